@@ -1,0 +1,92 @@
+"""Riders as plain data, and back: how a run file remembers what it was ridden with, without pickle.
+
+Functions and classes are described by name. Only names of this library and of optax are looked up again; whoever
+rides with rules of their own hands the rider over once more.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ridgerider._problem import Problem
+
+TRUSTED = ("ridgerider", "optax")
+
+
+def describe(value: Any) -> Any:
+    """`value` as JSON: numbers, strings, lists, and dictionaries that name a type or a function."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    if isinstance(value, jax.tree_util.Partial):
+        return {"partial": describe(value.func), "args": describe(value.args), "keywords": _named(value.keywords)}
+    if isinstance(value, eqx.Module) and not isinstance(value, type):
+        fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return {"type": _name_of(type(value)), "fields": _named(fields)}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return {"array": np.asarray(value).tolist(), "dtype": str(value.dtype)}
+    return {"function": _name_of(value if hasattr(value, "__qualname__") else type(value))}
+
+
+def rebuild(data: Any) -> Any:
+    """The value that `describe` described; raises ValueError for what is not ours to look up."""
+    if isinstance(data, list):
+        return tuple(rebuild(item) for item in data)
+    if not isinstance(data, dict):
+        return data
+    if "array" in data:
+        return np.asarray(data["array"], data["dtype"])
+    if "function" in data:
+        return _look_up(data["function"])
+    if "partial" in data:
+        keywords = {name: rebuild(item) for name, item in data["keywords"].items()}
+        return jax.tree_util.Partial(rebuild(data["partial"]), *rebuild(data["args"]), **keywords)
+    return _look_up(data["type"])(**{name: rebuild(item) for name, item in data["fields"].items()})
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """Shapes and dtypes of the parameters, and digests of the start and of the data."""
+    leaves = jax.tree_util.tree_leaves_with_path(problem.start)
+    return {
+        "params": [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves],
+        "start": digest(problem.start),
+        "data": digest(problem.args),
+    }
+
+
+def digest(tree: Any) -> str:
+    """A hash of the structure, shapes, dtypes and bytes of a pytree."""
+    hashed = hashlib.sha256(str(jax.tree.structure(tree)).encode())
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | bool | int | float | complex):
+            hashed.update(json.dumps(describe(leaf)).encode())
+            continue
+        array = np.asarray(leaf)
+        hashed.update(f"{array.shape}{array.dtype}".encode())
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()[:16]
+
+
+def _named(items: dict[str, Any]) -> dict[str, Any]:
+    return {name: describe(item) for name, item in items.items()}
+
+
+def _name_of(value: Any) -> str:
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+def _look_up(name: str) -> Any:
+    module, _, path = name.partition(":")
+    if module.partition(".")[0] not in TRUSTED:
+        raise ValueError(f"the run was ridden with {name}, a rule of your own: pass the `rider` again.")
+    value = importlib.import_module(module)
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value

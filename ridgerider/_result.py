@@ -1,0 +1,295 @@
+"""Result: what a search found, read from its run file."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jaxtyping import PyTree
+
+from ridgerider._finish import Finish
+from ridgerider._problem import Cost, Problem
+from ridgerider._rider import Rider
+from ridgerider._store import Store
+from ridgerider._tree import Fingerprint, Leg, Turn
+
+Signature = Callable[[PyTree], Any]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where descent from the end of a leg came to rest.
+
+    `multiplicity` says how many legs led to this solution or an equivalent one, `equivalent_to` which of them stands for all.
+    """
+
+    fingerprint: Fingerprint
+    params: PyTree
+    loss: float
+    grad_norm: float
+    least_eigenvalue: float
+    kind: Literal["minimum", "saddle", "unconverged"]
+    cost: Cost
+    equivalent_to: Fingerprint | None = None
+    multiplicity: int = 1
+
+
+class Solutions(Sequence[Solution]):
+    """Solutions that print as a table."""
+
+    def __init__(self, solutions: Sequence[Solution]):
+        self._solutions = tuple(solutions)
+
+    def __len__(self) -> int:
+        return len(self._solutions)
+
+    @overload
+    def __getitem__(self, index: int) -> Solution: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Solutions": ...
+    def __getitem__(self, index: int | slice) -> "Solution | Solutions":
+        if isinstance(index, slice):
+            return Solutions(self._solutions[index])
+        return self._solutions[index]
+
+    def __repr__(self) -> str:
+        rows = [("fingerprint", "loss", "least eigenvalue", "multiplicity")]
+        for one in self:
+            rows.append((str(one.fingerprint), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", str(one.multiplicity)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+class Result:
+    """A tree of rides and the solutions at its ends. Reads the run file, so it costs no memory.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2, jnp.zeros(2))
+    >>> result = rr.search(problem)
+    >>> print(result.minima())
+    fingerprint  loss  least eigenvalue  multiplicity
+    0+           0     2                 1
+    0-           0     2                 1
+    >>> result.leg("0-").ended_by
+    ('curvature_gone',)
+    """
+
+    def __init__(self, store: Store, problem: Problem | None = None, rider: Rider | None = None):
+        self._store, self.problem, self.rider = store, problem, rider
+
+    def __repr__(self) -> str:
+        where = self.path or "memory"
+        return f"Result({self.name!r}, {self._store.num_legs()} legs, in {where})"
+
+    @property
+    def path(self) -> Path | None:
+        """The run file, or None if the run was kept in memory."""
+        return self._store.path
+
+    @property
+    def name(self) -> str:
+        return self._store.meta["name"]
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the run is: problem, rider, settings, versions."""
+        return self._store.meta
+
+    # --- the tree
+
+    def legs(self) -> Sequence[Fingerprint]:
+        """The fingerprints of all legs, in the order they were stored."""
+        return [fingerprint for fingerprint in self._store.fingerprints() if fingerprint]
+
+    def leg(self, fingerprint: str | Fingerprint) -> Leg:
+        """One leg, whole. The start is the leg with the empty fingerprint."""
+        try:
+            return self._store.leg(Fingerprint.parse(fingerprint))
+        except KeyError:
+            raise ValueError(f"`fingerprint` must be a leg of this run, but {str(fingerprint)!r} was not ridden.") from None
+
+    def __iter__(self) -> Iterator[Leg]:
+        return map(self.leg, self.legs())
+
+    def num_open(self) -> int:
+        """How many branches were found but not ridden."""
+        return len(self._store.open_branches(chosen=False)) + len(self._store.open_branches(chosen=True))
+
+    @property
+    def cost(self) -> Cost:
+        """What the whole run cost."""
+        return sum(self.costs().values(), Cost())
+
+    def costs(self) -> dict[Fingerprint, Cost]:
+        """What each leg cost, the descent at its end included."""
+        return self._store.costs()
+
+    # --- the solutions
+
+    def solutions(self) -> Solutions:
+        """Every end of a descent, minima and others, in the order they were found."""
+        return Solutions([self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()])
+
+    def num_saddles(self) -> int:
+        """How many descents ended at a saddle: a ride along a symmetry axis stays on it, and so does descent."""
+        return sum(solution.kind == "saddle" for solution in self.solutions())
+
+    def minima(self, tolerance: float = 1e-3, *, signature: Signature | None = None) -> Solutions:
+        """The different minima, lowest loss first.
+
+        Two minima are one if they are closer than `tolerance` times max(1, their size); each stands with the
+        shallowest fingerprint that leads to it.
+
+        **Arguments**
+
+        - `signature(params)`: what a solution *is*, as an array; compared in place of the parameters. A canonical form
+          undoes a symmetry (`jnp.sort`); a model's outputs on a probe set compare functions.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.zeros(2))
+        >>> result = rr.search(problem, members="all", max_depth=2)
+        >>> len(result.minima()), len(result.minima(signature=jnp.sort))
+        (4, 3)
+        """
+        classes = self.classes(tolerance, signature=signature)
+        return Solutions(sorted((group[0] for group in classes), key=lambda one: (one.loss, one.fingerprint.depth)))
+
+    def classes(self, tolerance: float = 1e-3, *, signature: Signature | None = None) -> list[list[Solution]]:
+        """All minima, grouped as in `minima`; the first of each group stands for it."""
+        if not tolerance >= 0:
+            raise ValueError(f"`tolerance` must be at least 0, not {tolerance!r}.")
+        minima = [solution for solution in self.solutions() if solution.kind == "minimum"]
+        minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
+        groups: list[list[Solution]] = []
+        marks: list[np.ndarray] = []
+        for one in minima:
+            mark = _flat(one.params if signature is None else signature(one.params))
+            place = next((i for i, known in enumerate(marks) if is_same(mark, known, tolerance)), None)
+            if place is None:
+                groups.append([one])
+                marks.append(mark)
+            else:
+                groups[place].append(one)
+        return [
+            [replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group)) for one in group]
+            for group in groups
+        ]
+
+    def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
+        """Ride one path again from the start, turn by turn, and return its legs.
+
+        With `keep_path` the traces hold every point on the way. The path need not be one that was ridden.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> result = rr.search(rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1)))
+        >>> leg = result.replay("0+")[0]
+        >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape == (leg.num_steps + 1, 1)
+        (True, True)
+        """
+        from ridgerider._search import look, ride_batch  # the search builds results, so it cannot be imported above
+
+        if self.problem is None or self.rider is None:
+            raise ValueError("to replay, load the run with its `problem` (and `rider`): rr.load(path, problem).")
+        fingerprint = Fingerprint.parse(fingerprint)
+        settings = replace(self._store.settings, max_ridges=None, members="all")
+        rider = self.rider
+        if keep_path:
+            rider = replace(rider, keep_path=True)
+        leg, legs = look(self.problem, rider, settings), []
+        for turn in fingerprint:
+            _check_turn(leg, turn)
+            (leg,) = ride_batch(self.problem, rider, settings, [leg.branch(turn)])
+            legs.append(leg)
+        return legs
+
+    # --- export
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """All solutions as stacked arrays: `fingerprint`, `loss`, ..., and `params` + path for each leaf."""
+        solutions = self.solutions()
+        if not solutions:
+            raise ValueError("there is nothing to export: the run holds no solutions.")
+        arrays = {
+            "fingerprint": np.array([str(one.fingerprint) for one in solutions]),
+            "kind": np.array([one.kind for one in solutions]),
+            **{
+                name: np.array([getattr(one, name) for one in solutions])
+                for name in ("loss", "grad_norm", "least_eigenvalue")
+            },
+        }
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *[one.params for one in solutions])
+        for path, leaf in jax.tree_util.tree_leaves_with_path(stacked):
+            arrays["params" + jax.tree_util.keystr(path)] = leaf
+        return arrays
+
+    def export(self, path: str | os.PathLike) -> Path:
+        """Write all solutions to a `.npz` or `.safetensors` file; text goes to the latter's metadata."""
+        path = Path(path)
+        arrays = self.to_numpy()
+        if path.suffix == ".npz":
+            np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
+        elif path.suffix == ".safetensors":
+            text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
+            safetensors.numpy.save_file(arrays, path, metadata=text)
+        else:
+            raise ValueError(f"`path` must end in .npz or .safetensors, not {path.suffix!r}.")
+        return path
+
+    def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
+        kind: Literal["minimum", "saddle", "unconverged"] = "minimum" if finish.is_converged else "unconverged"
+        x = np.asarray(finish.x)
+        return Solution(
+            fingerprint=fingerprint,
+            params=x if self.problem is None else jax.device_get(self.problem.unravel(x)),
+            loss=float(finish.loss),
+            grad_norm=float(finish.grad_norm),
+            least_eigenvalue=float(finish.least_eigenvalue),
+            kind="saddle" if finish.is_saddle else kind,
+            cost=finish.cost,
+        )
+
+
+def load(path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None) -> Result:
+    """Open a run file, also while it is still being written.
+
+    Without the `problem`, parameters come as one vector and `replay` is not possible. The rider is rebuilt from the file
+    unless it has rules of your own.
+
+    >>> import tempfile, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1))
+    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
+    >>> result = rr.search(problem, out=path, name="one well")
+    >>> rr.load(path).name, len(rr.load(path, problem).minima())
+    ('one well', 2)
+    """
+    from ridgerider._describe import rebuild
+
+    store = Store.open(path)
+    if rider is None and problem is not None:
+        rider = rebuild(store.meta["rider"])
+    return Result(store, problem, rider)
+
+
+def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = 1e-3) -> bool:
+    """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
+    one, two = np.asarray(one), np.asarray(two)
+    return one.shape == two.shape and bool(np.linalg.norm(one - two) <= tolerance * max(1.0, float(np.linalg.norm(two))))
+
+
+def _flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
+
+
+def _check_turn(leg: Leg, turn: Turn) -> None:
+    if (turn.index, turn.member) not in leg.turns:
+        where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
+        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there are only {leg.num_ridges} ridges.")

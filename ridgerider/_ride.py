@@ -1,0 +1,114 @@
+"""Ride: the state of one ride along a ridge, and its result."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ridgerider._problem import Cost, Scalar, Vector
+from ridgerider._spectrum import Ridge
+from ridgerider._step import Trial
+
+
+class Trace(eqx.Module):
+    """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
+
+    `path` holds every `x`, or nothing where the rider does not keep it.
+    """
+
+    loss: Float[Array, " rows"]
+    eigenvalue: Float[Array, " rows"]
+    overlap: Float[Array, " rows"]
+    residual: Float[Array, " rows"]
+    gap: Float[Array, " rows"]
+    step_size: Float[Array, " rows"]
+    multiplicity: Int[Array, " rows"]
+    path: Float[Array, "rows n"] | None
+
+    @staticmethod
+    def empty(trial: Trial, max_steps: int, keep_path: bool) -> "Trace":
+        row = _row(trial, keep_path)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
+        return zeros.record(trial, jnp.array(0))
+
+    def record(self, trial: Trial, step: Int[Array, ""]) -> "Trace":
+        row = _row(trial, self.path is not None)
+        return jax.tree.map(lambda column, entry: column.at[step].set(entry), self, row)
+
+
+def _row(trial: Trial, keep_path: bool) -> Trace:
+    return Trace(
+        loss=trial.loss,
+        eigenvalue=trial.ridge.eigenvalue,
+        overlap=trial.overlap,
+        residual=trial.residual,
+        gap=trial.gap,
+        step_size=trial.step_size,
+        multiplicity=trial.ridge.multiplicity,
+        path=trial.x if keep_path else None,
+    )
+
+
+class Ride(eqx.Module):
+    """One ride: where it is, the ridge under it with its certificate, and the trace of every step.
+
+    A step that leads to NaN or infinity is recorded in the trace but not taken: `x` and `loss` stay finite and `is_finite`
+    reads false.
+    """
+
+    x: Vector
+    ridge: Ridge
+    loss: Scalar
+    overlap: Scalar
+    residual: Scalar
+    gap: Scalar
+    next_size: Scalar
+    num_steps: Int[Array, ""]
+    is_finite: Bool[Array, ""]
+    trace: Trace
+    cost: Cost
+
+    @staticmethod
+    def begin(trial: Trial, size: Scalar, trace: Trace) -> "Ride":
+        return Ride(
+            x=trial.x,
+            ridge=trial.ridge,
+            loss=trial.loss,
+            overlap=trial.overlap,
+            residual=trial.residual,
+            gap=trial.gap,
+            next_size=size,
+            num_steps=jnp.array(0),
+            is_finite=_is_finite(trial),
+            trace=trace,
+            cost=trial.cost,
+        )
+
+    def advance(self, trial: Trial, next_size: Scalar) -> "Ride":
+        is_finite = _is_finite(trial)
+
+        def keep(new: Array, old: Array) -> Array:
+            return jnp.where(is_finite, new, old)
+
+        return Ride(
+            x=keep(trial.x, self.x),
+            ridge=jax.tree.map(keep, trial.ridge, self.ridge),
+            loss=keep(trial.loss, self.loss),
+            overlap=trial.overlap,
+            residual=trial.residual,
+            gap=trial.gap,
+            next_size=next_size,
+            num_steps=self.num_steps + 1,
+            is_finite=is_finite,
+            trace=self.trace.record(trial, self.num_steps + 1),
+            cost=self.cost + trial.cost,
+        )
+
+
+def _is_finite(trial: Trial) -> Bool[Array, ""]:
+    return (
+        jnp.isfinite(trial.loss)
+        & jnp.isfinite(trial.ridge.eigenvalue)
+        & jnp.all(jnp.isfinite(trial.x))
+        & jnp.all(jnp.isfinite(trial.ridge.direction))
+    )

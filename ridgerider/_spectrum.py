@@ -1,0 +1,234 @@
+r"""Ridges: eigenspaces of the Hessian with negative curvature.
+
+An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eigenspace. So the
+spectrum is cut into *clusters*, runs of ascending eigenvalues with no gap above
+`tolerance * max |eigenvalue|`, and a ridge is a cluster together with one direction inside it, picked by
+a declared *gauge*:
+
+- `"gradient"`: the gradient's projection onto the eigenspace (the solver's basis where it vanishes);
+- `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
+- `"basis"`: whatever basis the solver returned, which is deterministic but means nothing;
+- a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ridgerider._problem import Cost, Problem, Scalar, Vector
+
+Probe = Callable[[Problem, Vector], Vector]
+Gauge = Literal["gradient", "random", "basis"] | Probe
+GAUGES = ("gradient", "random", "basis")
+
+
+class Ridge(eqx.Module):
+    """A direction to ride. `direction` already points the way.
+
+    `index` is the rank of its cluster among the clusters at this point and `multiplicity` the cluster's dimension. `space`
+    holds rows that span the eigenspace (other rows are zero); an update that follows eigenspaces fills it in.
+    """
+
+    direction: Vector
+    eigenvalue: Scalar
+    index: Int[Array, ""]
+    multiplicity: Int[Array, ""]
+    space: Float[Array, "k n"] | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A run of equal eigenvalues: their mean, how many, how far apart, and the gap to the nearest other one."""
+
+    eigenvalue: float
+    multiplicity: int
+    spread: float
+    gap: float
+
+
+class Spectrum(eqx.Module):
+    """Eigenpairs, ascending: `eigenvectors` are unit rows, `labels` number the clusters from 0.
+
+    `is_downhill` marks the rows whose cluster is negative beyond what rounding makes of a zero.
+    """
+
+    eigenvalues: Float[Array, " k"]
+    eigenvectors: Float[Array, "k n"]
+    labels: Int[Array, " k"]
+    is_downhill: Bool[Array, " k"]
+    cost: Cost
+
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters, most negative first."""
+        eigenvalues, labels = np.asarray(self.eigenvalues, float), np.asarray(self.labels)
+        if not np.isfinite(eigenvalues).all():
+            return ()
+        groups = [eigenvalues[labels == label] for label in range(labels.max() + 1)]
+        # Ascending, so the nearest eigenvalue outside a group is a neighbouring group's edge.
+        below = [-math.inf] + [group[-1] for group in groups[:-1]]
+        above = [group[0] for group in groups[1:]] + [math.inf]
+        return tuple(
+            Cluster(
+                eigenvalue=float(group.mean()),
+                multiplicity=len(group),
+                spread=float(group[-1] - group[0]),
+                gap=float(min(group[0] - low, high - group[-1])),
+            )
+            for group, low, high in zip(groups, below, above, strict=True)
+        )
+
+    def num_downhill(self) -> int:
+        """How many clusters lead downhill. They come first."""
+        downhill = np.asarray(self.labels)[np.asarray(self.is_downhill)]
+        return int(downhill.max()) + 1 if downhill.size else 0
+
+    def ridge(self, index: int, sign: int = 1, member: int = 0) -> Ridge:
+        """Member `member` of cluster `index`, taken in the direction of `sign`."""
+        rows = np.flatnonzero(np.asarray(self.labels) == index)
+        if not member < len(rows):
+            raise ValueError(f"`member` must be below the cluster's multiplicity {len(rows)}, not {member}.")
+        row = rows[member]
+        dtype = self.eigenvalues.dtype
+        return Ridge(
+            direction=self.eigenvectors[row] * jnp.asarray(sign, dtype),
+            eigenvalue=self.eigenvalues[row],
+            index=jnp.asarray(index),
+            multiplicity=jnp.asarray(len(rows)),
+        )
+
+
+class DenseSpectrum(eqx.Module):
+    """Every eigenpair, by `eigh` of the full Hessian.
+
+    **Arguments**
+
+    - `gauge`: how a representative is picked inside a repeated eigenvalue; see above.
+    - `cluster_tolerance`: eigenvalues closer than this times the largest |eigenvalue| are one cluster.
+      Default: the square root of the machine precision. Raise it where a symmetry holds only nearly.
+    - `downhill_tolerance`: a ridge must be more negative than this times the largest |eigenvalue|.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x: -(x[0] ** 2) - (x[1] ** 2 + x[2] ** 2) / 2, jnp.zeros(3))
+    >>> spectrum = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+    >>> [(cluster.eigenvalue, cluster.multiplicity) for cluster in spectrum.clusters()]
+    [(-2.0, 1), (-1.0, 2)]
+    """
+
+    gauge: Gauge = "gradient"
+    cluster_tolerance: float | None = None
+    downhill_tolerance: float | None = None
+
+    def __check_init__(self) -> None:
+        check_gauge(self.gauge)
+        check_fraction("cluster_tolerance", self.cluster_tolerance)
+        check_fraction("downhill_tolerance", self.downhill_tolerance)
+
+    def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
+        labels = cluster_labels(eigenvalues, self.cluster_tolerance)
+        rows, gauge_cost = fix_gauge(self.gauge, problem, x, key, columns.T, eigenvalues, labels)
+        return Spectrum(
+            eigenvalues=eigenvalues,
+            eigenvectors=fix_signs(rows),
+            labels=labels,
+            is_downhill=downhill(eigenvalues, labels, self.downhill_tolerance),
+            cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
+        )
+
+
+def check_gauge(gauge: Gauge) -> None:
+    if not callable(gauge) and gauge not in GAUGES:
+        raise ValueError(f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), not {gauge!r}.")
+
+
+def check_fraction(name: str, value: float | None) -> None:
+    """Raise unless `value` is None or a number in [0, 1). Arrays under a trace pass."""
+    if isinstance(value, int | float) and not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be at least 0 and below 1, not {value!r}.")
+
+
+def tolerance_of(tolerance: float | None, dtype: np.dtype) -> float:
+    return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
+
+
+def cluster_labels(eigenvalues: Float[Array, " k"], tolerance: float | None = None) -> Int[Array, " k"]:
+    """Number the runs of ascending eigenvalues that no gap above the tolerance divides."""
+    threshold = tolerance_of(tolerance, eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
+    divides = jnp.diff(eigenvalues) > threshold
+    return jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(divides)])
+
+
+def downhill(
+    eigenvalues: Float[Array, " k"], labels: Int[Array, " k"], tolerance: float | None = None
+) -> Bool[Array, " k"]:
+    """Which rows belong to a cluster whose mean is clearly negative.
+
+    `eigenvalue < 0` is no test: rounding turns half of the exact zeros of a rank-one Hessian negative.
+    """
+    k = len(eigenvalues)
+    count = jax.ops.segment_sum(jnp.ones_like(eigenvalues), labels, k)
+    mean = jax.ops.segment_sum(eigenvalues, labels, k) / jnp.maximum(count, 1)
+    threshold = tolerance_of(tolerance, eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
+    return (mean < -threshold)[labels]
+
+
+def fix_signs(rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    """Make the first of the dominant entries of each row positive.
+
+    Entries within a factor 1/2 of the largest are dominant: exact ties, which symmetries make common, are then
+    decided by position and not by rounding.
+    """
+    sizes = jnp.abs(rows)
+    first = jnp.argmax(sizes >= jnp.max(sizes, axis=1, keepdims=True) / 2, axis=1, keepdims=True)
+    return jnp.where(jnp.take_along_axis(rows, first, axis=1) < 0, -rows, rows)
+
+
+def fix_gauge(
+    gauge: Gauge,
+    problem: Problem,
+    x: Vector,
+    key: PRNGKeyArray,
+    rows: Float[Array, "k n"],
+    eigenvalues: Float[Array, " k"],
+    labels: Int[Array, " k"],
+) -> tuple[Float[Array, "k n"], Cost]:
+    """Rotate the rows inside each cluster as the gauge says."""
+    if gauge == "basis":
+        return rows, Cost()
+    same = labels[:, None] == labels[None, :]
+    if gauge == "random":
+        return _rotate_randomly(rows, same, key), Cost()
+    probe, cost = (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
+    # A displacement of sqrt(eps) along a ridge makes this much gradient: less is rounding.
+    floor = tolerance_of(None, rows.dtype) * jnp.max(jnp.abs(eigenvalues))
+    return _turn_first_to(probe, rows, same, floor), cost
+
+
+def _rotate_randomly(rows: Float[Array, "k n"], same: Bool[Array, "k k"], key: PRNGKeyArray) -> Float[Array, "k n"]:
+    # QR of a block-diagonal Gaussian matrix is block-diagonal; with R's diagonal made positive each block is Haar.
+    blocks = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
+    rotation, upper = jnp.linalg.qr(blocks)
+    return (rotation * jnp.sign(jnp.diagonal(upper))[None, :]).T @ rows
+
+
+def _turn_first_to(
+    probe: Vector, rows: Float[Array, "k n"], same: Bool[Array, "k k"], floor: Scalar
+) -> Float[Array, "k n"]:
+    """Reflect inside each cluster so that its first row is the probe's projection onto the cluster."""
+    coefficients = rows @ probe
+    norms = jnp.sqrt(same.astype(rows.dtype) @ coefficients**2)
+    position = jnp.arange(len(rows))
+    is_first = (jnp.argmax(same, axis=1) == position).astype(rows.dtype)
+    # Householder: u = c / |c| - e_first maps one onto the other.
+    u = coefficients / jnp.where(norms > 0, norms, 1) - is_first
+    blocks = jnp.where(same, u[:, None] * u[None, :], 0)
+    length = same.astype(rows.dtype) @ u**2
+    reflected = rows - 2 * (blocks @ rows) / jnp.where(length > 0, length, 1)[:, None]
+    return jnp.where((norms > floor)[:, None], reflected, rows)

@@ -1,0 +1,95 @@
+"""How far to go along the ridge.
+
+A step rule is a callable `step(attempt, size) -> (trial, next_size)` with an attribute `size`, the first size to try.
+`attempt(size)` takes one step of that size, follows the ridge there and returns a `Trial`; the rule may attempt as
+often as it likes and is charged for each.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from ridgerider._problem import Cost, Scalar, Vector
+from ridgerider._spectrum import Ridge
+
+
+class Trial(eqx.Module):
+    """One attempted step: where it leads and what became of the ridge."""
+
+    x: Vector
+    ridge: Ridge
+    loss: Scalar
+    overlap: Scalar
+    residual: Scalar
+    gap: Scalar
+    step_size: Scalar
+    cost: Cost
+
+
+Attempt = Callable[[Scalar], Trial]
+
+
+class FixedStep(eqx.Module):
+    """The same step size all the way.
+
+    >>> FixedStep(0.05).size
+    0.05
+    """
+
+    size: float = 0.05
+
+    def __check_init__(self) -> None:
+        _check_positive("size", self.size)
+
+    def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
+        return attempt(size), size
+
+
+class Backtracking(eqx.Module):
+    """The largest step, halved from `size`, that keeps the ridge: overlap >= `delta_break`.
+
+    The last accepted size is remembered and tried first in the next step; after a step that needed no halving it is
+    doubled again, up to `size`. Below `min_size` the step is taken as it is, and the stop rules judge it.
+
+    >>> Backtracking(delta_break=0.8)
+    Backtracking(size=0.1, delta_break=0.8, min_size=1e-06)
+    """
+
+    size: float = 0.1
+    delta_break: float = 0.95
+    min_size: float = 1e-6
+
+    def __check_init__(self) -> None:
+        _check_positive("size", self.size)
+        _check_positive("min_size", self.min_size)
+        if isinstance(self.delta_break, int | float) and not 0 <= self.delta_break < 1:
+            raise ValueError(f"`delta_break` must be at least 0 and below 1, not {self.delta_break!r}.")
+
+    def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
+        def is_too_far(carry: tuple[Trial, Scalar, Bool[Array, ""]]) -> Bool[Array, ""]:
+            trial, untried, is_first = carry
+            # Written with `not >=`, so that a NaN counts as too far.
+            return is_first | (~(trial.overlap >= self.delta_break) & (untried >= self.min_size))
+
+        def again(
+            carry: tuple[Trial, Scalar, Bool[Array, ""]],
+        ) -> tuple[Trial, Scalar, Bool[Array, ""]]:
+            last, untried, _ = carry
+            trial = attempt(untried)
+            trial = eqx.tree_at(lambda t: t.cost, trial, last.cost + trial.cost)
+            return trial, untried / 2, jnp.array(False)
+
+        # Starting from an empty trial compiles `attempt` once instead of twice.
+        empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size))
+        trial, _, _ = jax.lax.while_loop(is_too_far, again, (empty, size, jnp.array(True)))
+        accepted = trial.step_size
+        grown = jnp.minimum(2 * accepted, jnp.asarray(self.size, accepted.dtype))
+        return trial, jnp.where(accepted == size, grown, accepted)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, int | float) and not value > 0:
+        raise ValueError(f"`{name}` must be positive, not {value!r}.")

@@ -1,0 +1,74 @@
+"""EndRide: rules that end a ride. A rule reads true when it fires.
+
+A rule is a callable `rule(ride) -> bool` under jit: a function if it has no settings, an `eqx.Module` if it has. There is
+no rule against climbing: away from a stationary point one of the two ways along a ridge starts uphill, and negative
+curvature turns it downhill in time.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from ridgerider._ride import Ride
+
+
+def curvature_gone(ride: Ride) -> Bool[Array, ""]:
+    """The ridge no longer curves downwards.
+
+    >>> import ridgerider as rr
+    >>> rr.Rider(stop=(rr.curvature_gone,)).rule_names()
+    ('curvature_gone', 'max_steps')
+    """
+    return ride.ridge.eigenvalue >= 0
+
+
+def not_finite(ride: Ride) -> Bool[Array, ""]:
+    """The last step led to a NaN or an infinity; it was not taken.
+
+    >>> import ridgerider as rr
+    >>> rr.not_finite in rr.Rider().stop
+    True
+    """
+    return ~ride.is_finite
+
+
+class RidgeLost(eqx.Module):
+    """The direction left its eigenspace: overlap below `min_overlap` even after the step rule did its best.
+
+    At 0.7072 and above, no other eigenvector can have a larger overlap.
+
+    >>> RidgeLost(min_overlap=0.9)
+    RidgeLost(min_overlap=0.9)
+    """
+
+    min_overlap: float = 0.7072
+
+    def __check_init__(self) -> None:
+        if isinstance(self.min_overlap, int | float) and not 0 <= self.min_overlap <= 1:
+            raise ValueError(f"`min_overlap` must be between 0 and 1, not {self.min_overlap!r}.")
+
+    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+        return ride.overlap < self.min_overlap
+
+
+class Stalled(eqx.Module):
+    """The loss moved by less than `tolerance * max(1, |loss|)`, up or down, over the last `patience` steps.
+
+    >>> Stalled(patience=50)
+    Stalled(patience=50, tolerance=1e-07)
+    """
+
+    patience: int = eqx.field(static=True, default=20)
+    tolerance: float = 1e-7
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.patience, int) or self.patience < 1:
+            raise ValueError(f"`patience` must be a whole number of at least 1, not {self.patience!r}.")
+        if isinstance(self.tolerance, int | float) and not self.tolerance >= 0:
+            raise ValueError(f"`tolerance` must be at least 0, not {self.tolerance!r}.")
+
+    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+        before = ride.trace.loss[jnp.maximum(ride.num_steps - self.patience, 0)]
+        moved = jnp.abs(ride.loss - before)
+        is_flat = moved <= self.tolerance * jnp.maximum(jnp.abs(ride.loss), 1)
+        return is_flat & (ride.num_steps >= self.patience)

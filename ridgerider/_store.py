@@ -1,0 +1,346 @@
+"""The run file: one SQLite database, arrays as safetensors blobs, no pickle.
+
+    meta       key, value        what the run is: problem, rider, settings, versions
+    legs       one row a leg     scalars in columns, `arrays` (x, spectrum, directions) and `trace` as blobs
+    branches   one row a branch  open (round NULL), chosen in a round, or ridden (its leg exists)
+    solutions  one row a finish  where descent from a leg ended
+
+A leg, its solution and its children are one transaction: after any crash the file holds whole legs only. Branches chosen
+together are marked with their round before any of them is ridden, so that a resumed search finishes the round first
+and goes on to the same tree.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from ridgerider._finish import Finish
+from ridgerider._problem import Cost
+from ridgerider._spectrum import Cluster
+from ridgerider._tree import Branch, Fingerprint, Leg, Settings
+
+APPLICATION_ID = 0x52696467  # "Ridg"
+VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE legs (
+    id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, parent TEXT, depth INTEGER NOT NULL, loss REAL,
+    num_steps INTEGER NOT NULL, ended_by TEXT NOT NULL, num_ridges INTEGER NOT NULL, clusters TEXT NOT NULL,
+    turns TEXT NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL, trace BLOB NOT NULL);
+CREATE TABLE branches (
+    fingerprint TEXT PRIMARY KEY, parent TEXT NOT NULL, loss REAL, eigenvalue REAL NOT NULL,
+    multiplicity INTEGER NOT NULL, priority TEXT NOT NULL, round INTEGER) WITHOUT ROWID;
+CREATE TABLE solutions (
+    fingerprint TEXT PRIMARY KEY REFERENCES legs (fingerprint), loss REAL, grad_norm REAL, least_eigenvalue REAL,
+    is_converged INTEGER NOT NULL, is_saddle INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_kicks INTEGER NOT NULL,
+    cost TEXT NOT NULL, arrays BLOB NOT NULL);
+"""
+
+
+class Store:
+    """A run file, or the same thing in memory. Used through `search`, `resume` and `load`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None):
+        self._db, self.path = connection, path
+
+    @staticmethod
+    def create(path: str | os.PathLike | None, meta: dict[str, Any]) -> "Store":
+        """A new run; `None` keeps it in memory."""
+        if path is not None:
+            path = Path(path)
+            check_new(path)
+        connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        store = Store(connection, path)
+        with store._transaction():
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+            rows = [(key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()]
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+            # Last: a file that was cut off before this line is no run file.
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        return store
+
+    @staticmethod
+    def open(path: str | os.PathLike, *, write: bool = False) -> "Store":
+        """An existing run, checked before it is used."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"`path` must be a run file, but there is none at {path}.")
+        mode = "rw" if write else "ro"
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
+        store = Store(connection, path)
+        with store._readable():
+            store._check_kind()
+            store._check_whole(thoroughly=write)
+        return store
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- what the run is
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        with self._readable():
+            return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM meta")}
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(**self.meta["settings"])
+
+    # --- writing
+
+    def choose(self, branches: Iterable[Branch], round_number: int) -> None:
+        """Mark the branches that are about to be ridden."""
+        rows = [(round_number, str(branch.fingerprint)) for branch in branches]
+        with self._transaction():
+            self._db.executemany("UPDATE branches SET round = ? WHERE fingerprint = ?", rows)
+
+    def add(self, leg: Leg, children: Iterable[Branch]) -> None:
+        """Store a leg with its solution and its children, all or nothing. A leg that is there already is left alone."""
+        fingerprint = str(leg.fingerprint)
+        with self._transaction():
+            if not self._db.execute("INSERT OR IGNORE INTO legs VALUES (NULL" + ", ?" * 12 + ")", _leg_row(leg)).rowcount:
+                return
+            if leg.finish is not None:
+                self._db.execute("INSERT INTO solutions VALUES (" + "?, " * 9 + "?)", _finish_row(fingerprint, leg.finish))
+            rows = [_branch_row(branch) for branch in children]
+            self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
+
+    # --- reading
+
+    def num_legs(self) -> int:
+        """How many branches were ridden; the start does not count."""
+        return self._one("SELECT count(*) FROM legs WHERE depth > 0")
+
+    def num_steps(self) -> int:
+        return self._one("SELECT coalesce(sum(num_steps), 0) FROM legs")
+
+    def num_rounds(self) -> int:
+        return self._one("SELECT coalesce(max(round), 0) FROM branches")
+
+    def fingerprints(self) -> list[Fingerprint]:
+        """Of the start and of every leg, in the order they were stored."""
+        with self._readable():
+            rows = self._db.execute("SELECT fingerprint FROM legs ORDER BY id").fetchall()
+        return [Fingerprint.parse(text) for (text,) in rows]
+
+    def leg(self, fingerprint: Fingerprint) -> Leg:
+        """One leg, whole. Raises KeyError if it was not ridden."""
+        query = (
+            "SELECT l.loss, l.num_steps, l.ended_by, l.num_ridges, l.clusters, l.turns, l.cost, l.arrays, l.trace,"
+            " s.loss, s.grad_norm, s.least_eigenvalue, s.is_converged, s.is_saddle, s.num_steps, s.num_kicks, s.cost,"
+            " s.arrays FROM legs l LEFT JOIN solutions s USING (fingerprint) WHERE l.fingerprint = ?"
+        )
+        with self._readable():
+            row = self._db.execute(query, [str(fingerprint)]).fetchone()
+            if row is None:
+                raise KeyError(str(fingerprint))
+            return _leg(fingerprint, row[:9], _finish(row[9:]) if row[-1] is not None else None)
+
+    def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
+        """Where descent ended, for every leg it was run from, shallow legs first."""
+        query = (
+            "SELECT s.fingerprint, s.loss, s.grad_norm, s.least_eigenvalue, s.is_converged, s.is_saddle, s.num_steps,"
+            " s.num_kicks, s.cost, s.arrays FROM solutions s JOIN legs l USING (fingerprint) ORDER BY l.id"
+        )
+        with self._readable():
+            for text, *row in self._db.execute(query):
+                yield Fingerprint.parse(text), _finish(row)
+
+    def costs(self) -> dict[Fingerprint, Cost]:
+        """What each leg cost, the descent at its end included."""
+        with self._readable():
+            rows = self._db.execute("SELECT fingerprint, cost FROM legs ORDER BY id").fetchall()
+        return {Fingerprint.parse(text): Cost(**json.loads(cost)) for text, cost in rows}
+
+    def open_branches(self, *, chosen: bool) -> list[Branch]:
+        """Branches without a leg: those chosen in an unfinished round, or those still waiting."""
+        query = (
+            "SELECT b.fingerprint, b.loss, b.eigenvalue, b.multiplicity, b.priority FROM branches b"
+            " LEFT JOIN legs l USING (fingerprint) WHERE l.id IS NULL AND b.round IS "
+        )
+        with self._readable():
+            rows = self._db.execute(query + ("NOT NULL" if chosen else "NULL")).fetchall()
+        return [
+            Branch(Fingerprint.parse(text), _float(loss), eigenvalue, multiplicity, _tuples(json.loads(priority)))
+            for text, loss, eigenvalue, multiplicity, priority in rows
+        ]
+
+    def load(self, branch: Branch) -> Branch:
+        """The branch with its arrays, ready to ride."""
+        full = self.leg(branch.fingerprint.parent).branch(branch.fingerprint[-1])
+        return replace(branch, x=full.x, direction=full.direction)
+
+    # --- inside
+
+    def _one(self, query: str) -> int:
+        with self._readable():
+            return int(self._db.execute(query).fetchone()[0])
+
+    def _check_kind(self) -> None:
+        if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise ValueError(f"{self.path} is not a run file of ridgerider.")
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found != VERSION:
+            raise ValueError(f"{self.path} is a run file of version {found}, but this ridgerider reads version {VERSION}.")
+
+    def _check_whole(self, thoroughly: bool) -> None:
+        """Cheap when reading (the pages are all there), complete before writing."""
+        pages, size = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        wal = Path(f"{self.path}-wal")
+        has_wal = wal.exists() and wal.stat().st_size > 0
+        if not has_wal and self.path is not None and self.path.stat().st_size < pages * size:
+            raise ValueError(f"{self.path} is truncated: it should have {pages * size} bytes.")
+        if thoroughly and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise ValueError(f"{self.path} is damaged: SQLite's quick check failed.")
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, safetensors.SafetensorError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.path} cannot be read as a run file: {error}.") from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise OSError(f"{self.path} cannot be written: {error}. What was stored before is safe.") from error
+
+
+def check_new(path: Path) -> None:
+    """Raise unless a new file can be made at `path`."""
+    if path.exists():
+        raise ValueError(f"`out` must be a new file, but {path} exists; resume it or choose another name.")
+    if not path.parent.is_dir():
+        raise ValueError(f"`out` must be in a directory that exists, but {path.parent} does not.")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"`out` must be in a directory that can be written, but {path.parent} cannot.")
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")}
+    return {**packages, "python": platform.python_version(), "machine": platform.machine()}
+
+
+def _leg_row(leg: Leg) -> tuple[Any, ...]:
+    arrays = {"x": leg.x, "eigenvalues": leg.eigenvalues, "directions": leg.directions}
+    return (
+        str(leg.fingerprint),
+        str(leg.fingerprint.parent) if leg.fingerprint else None,
+        leg.fingerprint.depth,
+        leg.loss,
+        leg.num_steps,
+        json.dumps(leg.ended_by),
+        leg.num_ridges,
+        json.dumps([asdict(cluster) for cluster in leg.clusters]),
+        json.dumps(leg.turns),
+        _json_cost(leg.cost),
+        _pack(arrays),
+        _pack(leg.trace),
+    )
+
+
+def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) -> Leg:
+    loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace = row
+    unpacked = _unpack(arrays)
+    return Leg(
+        fingerprint=fingerprint,
+        x=unpacked["x"],
+        loss=_float(loss),
+        num_steps=num_steps,
+        ended_by=tuple(json.loads(ended_by)),
+        eigenvalues=unpacked["eigenvalues"],
+        clusters=tuple(Cluster(**cluster) for cluster in json.loads(clusters)),
+        num_ridges=num_ridges,
+        turns=_tuples(json.loads(turns)),
+        directions=unpacked["directions"],
+        trace=_unpack(trace),
+        cost=Cost(**json.loads(cost)),
+        finish=finish,
+    )
+
+
+def _finish_row(fingerprint: str, finish: Finish) -> tuple[Any, ...]:
+    return (
+        fingerprint,
+        float(finish.loss),
+        float(finish.grad_norm),
+        float(finish.least_eigenvalue),
+        bool(finish.is_converged),
+        bool(finish.is_saddle),
+        int(finish.num_steps),
+        int(finish.num_kicks),
+        _json_cost(finish.cost),
+        _pack({"x": np.asarray(finish.x)}),
+    )
+
+
+def _finish(row: Any) -> Finish:
+    loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost, arrays = row
+    return Finish(
+        x=_unpack(arrays)["x"],
+        loss=_float(loss),
+        grad_norm=_float(grad_norm),
+        least_eigenvalue=_float(least_eigenvalue),
+        is_converged=bool(is_converged),
+        is_saddle=bool(is_saddle),
+        num_steps=num_steps,
+        num_kicks=num_kicks,
+        cost=Cost(**json.loads(cost)),
+    )
+
+
+def _branch_row(branch: Branch) -> tuple[Any, ...]:
+    try:
+        priority = json.dumps(branch.priority)
+    except TypeError:
+        raise ValueError(
+            f"`order` must return numbers, strings or tuples of them, not {type(branch.priority).__name__}."
+        ) from None
+    fingerprint = branch.fingerprint
+    return (str(fingerprint), str(fingerprint.parent), branch.loss, branch.eigenvalue, branch.multiplicity, priority)
+
+
+def _json_cost(cost: Cost) -> str:
+    counts = {name: int(value) for name, value in vars(cost).items() if name != "seconds"}
+    return json.dumps({**counts, "seconds": float(cost.seconds)})
+
+
+def _pack(arrays: dict[str, np.ndarray]) -> bytes:
+    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def _unpack(blob: bytes) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load(blob)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _float(value: float | None) -> float:
+    """SQLite keeps NaN as NULL."""
+    return float("nan") if value is None else value

@@ -1,0 +1,118 @@
+"""UpdateRidge: the same ridge at the next point, with its certificate.
+
+An update is a callable `update(problem, x, ridge, key) -> Tracked`. Among orthonormal eigenvectors at most one
+has squared overlap above 1/2 with a given direction, so a small residual together with an overlap of at least
+0.7072 proves that the ride is still on its ridge.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from ridgerider._problem import Cost, Problem, Scalar, Vector
+from ridgerider._spectrum import Ridge, check_fraction, cluster_labels
+
+
+class Tracked(eqx.Module):
+    """A ridge followed to a new point, and how surely it is the same one.
+
+    - `overlap`: the cosine between the new direction and the old eigenspace;
+    - `residual`: |H e - eigenvalue e| at the new point;
+    - `gap`: from the eigenvalue to the nearest one outside its cluster.
+    """
+
+    ridge: Ridge
+    overlap: Scalar
+    residual: Scalar
+    gap: Scalar
+    cost: Cost
+
+
+class Project(eqx.Module):
+    """UpdateRidge, exact: project the old direction onto the eigenspace it overlaps most.
+
+    For simple eigenvalues this is the paper's maximal overlap. Where eigenvalues are repeated, the direction inside
+    the eigenspace is kept; where an eigenspace splits, any direction out of it continues the ridge, so the overlap
+    is measured against the whole old eigenspace.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ridgerider import DenseSpectrum
+    >>> problem = Problem(lambda x: x[0] ** 3 - x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
+    >>> ridge = DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
+    >>> tracked = Project()(problem, problem.x0 + 0.1 * ridge.direction, ridge, jax.random.key(0))
+    >>> round(float(tracked.overlap), 3), round(float(tracked.gap), 3)
+    (1.0, 0.6)
+    """
+
+    cluster_tolerance: float | None = None
+
+    def __check_init__(self) -> None:
+        check_fraction("cluster_tolerance", self.cluster_tolerance)
+
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        del key
+        hessian = problem.hessian(x)
+        eigenvalues, columns = jnp.linalg.eigh(hessian)
+        labels = cluster_labels(eigenvalues, self.cluster_tolerance)
+        coefficients = ridge.direction @ columns
+        weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
+        is_inside = labels == jnp.argmax(weights)
+        direction = _unit(columns @ jnp.where(is_inside, coefficients, 0))
+        image = hessian @ direction
+        eigenvalue = direction @ image
+        new = Ridge(
+            direction=direction,
+            eigenvalue=eigenvalue,
+            index=jnp.argmax(weights),
+            multiplicity=jnp.sum(is_inside),
+            space=jnp.where(is_inside[:, None], columns.T, 0),
+        )
+        return Tracked(
+            ridge=new,
+            overlap=overlap_with_space(ridge, direction),
+            residual=jnp.linalg.norm(image - eigenvalue * direction),
+            gap=_gap(eigenvalues, eigenvalue, is_inside),
+            cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1),
+        )
+
+
+class Keep(eqx.Module):
+    """The fixed ridge: never turn. The paper's ablation without UpdateRidge.
+
+    The eigenvalue is the curvature along the direction; the residual says how far it is from an eigenvector by now. The gap
+    is unknown, hence NaN.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x: x[0] * x[1] - x[0] ** 2, jnp.zeros(2))
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> tracked = Keep()(problem, problem.x0, ridge, jax.random.key(0))
+    >>> float(tracked.ridge.eigenvalue), float(tracked.residual)
+    (-2.0, 1.0)
+    """
+
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        del key
+        image = problem.hvp(x, ridge.direction)
+        eigenvalue = ridge.direction @ image
+        return Tracked(
+            ridge=Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
+            overlap=jnp.ones_like(eigenvalue),
+            residual=jnp.linalg.norm(image - eigenvalue * ridge.direction),
+            gap=jnp.full_like(eigenvalue, jnp.nan),
+            cost=Cost(hvps=1),
+        )
+
+
+def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
+    """The cosine between `direction` and the eigenspace of `ridge`."""
+    space = ridge.direction[None] if ridge.space is None else ridge.space
+    return jnp.linalg.norm(space @ direction)
+
+
+def _unit(vector: Vector) -> Vector:
+    return vector / jnp.linalg.norm(vector)
+
+
+def _gap(eigenvalues: Float[Array, " n"], eigenvalue: Scalar, is_inside: Bool[Array, " n"]) -> Scalar:
+    return jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))
