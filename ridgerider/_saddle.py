@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from ridgerider._problem import Cost, Problem, Scalar, Vector
-from ridgerider._spectrum import Cluster, DenseSpectrum, tolerance_of
+from ridgerider._spectrum import Cluster, DenseSpectrum, Spectrum, tolerance_of
 
 Regularizer = Callable[[PyTree], Scalar]
 
@@ -82,9 +82,8 @@ def find_saddle(
     scale = jnp.asarray(weight, dtype)
     x, cost = _approach(problem, regularizer, scale, jnp.asarray(learning_rate, dtype), max_steps, x)
     x, polish_cost = _polish(problem, x, max_polish)
-    loss, grad = eqx.filter_jit(jax.value_and_grad(problem.value))(x)
-    spectrum = jax.device_get(eqx.filter_jit(DenseSpectrum())(problem, x, key))
-    grad_norm = float(jnp.linalg.norm(grad))
+    loss, grad, spectrum = jax.device_get(_look(problem, x, key))
+    grad_norm = float(np.linalg.norm(grad))
     is_stationary = grad_norm <= 10 * tolerance_of(None, dtype) * max(1.0, abs(float(loss)))
     morse_index = int(np.sum(spectrum.is_downhill))
     return Saddle(
@@ -97,6 +96,11 @@ def find_saddle(
         is_strict=is_stationary and morse_index > 0,
         cost=jax.device_get(cost + polish_cost + spectrum.cost + Cost(values=1, gradients=1)),
     )
+
+
+@eqx.filter_jit
+def _look(problem: Problem, x: Vector, key: PRNGKeyArray) -> tuple[Scalar, Vector, Spectrum]:
+    return problem.value(x), problem.grad(x), DenseSpectrum()(problem, x, key)
 
 
 @eqx.filter_jit

@@ -2,7 +2,7 @@ r"""A two-dimensional loss shaped like the paper's Figure 1.
 
 In bent coordinates u = x + sin(y) / 4, v = y,
 
-    L = 2 (u^4 / 4 - u^2 / 2) + (v^4 / 72 - v^2 / 4) + u^2 v^2 / 2
+    L = 2 (u^4 / 4 - u^2 / 2) + (v^4 / 72 - v^2 / 4) + u^2 v^2
 
 has a maximum at the origin, curved four times as strongly along u as along v; local minima at (u, v) = (+-1, 0) with
 L = -1/2, where gradient descent from near the origin ends; and global minima at (0, +-3) with L = -9/8, at the
@@ -22,7 +22,7 @@ BEND = 0.25
 def surface_loss(params: Float[Array, "2"]) -> Float[Array, ""]:
     x, y = params
     u, v = x + BEND * jnp.sin(y), y
-    return 2 * (u**4 / 4 - u**2 / 2) + (v**4 / 72 - v**2 / 4) + u**2 * v**2 / 2
+    return 2 * (u**4 / 4 - u**2 / 2) + (v**4 / 72 - v**2 / 4) + u**2 * v**2
 
 
 def surface() -> Problem:

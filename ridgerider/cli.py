@@ -1,0 +1,322 @@
+"""The command line. Bad input is one sentence on stderr and exit code 2."""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+import ridgerider as rr
+from ridgerider.experiments import EXPERIMENTS, reproduce
+from ridgerider.problems import BUILT_IN, load_problem, wells
+
+RUN_FILE = "run.sqlite"
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=rr.__doc__.splitlines()[0])
+console = Console(highlight=False)
+
+Out = Annotated[Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")]
+Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
+MaxRides = Annotated[int | None, typer.Option(help="Stop after so many rides.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
+MaxHvps = Annotated[int | None, typer.Option(help="Stop after so many Hessian-vector products.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Stop after so many seconds of riding.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")]
+ProblemName = Annotated[str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")]
+
+
+@app.command()
+def search(
+    problem: Annotated[str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")],
+    out: Out = None,
+    seed: Seed = 0,
+    order: Annotated[str, typer.Option(help="breadth_first, depth_first, best_first, steepest_first or random.")] = "breadth_first",
+    members: Annotated[str, typer.Option(help="Of a repeated eigenvalue ride `one` member or `all`.")] = "one",
+    max_ridges: Annotated[int | None, typer.Option(help="At each point only the most negative eigenvalues.")] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Only so many turns.")] = None,
+    finish_at: Annotated[str, typer.Option(help="Descend at the end of every `leg`, or of each `leaf` only.")] = "leg",
+    max_rides: MaxRides = 100,
+    max_steps: MaxSteps = None,
+    max_hvps: MaxHvps = None,
+    max_seconds: MaxSeconds = None,
+    step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
+    delta_break: Annotated[float, typer.Option(help="Halve a step until its overlap is at least this.")] = 0.95,
+    gauge: Annotated[str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")] = "gradient",
+    round_size: Annotated[int, typer.Option(help="Branches chosen before their results come back.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
+) -> None:
+    """Search a problem for different solutions."""
+    rider = rr.Rider(
+        spectrum=rr.DenseSpectrum(gauge=gauge),  # type: ignore[arg-type]  # checked there
+        step=rr.Backtracking(step_size, delta_break),
+    )
+    loaded = load_problem(problem)
+    path = new_directory(out, problem) / RUN_FILE
+    with shown_progress(path, max_rides) as progress, removed_if_empty(path.parent):
+        result = rr.search(
+            loaded,
+            rider,
+            order=order,
+            members=members,  # type: ignore[arg-type]  # checked there
+            max_ridges=max_ridges,
+            max_depth=max_depth,
+            finish_at=finish_at,  # type: ignore[arg-type]  # checked there
+            max_rides=max_rides,
+            max_steps=max_steps,
+            max_hvps=max_hvps,
+            max_seconds=max_seconds,
+            round_size=round_size,
+            batch_size=batch_size,
+            seed=seed,
+            out=path,
+            name=problem,
+            progress=progress,
+        )
+    print_summary(result)
+    console.print(f"run file: {path}", soft_wrap=True)
+
+
+@app.command()
+def resume(
+    run: RunPath,
+    problem: ProblemName = None,
+    max_rides: MaxRides = 100,
+    max_steps: MaxSteps = None,
+    max_hvps: MaxHvps = None,
+    max_seconds: MaxSeconds = None,
+    batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
+) -> None:
+    """Go on with a search that was interrupted, or that is to go further."""
+    path = run_file(run)
+    loaded = load_problem(problem or rr.load(path).name)
+    with shown_progress(path, max_rides) as progress:
+        result = rr.resume(
+            path,
+            loaded,
+            max_rides=max_rides,
+            max_steps=max_steps,
+            max_hvps=max_hvps,
+            max_seconds=max_seconds,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    print_summary(result)
+    console.print(f"run file: {path}", soft_wrap=True)
+
+
+@app.command()
+def show(
+    run: RunPath,
+    leg: Annotated[str | None, typer.Option(help="A fingerprint: show this leg, step by step.")] = None,
+) -> None:
+    """Show what a run found, or one of its legs."""
+    result = rr.load(run_file(run))
+    if leg is None:
+        print_summary(result)
+    else:
+        print_leg(result.leg(leg))
+
+
+@app.command()
+def replay(run: RunPath, fingerprint: Annotated[str, typer.Argument()], problem: ProblemName = None) -> None:
+    """Ride one path of a run again and compare it with what is stored."""
+    path = run_file(run)
+    result = rr.load(path, load_problem(problem or rr.load(path).name))
+    known = set(map(str, result.legs()))
+    for leg in result.replay(fingerprint):
+        print_leg(leg)
+        name = str(leg.fingerprint)
+        if name in known:
+            same = bool((leg.x == result.leg(name).x).all())
+            console.print(f"{name}: {'equal to' if same else 'NOT equal to'} the stored leg\n")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
+    out: Out = None,
+    seed: Seed = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="The same at a small size.")] = False,
+) -> None:
+    """Run one of the paper's experiments and write its results, table and figures."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
+    directory = out or free_name(Path("runs") / name)
+    reproduce(name, directory, quick=quick, seed=seed, say=console.print)
+    console.print((directory / "table.md").read_text(), soft_wrap=True)
+    console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
+
+
+@app.command()
+def demo(out: Out = None, seed: Seed = 0) -> None:
+    """The method on built-in problems, in about a minute."""
+    directory = out or free_name(Path("runs/demo"))
+    directory.mkdir(parents=True, exist_ok=True)
+    six = wells(6)
+    jobs: list[tuple[str, rr.Problem, dict[str, Any]]] = [
+        ("surface", load_problem("surface"), {}),
+        ("wells", six, {"max_ridges": 1, "max_rides": 200, "finish_at": "leaf"}),
+        ("factorization", load_problem("factorization"), {"max_depth": 2}),
+    ]
+    table = Table("problem", "parameters", "rides", "minima", "saddles", "lowest loss", "HVPs", "seconds")
+    for name, problem, settings in jobs:
+        path = directory / f"{name}.sqlite"
+        with shown_progress(path, settings.get("max_rides", 100)) as progress:
+            result = rr.search(problem, rr.Rider(), seed=seed, out=path, name=name, progress=progress, **settings)
+        minima, cost = result.minima(), result.cost
+        table.add_row(
+            name,
+            str(problem.size),
+            str(len(result.legs())),
+            str(len(minima)),
+            str(result.num_saddles()),
+            f"{minima[0].loss:.6g}",
+            str(cost.hvps),
+            f"{cost.seconds:.1f}",
+        )
+    console.print(table)
+    console.print("Figure 1 of the paper, gradient descent against Ridge Rider:")
+    reproduce("surface", directory, quick=True, seed=seed, say=console.print)
+    console.print(f"run file: {directory / 'surface.sqlite'}   (ridgerider show {directory / 'surface.sqlite'})", soft_wrap=True)
+    console.print(f"{directory / 'surface.png'}", soft_wrap=True)
+
+
+# --- where things are
+
+
+def run_file(run: Path) -> Path:
+    """The run file itself, from its path or its directory's."""
+    return run / RUN_FILE if run.is_dir() else run
+
+
+def new_directory(out: Path | None, name: str) -> Path:
+    """A directory for a new run."""
+    directory = out or free_name(Path("runs") / name.replace(":", "-"))
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
+    if (directory / RUN_FILE).exists():
+        raise ValueError(f"`--out` holds a run already: resume {directory} or choose another directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def free_name(path: Path) -> Path:
+    """`path`, or the first of path-2, path-3, ... that does not exist."""
+    number, free = 1, path
+    while free.exists():
+        number, free = number + 1, path.with_name(f"{path.name}-{number + 1}")
+    return free
+
+
+@contextmanager
+def removed_if_empty(directory: Path) -> Iterator[None]:
+    """Leave no empty directory behind when nothing could be run."""
+    try:
+        yield
+    finally:
+        if not any(directory.iterdir()):
+            directory.rmdir()
+
+
+# --- what is shown
+
+
+@contextmanager
+def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.Progress], None]]:
+    """A live line on a terminal, a plain line every few seconds elsewhere."""
+    began, last = time.monotonic(), 0.0
+
+    def line(done: rr.Progress) -> str:
+        rate = done.steps / max(time.monotonic() - began, 1e-9)
+        rides = f"{done.rides}/{max_rides}" if max_rides is not None else f"{done.rides}"
+        best = f"{done.best_loss:.6g}" if done.minima else "-"
+        return (
+            f"{path.parent.name}/{path.stem}: {rides} rides, {done.open_branches} open branches, "
+            f"{len(done.minima)} minima, best loss {best}, {rate:.0f} steps/s"
+        )
+
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=8) as live:
+                yield lambda done: live.update(Text(line(done)))
+            return
+
+        def plain(done: rr.Progress) -> None:
+            nonlocal last
+            if time.monotonic() - last >= 5:
+                last = time.monotonic()
+                console.print(line(done), soft_wrap=True)
+
+        yield plain
+    except KeyboardInterrupt:
+        console.print(f"stopped; go on with: ridgerider resume {path}", soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def print_summary(result: rr.Result) -> None:
+    """What was run, what was found, what it cost."""
+    meta, cost = result.meta, result.cost
+    settings = ", ".join(f"{name} {value}" for name, value in meta["settings"].items() if value is not None)
+    console.print(f"[bold]{meta['name']}[/bold]: {settings}", soft_wrap=True)
+    minima = result.minima()
+    table = Table("fingerprint", "loss", "least eigenvalue", "found by", title=None)
+    for one in minima[:20]:
+        table.add_row(str(one.fingerprint), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", f"{one.multiplicity} legs")
+    console.print(table)
+    if len(minima) > 20:
+        console.print(f"... and {len(minima) - 20} more")
+    reasons = Counter(reason for leg in result for reason in leg.ended_by)
+    ends = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    console.print(
+        f"{len(result.legs())} legs, {result.num_open()} branches open; {len(minima)} minima, "
+        f"{result.num_saddles()} descents ended at saddles; legs ended by: {ends or '-'}",
+        soft_wrap=True,
+    )
+    console.print(
+        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), {cost.gradients} gradients, "
+        f"{cost.values} values, {cost.seconds:.1f} s",
+        soft_wrap=True,
+    )
+
+
+def print_leg(leg: rr.Leg) -> None:
+    """One leg: its certificate step by step, why it ended, and what is there."""
+    table = Table("step", "loss", "eigenvalue", "overlap", "residual", "gap", "step size", "multiplicity")
+    columns = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
+    for step in range(leg.num_steps + 1 if leg.trace else 0):
+        table.add_row(str(step), *(f"{leg.trace[name][step]:.4g}" for name in columns))
+    console.print(f"[bold]leg {leg.fingerprint}[/bold]")
+    console.print(table)
+    clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
+    console.print(f"ended by {', '.join(leg.ended_by)}; {leg.num_ridges} ridges lead on; spectrum {clusters}", soft_wrap=True)
+    if leg.finish is not None:
+        console.print(
+            f"descent ended at loss {leg.finish.loss:.6g}, |grad| {leg.finish.grad_norm:.2g}, least eigenvalue "
+            f"{leg.finish.least_eigenvalue:.3g}",
+            soft_wrap=True,
+        )
+
+
+def main() -> None:
+    """Entry point: double precision, and errors as one sentence."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        if os.environ.get("RIDGERIDER_DEBUG"):
+            raise
+        Console(stderr=True, highlight=False).print(f"Error: {error}", soft_wrap=True, markup=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

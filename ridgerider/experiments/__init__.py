@@ -1,0 +1,25 @@
+"""One file for each figure, table or statement of the paper: a `Settings` dataclass and `run(settings, out) -> dict`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ridgerider.experiments import surface, theory
+
+EXPERIMENTS: dict[str, Any] = {"surface": surface, "theory": theory}
+
+
+def reproduce(
+    name: str, out: Path, *, quick: bool = False, seed: int = 0, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Run one experiment and write `results.json`, `table.md` and its figures to the directory `out`."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
+    experiment = EXPERIMENTS[name]
+    settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
+    out.mkdir(parents=True, exist_ok=True)
+    results = experiment.run(settings, out, say)
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    (out / "table.md").write_text(experiment.table(results))
+    return results
