@@ -1,4 +1,4 @@
-"""Find different solutions of a differentiable problem by following the eigenvectors of its Hessian.
+"""Find different solutions of a differentiable problem by following its Hessian's eigenvectors.
 
 >>> import jax.numpy as jnp
 >>> import ridgerider as rr
@@ -19,12 +19,12 @@ from ridgerider._result import Solution as Solution
 from ridgerider._result import load as load
 from ridgerider._ride import Ride as Ride
 from ridgerider._ride import Trace as Trace
+from ridgerider._ride_batch import ride_batch as ride_batch
 from ridgerider._rider import Rider as Rider
 from ridgerider._saddle import Saddle as Saddle
 from ridgerider._saddle import find_saddle as find_saddle
 from ridgerider._search import Progress as Progress
 from ridgerider._search import resume as resume
-from ridgerider._search import ride_batch as ride_batch
 from ridgerider._search import search as search
 from ridgerider._spectrum import Cluster as Cluster
 from ridgerider._spectrum import DenseSpectrum as DenseSpectrum

@@ -1,7 +1,7 @@
 """Riders as plain data, and back: how a run file remembers what it was ridden with, without pickle.
 
-Functions and classes are described by name. Only names of this library and of optax are looked up again; whoever
-rides with rules of their own hands the rider over once more.
+Functions and classes are described by name. Only names of this library and of optax are looked up
+again; whoever rides with rules of their own hands the rider over once more.
 """
 
 import dataclasses
@@ -26,7 +26,11 @@ def describe(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, jax.tree_util.Partial):
-        return {"partial": describe(value.func), "args": describe(value.args), "keywords": _named(value.keywords)}
+        return {
+            "partial": describe(value.func),
+            "args": describe(value.args),
+            "keywords": _named(value.keywords),
+        }
     if isinstance(value, eqx.Module) and not isinstance(value, type):
         fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {"type": _name_of(type(value)), "fields": _named(fields)}
@@ -55,7 +59,9 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
     """Shapes and dtypes of the parameters, and digests of the start and of the data."""
     leaves = jax.tree_util.tree_leaves_with_path(problem.start)
     return {
-        "params": [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves],
+        "params": [
+            [jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves
+        ],
         "start": digest(problem.start),
         "data": digest(problem.args),
     }
@@ -85,7 +91,9 @@ def _name_of(value: Any) -> str:
 def _look_up(name: str) -> Any:
     module, _, path = name.partition(":")
     if module.partition(".")[0] not in TRUSTED:
-        raise ValueError(f"the run was ridden with {name}, a rule of your own: pass the `rider` again.")
+        raise ValueError(
+            f"the run was ridden with {name}, a rule of your own: pass the `rider` again."
+        )
     value = importlib.import_module(module)
     for part in path.split("."):
         value = getattr(value, part)

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._problem import Cost, Problem, Scalar, Vector
+from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._spectrum import Spectrum, tolerance_of
 
 
 class Finish(eqx.Module):
     """Where a descent ended.
 
-    `is_converged`: the gradient vanishes. `is_saddle`: a clearly negative eigenvalue is left. So a minimum, strict or
-    flat, is what converged and is no saddle.
+    `is_converged`: the gradient vanishes. `is_saddle`: a clearly negative eigenvalue is left. So a
+    minimum, strict or flat, is what converged and is no saddle.
     """
 
     x: Vector
@@ -36,12 +36,13 @@ class Finish(eqx.Module):
 class Descend(eqx.Module):
     """Descend with an optax optimizer until the gradient vanishes; report the least eigenvalue.
 
-    Descent along a symmetry axis stays on it and ends at a saddle. `max_kicks` > 0 kicks it off: a move of
-    `kick_size` along the most negative eigenvector, to the lower side, and on.
+    Descent along a symmetry axis stays on it and ends at a saddle. `max_kicks` > 0 kicks it off: a
+    move of `kick_size` along the most negative eigenvector, to the lower side, and on.
 
     **Arguments**
 
-    - `optimizer`: a function that builds one, e.g. `optax.lbfgs` or `jax.tree_util.Partial(optax.adam, 1e-2)`.
+    - `optimizer`: a function that builds one, e.g. `optax.lbfgs` or
+      `jax.tree_util.Partial(optax.adam, 1e-2)`.
     - `max_steps`: per descent.
     - `tolerance`: converged once |grad| <= tolerance * max(1, |loss|). Default: eps^(1/2).
 
@@ -55,14 +56,15 @@ class Descend(eqx.Module):
 
     optimizer: Callable[[], optax.GradientTransformation] = optax.lbfgs
     max_steps: int = 2000
-    tolerance: float | None = None
+    tolerance: Number | None = None
     max_kicks: int = 0
-    kick_size: float = 0.1
+    kick_size: Number = 0.1
 
     def __check_init__(self) -> None:
         if not callable(self.optimizer):
             raise ValueError(
-                f"`optimizer` must be a function that builds an optax optimizer, such as optax.lbfgs, not {self.optimizer!r}."
+                "`optimizer` must be a function that builds an optimizer, such as optax.lbfgs, "
+                f"not {self.optimizer!r}."
             )
         for name in ("max_steps", "max_kicks"):
             value = getattr(self, name)
@@ -108,9 +110,13 @@ class Descend(eqx.Module):
         return eqx.tree_at(lambda f: f.num_kicks, end, end.num_kicks - 1)
 
     def _is_flat(self, loss: Scalar, grad_norm: Scalar) -> Bool[Array, ""]:
-        return grad_norm <= tolerance_of(self.tolerance, loss.dtype) * jnp.maximum(jnp.abs(loss), 1)
+        tolerance = tolerance_of(self.tolerance, loss.dtype)
+        is_small = grad_norm <= tolerance * jnp.maximum(jnp.abs(loss), 1)
+        return is_small & jnp.isfinite(loss)  # an infinite loss makes any gradient look small
 
-    def _descend(self, problem: Problem, x: Vector) -> tuple[Vector, Scalar, Scalar, Int[Array, ""], Cost]:
+    def _descend(
+        self, problem: Problem, x: Vector
+    ) -> tuple[Vector, Scalar, Scalar, Int[Array, ""], Cost]:
         optimizer = optax.with_extra_args_support(self.optimizer())
         value_and_grad = jax.value_and_grad(problem.value)
 
@@ -123,13 +129,28 @@ class Descend(eqx.Module):
         def step(carry: tuple) -> tuple:
             x, loss, grad, state, num_steps, cost = carry
             with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-                updates, state = optimizer.update(grad, state, x, value=loss, grad=grad, value_fn=problem.value)
+                updates, state = optimizer.update(
+                    grad, state, x, value=loss, grad=grad, value_fn=problem.value
+                )
             x = optax.apply_updates(x, updates)
             loss, grad = value_and_grad(x)
             tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
-            return x, loss, grad, state, num_steps + 1, cost + Cost(values=1 + tries, gradients=1 + tries)
+            return (
+                x,
+                loss,
+                grad,
+                state,
+                num_steps + 1,
+                cost + Cost(values=1 + tries, gradients=1 + tries),
+            )
 
-        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), Cost(values=1, gradients=1))
+        first = (
+            x,
+            *value_and_grad(x),
+            optimizer.init(x),
+            jnp.array(0),
+            Cost(values=1, gradients=1),
+        )
         x, loss, grad, _, num_steps, cost = jax.lax.while_loop(go_on, step, first)
         return x, loss, jnp.linalg.norm(grad), num_steps, cost
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
+from ridgerider._describe import rebuild
 from ridgerider._finish import Finish
 from ridgerider._problem import Cost, Problem
+from ridgerider._ride_batch import look, ride_batch
 from ridgerider._rider import Rider
 from ridgerider._store import Store
 from ridgerider._tree import Fingerprint, Leg, Turn
@@ -25,7 +28,8 @@ Signature = Callable[[PyTree], Any]
 class Solution:
     """Where descent from the end of a leg came to rest.
 
-    `multiplicity` says how many legs led to this solution or an equivalent one, `equivalent_to` which of them stands for all.
+    `multiplicity` says how many legs led to this solution or an equivalent one, `equivalent_to`
+    which of them stands for all.
     """
 
     fingerprint: Fingerprint
@@ -60,7 +64,14 @@ class Solutions(Sequence[Solution]):
     def __repr__(self) -> str:
         rows = [("fingerprint", "loss", "least eigenvalue", "multiplicity")]
         for one in self:
-            rows.append((str(one.fingerprint), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", str(one.multiplicity)))
+            rows.append(
+                (
+                    str(one.fingerprint),
+                    f"{one.loss:.6g}",
+                    f"{one.least_eigenvalue:.3g}",
+                    str(one.multiplicity),
+                )
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -70,12 +81,12 @@ class Result:
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
-    >>> problem = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2, jnp.zeros(2))
+    >>> problem = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2 - 5, jnp.zeros(2))
     >>> result = rr.search(problem)
     >>> print(result.minima())
     fingerprint  loss  least eigenvalue  multiplicity
-    0+           0     2                 1
-    0-           0     2                 1
+    0+           -5    2                 1
+    0-           -5    2                 1
     >>> result.leg("0-").ended_by
     ('curvature_gone',)
     """
@@ -112,14 +123,18 @@ class Result:
         try:
             return self._store.leg(Fingerprint.parse(fingerprint))
         except KeyError:
-            raise ValueError(f"`fingerprint` must be a leg of this run, but {str(fingerprint)!r} was not ridden.") from None
+            raise ValueError(
+                f"`fingerprint` must be a leg of this run, but {str(fingerprint)!r} was not ridden."
+            ) from None
 
     def __iter__(self) -> Iterator[Leg]:
         return map(self.leg, self.legs())
 
     def num_open(self) -> int:
         """How many branches were found but not ridden."""
-        return len(self._store.open_branches(chosen=False)) + len(self._store.open_branches(chosen=True))
+        return len(self._store.open_branches(chosen=False)) + len(
+            self._store.open_branches(chosen=True)
+        )
 
     @property
     def cost(self) -> Cost:
@@ -134,22 +149,25 @@ class Result:
 
     def solutions(self) -> Solutions:
         """Every end of a descent, minima and others, in the order they were found."""
-        return Solutions([self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()])
+        return Solutions(
+            [self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()]
+        )
 
     def num_saddles(self) -> int:
-        """How many descents ended at a saddle: a ride along a symmetry axis stays on it, and so does descent."""
+        """How many descents ended at a saddle, as they do along a symmetry axis."""
         return sum(solution.kind == "saddle" for solution in self.solutions())
 
     def minima(self, tolerance: float = 1e-3, *, signature: Signature | None = None) -> Solutions:
         """The different minima, lowest loss first.
 
-        Two minima are one if they are closer than `tolerance` times max(1, their size); each stands with the
-        shallowest fingerprint that leads to it.
+        Two minima are one if they are closer than `tolerance` times max(1, their size); each stands
+        with the shallowest fingerprint that leads to it.
 
         **Arguments**
 
-        - `signature(params)`: what a solution *is*, as an array; compared in place of the parameters. A canonical form
-          undoes a symmetry (`jnp.sort`); a model's outputs on a probe set compare functions.
+        - `signature(params)`: what a solution *is*, as an array; compared in place of the
+          parameters. A canonical form undoes a symmetry (`jnp.sort`); a model's outputs on a probe
+          set compare functions.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
@@ -159,9 +177,22 @@ class Result:
         (4, 3)
         """
         classes = self.classes(tolerance, signature=signature)
-        return Solutions(sorted((group[0] for group in classes), key=lambda one: (one.loss, one.fingerprint.depth)))
+        # Losses that agree to six digits are equal but for rounding; the fingerprint decides
+        # between them.
+        return Solutions(
+            sorted(
+                (group[0] for group in classes),
+                key=lambda one: (
+                    float(f"{one.loss:.6g}"),
+                    one.fingerprint.depth,
+                    one.fingerprint.sort_key(),
+                ),
+            )
+        )
 
-    def classes(self, tolerance: float = 1e-3, *, signature: Signature | None = None) -> list[list[Solution]]:
+    def classes(
+        self, tolerance: float = 1e-3, *, signature: Signature | None = None
+    ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         if not tolerance >= 0:
             raise ValueError(f"`tolerance` must be at least 0, not {tolerance!r}.")
@@ -171,33 +202,39 @@ class Result:
         marks: list[np.ndarray] = []
         for one in minima:
             mark = _flat(one.params if signature is None else signature(one.params))
-            place = next((i for i, known in enumerate(marks) if is_same(mark, known, tolerance)), None)
+            place = next(
+                (i for i, known in enumerate(marks) if is_same(mark, known, tolerance)), None
+            )
             if place is None:
                 groups.append([one])
                 marks.append(mark)
             else:
                 groups[place].append(one)
         return [
-            [replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group)) for one in group]
+            [
+                replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
+                for one in group
+            ]
             for group in groups
         ]
 
     def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
         """Ride one path again from the start, turn by turn, and return its legs.
 
-        With `keep_path` the traces hold every point on the way. The path need not be one that was ridden.
+        With `keep_path` the traces hold every point on the way. The path need not be one that was
+        ridden.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
         >>> result = rr.search(rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1)))
         >>> leg = result.replay("0+")[0]
-        >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape == (leg.num_steps + 1, 1)
-        (True, True)
+        >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape[0] - leg.num_steps
+        (True, 1)
         """
-        from ridgerider._search import look, ride_batch  # the search builds results, so it cannot be imported above
-
         if self.problem is None or self.rider is None:
-            raise ValueError("to replay, load the run with its `problem` (and `rider`): rr.load(path, problem).")
+            raise ValueError(
+                "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
+            )
         fingerprint = Fingerprint.parse(fingerprint)
         settings = replace(self._store.settings, max_ridges=None, members="all")
         rider = self.rider
@@ -213,7 +250,7 @@ class Result:
     # --- export
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """All solutions as stacked arrays: `fingerprint`, `loss`, ..., and `params` + path for each leaf."""
+        """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
         solutions = self.solutions()
         if not solutions:
             raise ValueError("there is nothing to export: the run holds no solutions.")
@@ -231,7 +268,7 @@ class Result:
         return arrays
 
     def export(self, path: str | os.PathLike) -> Path:
-        """Write all solutions to a `.npz` or `.safetensors` file; text goes to the latter's metadata."""
+        """Write all solutions to a `.npz` or `.safetensors` file (its metadata holds the text)."""
         path = Path(path)
         arrays = self.to_numpy()
         if path.suffix == ".npz":
@@ -244,11 +281,15 @@ class Result:
         return path
 
     def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
-        kind: Literal["minimum", "saddle", "unconverged"] = "minimum" if finish.is_converged else "unconverged"
-        x = np.asarray(finish.x)
+        kind: Literal["minimum", "saddle", "unconverged"] = (
+            "minimum" if finish.is_converged else "unconverged"
+        )
+        x = jnp.asarray(finish.x)
         return Solution(
             fingerprint=fingerprint,
-            params=x if self.problem is None else jax.device_get(self.problem.unravel(x)),
+            params=x
+            if self.problem is None
+            else jax.device_get(self.problem.unravel(jnp.asarray(x))),
             loss=float(finish.loss),
             grad_norm=float(finish.grad_norm),
             least_eigenvalue=float(finish.least_eigenvalue),
@@ -257,11 +298,13 @@ class Result:
         )
 
 
-def load(path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None) -> Result:
+def load(
+    path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None
+) -> Result:
     """Open a run file, also while it is still being written.
 
-    Without the `problem`, parameters come as one vector and `replay` is not possible. The rider is rebuilt from the file
-    unless it has rules of your own.
+    Without the `problem`, parameters come as one vector and `replay` is not possible. The rider is
+    rebuilt from the file unless it has rules of your own.
 
     >>> import tempfile, jax.numpy as jnp
     >>> import ridgerider as rr
@@ -271,18 +314,18 @@ def load(path: str | os.PathLike, problem: Problem | None = None, rider: Rider |
     >>> rr.load(path).name, len(rr.load(path, problem).minima())
     ('one well', 2)
     """
-    from ridgerider._describe import rebuild
-
     store = Store.open(path)
     if rider is None and problem is not None:
         rider = rebuild(store.meta["rider"])
     return Result(store, problem, rider)
 
 
-def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = 1e-3) -> bool:
+def is_same(one: ArrayLike, two: ArrayLike, tolerance: float = 1e-3) -> bool:
     """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
     one, two = np.asarray(one), np.asarray(two)
-    return one.shape == two.shape and bool(np.linalg.norm(one - two) <= tolerance * max(1.0, float(np.linalg.norm(two))))
+    return one.shape == two.shape and bool(
+        np.linalg.norm(one - two) <= tolerance * max(1.0, float(np.linalg.norm(two)))
+    )
 
 
 def _flat(tree: Any) -> np.ndarray:
@@ -292,4 +335,6 @@ def _flat(tree: Any) -> np.ndarray:
 def _check_turn(leg: Leg, turn: Turn) -> None:
     if (turn.index, turn.member) not in leg.turns:
         where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
-        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there are only {leg.num_ridges} ridges.")
+        raise ValueError(
+            f"`fingerprint` turns into {turn} {where}, but there are only {leg.num_ridges} ridges."
+        )

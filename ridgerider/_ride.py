@@ -52,8 +52,8 @@ def _row(trial: Trial, keep_path: bool) -> Trace:
 class Ride(eqx.Module):
     """One ride: where it is, the ridge under it with its certificate, and the trace of every step.
 
-    A step that leads to NaN or infinity is recorded in the trace but not taken: `x` and `loss` stay finite and `is_finite`
-    reads false.
+    A step that leads to NaN or infinity is recorded in the trace but not taken: `x` and `loss` stay
+    finite and `is_finite` reads false.
     """
 
     x: Vector

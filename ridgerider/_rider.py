@@ -10,7 +10,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._finish import Descend, Finish
 from ridgerider._problem import Cost, Problem, Scalar, Vector
@@ -31,8 +31,10 @@ class Rider(eqx.Module):
     - `spectrum(problem, x, key) -> Spectrum`: the ridges at a point.
     - `update(problem, x, ridge, key) -> Tracked`: UpdateRidge, the same ridge at the next point.
     - `step(attempt, size) -> (Trial, size)`: how far to go.
-    - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that reads true ends the ride.
-    - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is updated; or None.
+    - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that reads true ends the
+      ride.
+    - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
+      updated; or None.
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well (small problems only).
@@ -58,13 +60,20 @@ class Rider(eqx.Module):
             if not callable(plug) and not (plug is None and name in ("correct", "finish")):
                 raise ValueError(f"`{name}` must be callable, not {plug!r}.")
         if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
-            raise ValueError(f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}.")
+            raise ValueError(
+                f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
+            )
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise ValueError(f"`max_steps` must be a whole number of at least 1, not {self.max_steps!r}.")
+            raise ValueError(
+                f"`max_steps` must be a whole number of at least 1, not {self.max_steps!r}."
+            )
 
     def rule_names(self) -> tuple[str, ...]:
         """The reasons a ride may end for, in the order of `ended`."""
-        return (*(getattr(rule, "__name__", type(rule).__name__) for rule in self.stop), "max_steps")
+        return (
+            *(getattr(rule, "__name__", type(rule).__name__) for rule in self.stop),
+            "max_steps",
+        )
 
     def ended(self, ride: Ride) -> Bool[Array, " rules"]:
         """One flag for each of `rule_names`."""
@@ -78,7 +87,9 @@ class Rider(eqx.Module):
 
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)
-            trial, next_size = self.step(lambda size: self._attempt(problem, ride, here, size), ride.next_size)
+            trial, next_size = self.step(
+                lambda size: self._attempt(problem, ride, here, size), ride.next_size
+            )
             return ride.advance(trial, next_size)
 
         return jax.lax.while_loop(go_on, step, self._begin(problem, x, ridge, key))

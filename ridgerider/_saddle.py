@@ -4,9 +4,10 @@ The maximally invariant saddle of the paper is found by minimising
 
     |grad L(x)| + weight * regularizer(x)
 
-with the regularizer a negative entropy, say. The norm is not squared: it is an exact penalty, so a small enough weight
-leaves the minimiser exactly on grad L = 0. What is left of the gradient is removed by Newton steps,
-x <- x - pinv(H) grad, the shortest step that makes the linearised gradient vanish.
+with the regularizer a negative entropy, say. The norm is not squared: it is an exact penalty, so a
+small enough weight leaves the minimiser exactly on grad L = 0. What is left of the gradient is
+removed by Newton steps, x <- x - pinv(H) grad, the shortest step that makes the linearised gradient
+vanish.
 """
 
 from collections.abc import Callable
@@ -29,8 +30,8 @@ Regularizer = Callable[[PyTree], Scalar]
 class Saddle:
     """A stationary point and what surrounds it.
 
-    `morse_index` counts the negative eigenvalues. `is_strict` reads true if the gradient vanishes and at least one
-    eigenvalue is clearly negative; then every ridge leads downhill both ways.
+    `morse_index` counts the negative eigenvalues. `is_strict` reads true if the gradient vanishes
+    and at least one eigenvalue is clearly negative; then every ridge leads downhill both ways.
     """
 
     params: PyTree
@@ -58,11 +59,13 @@ def find_saddle(
 
     **Arguments**
 
-    - `regularizer(params)`: made small on the way, weighted by `weight`; e.g. minus the entropy of a policy. Without one
-      the point with the smallest gradient nearby is taken.
+    - `regularizer(params)`: made small on the way, weighted by `weight`; e.g. minus the entropy of
+      a policy. Without one the point with the smallest gradient nearby is taken.
     - `learning_rate`, `max_steps`: of Adam, with cosine decay, on the objective above.
-    - `max_polish`: at most so many Newton steps on the gradient alone (one dense Hessian each); 0 leaves them out.
-    - `noise`, `seed`: standard deviation of a random displacement of the start, for independent runs.
+    - `max_polish`: at most so many Newton steps on the gradient alone (one dense Hessian each); 0
+      leaves them out.
+    - `noise`, `seed`: standard deviation of a random displacement of the start, for independent
+      runs.
 
     >>> import jax.numpy as jnp
     >>> problem = Problem(lambda x: jnp.cos(x[0]) + x[1] ** 2, jnp.array([0.4, -0.3]))
@@ -76,15 +79,19 @@ def find_saddle(
     if not learning_rate > 0:
         raise ValueError(f"`learning_rate` must be positive, not {learning_rate!r}.")
     if regularizer is not None and not callable(regularizer):
-        raise ValueError(f"`regularizer` must be callable as regularizer(params), not {regularizer!r}.")
+        raise ValueError(
+            f"`regularizer` must be callable as regularizer(params), not {regularizer!r}."
+        )
     key, dtype = jax.random.key(seed), problem.dtype
     x = problem.x0 + noise * jax.random.normal(key, (problem.size,), dtype)
     scale = jnp.asarray(weight, dtype)
-    x, cost = _approach(problem, regularizer, scale, jnp.asarray(learning_rate, dtype), max_steps, x)
+    x, cost = _approach(
+        problem, regularizer, scale, jnp.asarray(learning_rate, dtype), max_steps, x
+    )
     x, polish_cost = _polish(problem, x, max_polish)
     loss, grad, spectrum = jax.device_get(_look(problem, x, key))
     grad_norm = float(np.linalg.norm(grad))
-    is_stationary = grad_norm <= 10 * tolerance_of(None, dtype) * max(1.0, abs(float(loss)))
+    is_stationary = bool(grad_norm <= 10 * tolerance_of(None, dtype) * max(1.0, abs(float(loss))))
     morse_index = int(np.sum(spectrum.is_downhill))
     return Saddle(
         params=problem.unravel(x),
@@ -136,7 +143,8 @@ def _polish(problem: Problem, x: Vector, max_steps: int) -> tuple[Vector, Cost]:
     floor = jnp.finfo(x.dtype).eps
 
     def newton(x: Vector, grad: Vector) -> Vector:
-        # Null directions (a loss that does not change along them) carry no gradient: leave them alone.
+        # Null directions (a loss that does not change along them) carry no gradient: leave them
+        # alone.
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
         cut = tolerance_of(None, x.dtype) * jnp.max(jnp.abs(eigenvalues))
         inverse = jnp.where(jnp.abs(eigenvalues) > cut, 1 / eigenvalues, 0)

@@ -1,10 +1,10 @@
-"""Ride, branch, repeat: the search, and the one function in which core and shell meet.
+"""Ride, branch, repeat: the search.
 
-`ride_batch` is pure and picklable: the problem, the rider, the settings and some branches in, legs out. Whoever
-calls it, here or on another machine, gets the same legs.
+A round chooses branches, rides all of them, here or in an executor, and only then looks at what
+came back. Legs are stored as they arrive; what is chosen next depends on whole rounds alone, so
+neither the number of workers nor the order of arrival nor an interruption changes the tree.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -12,23 +12,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._describe import describe, describe_problem, rebuild
-from ridgerider._problem import Cost, Problem, Vector
+from ridgerider._problem import Cost, Problem
 from ridgerider._result import Result, is_same
-from ridgerider._ride import Ride
+from ridgerider._ride_batch import look, ride_batch
 from ridgerider._rider import Rider
-from ridgerider._spectrum import Ridge, Spectrum
 from ridgerider._store import Store, check_new
 from ridgerider._tree import (
+    ORDERS,
     Branch,
     Budget,
-    Fingerprint,
     Leg,
     Order,
     Search,
@@ -38,17 +33,26 @@ from ridgerider._tree import (
     order_name,
 )
 
+Same = Literal["same"]
+
 
 @dataclass
 class Progress:
-    """What a search has done so far; handed to `progress` after every leg."""
+    """What a search has done so far; handed to `progress` after every leg.
+
+    `num_minima` counts minima by distance, `best_loss` is the lowest loss at one of them.
+    """
 
     rides: int = 0
     steps: int = 0
     open_branches: int = 0
     best_loss: float = float("inf")
     cost: Cost = Cost()
-    minima: list[np.ndarray] = field(default_factory=list, repr=False)
+    _minima: list[np.ndarray] = field(default_factory=list, repr=False)
+
+    @property
+    def num_minima(self) -> int:
+        return len(self._minima)
 
     def add(self, leg: Leg) -> None:
         self.rides += bool(leg.fingerprint)
@@ -57,8 +61,8 @@ class Progress:
         finish = leg.finish
         if finish is not None and finish.is_converged and not finish.is_saddle:
             self.best_loss = min(self.best_loss, float(finish.loss))
-            if not any(is_same(finish.x, known) for known in self.minima):
-                self.minima.append(np.asarray(finish.x))
+            if not any(is_same(finish.x, known) for known in self._minima):
+                self._minima.append(np.asarray(finish.x))
 
 
 def search(
@@ -82,24 +86,31 @@ def search(
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """Ride the ridges that leave `problem.start`, branch, and repeat, until the budget or the branches are used up.
+    """Ride the ridges that leave `problem.start`, branch, and repeat until the budget is used up.
 
     **What is searched** (decides the tree)
 
-    - `order`: which branch comes next: "breadth_first", "depth_first", "best_first", "steepest_first", "random", or
-      your own key `order(branch)`, smallest first; `branch.x` is the point it leaves, e.g. for a validation loss.
-    - `members`: of a repeated eigenvalue ride "one" member or "all" of them. Both signs are always ridden.
-    - `max_ridges`: at each point only the so many most negative eigenvalues. `max_depth`: only so many turns.
-    - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that leads no further.
+    - `order`: which branch comes next: "breadth_first", "depth_first", "best_first",
+      "steepest_first", "random", or your own key `order(branch)`, smallest first; `branch.x` is the
+      point it leaves, e.g. for a validation loss.
+    - `members`: of a repeated eigenvalue ride "one" member or "all" of them. Both signs are always
+      ridden.
+    - `max_ridges`: at each point only the so many most negative eigenvalues. `max_depth`: only so
+      many turns.
+    - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that
+      leads no further.
     - `round_size`: how many branches are chosen before their results come back.
     - `seed`: every random choice derives from it and from where in the tree it is made.
 
-    **When to stop** (checked between rounds): `max_rides`, `max_steps`, `max_hvps`, `max_seconds`; None is no limit.
+    **When to stop** (checked between rounds): `max_rides`, `max_steps`, `max_hvps`, `max_seconds`;
+    None is no limit.
 
     **How it is computed** (changes nothing in the result)
 
-    - `batch_size`: how many branches make one unit of work. `executor`: rides the batches; None rides here.
-    - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any interruption.
+    - `batch_size`: how many branches make one unit of work. `executor`: rides the batches; None
+      rides here.
+    - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
+      interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
     - `progress`: called with a `Progress` after every leg.
 
@@ -110,14 +121,16 @@ def search(
     >>> len(result.minima())
     4
     """
-    settings = Settings(seed, order_name(order), members, max_ridges, max_depth, finish_at, round_size)
+    settings = Settings(
+        seed, order_name(order), members, max_ridges, max_depth, finish_at, round_size
+    )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     key = named_order(order, seed)
     _check_batch_size(batch_size)
     if out is not None:
         check_new(Path(out))
     root = look(problem, rider, settings)
-    store = Store.create(out, _meta(problem, rider, settings, name))
+    store = Store.create(out, _meta(problem, rider, settings, budget, name))
     store.add(root, branches_at(root, settings, key))
     return _run(problem, rider, settings, key, budget, store, batch_size, executor, progress)
 
@@ -128,18 +141,19 @@ def resume(
     rider: Rider | None = None,
     *,
     order: Order | None = None,
-    max_rides: int | None = 100,
-    max_steps: int | None = None,
-    max_hvps: int | None = None,
-    max_seconds: float | None = None,
+    max_rides: int | Same | None = "same",
+    max_steps: int | Same | None = "same",
+    max_hvps: int | Same | None = "same",
+    max_seconds: float | Same | None = "same",
     batch_size: int = 1,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Go on with a search from its run file, to the same tree it would have become uninterrupted.
 
-    The problem must be the one the run began with. The rider is rebuilt from the file; hand it over if it has rules of your
-    own, and `order` if that was a function of your own. Budgets count from the beginning of the run.
+    The problem must be the one the run began with. The rider is rebuilt from the file; hand it over
+    if it has rules of your own, and `order` if that was a function of your own. Budgets are those
+    of the run unless given, and count from its beginning.
 
     >>> import tempfile, jax.numpy as jnp
     >>> import ridgerider as rr
@@ -150,57 +164,26 @@ def resume(
     >>> len(rr.resume(path, problem, max_rides=2).legs())
     2
     """
-    budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     _check_batch_size(batch_size)
     store = Store.open(path, write=True)
     settings, meta = store.settings, store.meta
-    rider = rebuild(meta["rider"]) if rider is None else rider
-    _check_same_run(meta, _meta(problem, rider, settings, None), path)
-    key = named_order(order if order is not None else settings.order, settings.seed)
-    return _run(problem, rider, settings, key, budget, store, batch_size, executor, progress)
-
-
-def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
-    """The start as a leg of no steps. Raises if there is nothing to ride."""
-    began = time.perf_counter()
-    key = branch_key(settings.seed, Fingerprint())
-    loss, spectrum = jax.device_get(_look(problem, rider, problem.x0, key))
-    if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
-        what = "loss" if not np.isfinite(loss) else "Hessian"
-        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
-    if not spectrum.num_downhill():
-        raise ValueError(
-            "`start` must have negative curvature to ride along, but its least eigenvalue is "
-            f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
-        )
-    turns, directions = _rideable(spectrum, settings)
-    return Leg(
-        fingerprint=Fingerprint(),
-        x=np.asarray(problem.x0),
-        loss=float(loss),
-        num_steps=0,
-        ended_by=("start",),
-        eigenvalues=spectrum.eigenvalues,
-        clusters=spectrum.clusters(),
-        num_ridges=spectrum.num_downhill(),
-        turns=turns,
-        directions=directions,
-        trace={},
-        cost=spectrum.cost + Cost(values=1, seconds=time.perf_counter() - began),
+    given: dict[str, Any] = {
+        "max_rides": max_rides,
+        "max_steps": max_steps,
+        "max_hvps": max_hvps,
+        "max_seconds": max_seconds,
+    }
+    budget = Budget(
+        **{
+            name: meta["budget"][name] if value == "same" else value
+            for name, value in given.items()
+        }
     )
-
-
-def ride_batch(problem: Problem, rider: Rider, settings: Settings, branches: list[Branch]) -> list[Leg]:
-    """Ride each branch to its end: the unit of work, pure and picklable."""
-    return [_ride_branch(problem, rider, settings, branch) for branch in branches]
-
-
-def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
-    """A key that depends on where a branch is in the tree, never on when it is reached."""
-    key = jax.random.key(seed)
-    for turn in fingerprint:
-        key = jax.random.fold_in(jax.random.fold_in(key, turn.index), 2 * turn.member + (turn.sign > 0))
-    return key
+    rider = rebuild(meta["rider"]) if rider is None else rider
+    _check_same_run(meta, _meta(problem, rider, settings, budget, None), path)
+    key = _order_again(settings, order)
+    store.set_meta("budget", asdict(budget))
+    return _run(problem, rider, settings, key, budget, store, batch_size, executor, progress)
 
 
 def _run(
@@ -226,6 +209,7 @@ def _run(
             count = min(settings.round_size, budget.rides_left(done.rides, done.steps, done.cost))
             chosen, round_number = tree.ask(int(count)), round_number + 1
             if not chosen:
+                store.checkpoint()
                 return Result(store, problem, rider)
             store.choose(chosen, round_number)
         found: list[Branch] = []
@@ -244,7 +228,11 @@ def _run(
 
 
 def _legs(
-    problem: Problem, rider: Rider, settings: Settings, batches: list[list[Branch]], executor: Executor | None
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    batches: list[list[Branch]],
+    executor: Executor | None,
 ) -> Iterator[Leg]:
     """Ride the batches, here or in the executor; legs come as they end, in any order."""
     if executor is None:
@@ -256,94 +244,39 @@ def _legs(
         yield from future.result()
 
 
-def _ride_branch(problem: Problem, rider: Rider, settings: Settings, branch: Branch) -> Leg:
-    began = time.perf_counter()
-    key = branch_key(settings.seed, branch.fingerprint)
-    ridge = Ridge(
-        direction=jnp.asarray(branch.direction),
-        eigenvalue=jnp.asarray(branch.eigenvalue, problem.dtype),
-        index=jnp.asarray(branch.fingerprint[-1].index),
-        multiplicity=jnp.asarray(branch.multiplicity),
-    )
-    ride, ended, spectrum = jax.device_get(_ride_and_look(problem, rider, jnp.asarray(branch.x), ridge, key))
-    ended_by = tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes)
-    # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows from it.
-    num_ridges = spectrum.num_downhill() if ride.is_finite else 0
-    turns, directions = _rideable(spectrum, settings) if ride.is_finite else ((), spectrum.eigenvectors[:0])
-    is_leaf = not num_ridges or settings.is_last(branch.fingerprint)
-    finish, cost = None, ride.cost + spectrum.cost
-    if rider.finish is not None and ride.is_finite and (is_leaf or settings.finish_at == "leg"):
-        finish = jax.device_get(_finish(problem, rider, jnp.asarray(ride.x), key))
-        cost = cost + finish.cost
-    return Leg(
-        fingerprint=branch.fingerprint,
-        x=ride.x,
-        loss=float(ride.loss),
-        num_steps=int(ride.num_steps),
-        ended_by=ended_by,
-        eigenvalues=spectrum.eigenvalues,
-        clusters=spectrum.clusters(),
-        num_ridges=num_ridges,
-        turns=turns,
-        directions=directions,
-        trace=_rows(ride),
-        cost=cost + Cost(seconds=time.perf_counter() - began),
-        finish=finish,
-    )
-
-
-@eqx.filter_jit
-def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> tuple[Array, Spectrum]:
-    return problem.value(x), rider.spectrum(problem, x, key)
-
-
-@eqx.filter_jit
-def _ride_and_look(
-    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
-) -> tuple[Ride, Bool[Array, " rules"], Spectrum]:
-    ride = rider.ride(problem, x, ridge, key)
-    return ride, rider.ended(ride), rider.spectrum(problem, ride.x, key)
-
-
-@eqx.filter_jit
-def _finish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Any:
-    assert rider.finish is not None
-    return rider.finish(problem, x, key, rider.spectrum)
-
-
-def _rideable(spectrum: Spectrum, settings: Settings) -> tuple[tuple[tuple[int, int], ...], np.ndarray]:
-    """The (index, member) pairs that may be ridden under the settings, and their directions."""
-    limit = settings.max_ridges if settings.max_ridges is not None else spectrum.num_downhill()
-    turns, rows, first = [], [], 0
-    for index, cluster in enumerate(spectrum.clusters()[: min(limit, spectrum.num_downhill())]):
-        for member in range(cluster.multiplicity if settings.members == "all" else 1):
-            turns.append((index, member))
-            rows.append(first + member)
-        first += cluster.multiplicity
-    return tuple(turns), spectrum.eigenvectors[rows]
-
-
-def _rows(ride: Ride) -> dict[str, np.ndarray]:
-    """The part of the trace that was written."""
-    columns = {name: column for name, column in vars(ride.trace).items() if column is not None}
-    return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}
-
-
-def _meta(problem: Problem, rider: Rider, settings: Settings, name: str | None) -> dict[str, Any]:
+def _meta(
+    problem: Problem, rider: Rider, settings: Settings, budget: Budget, name: str | None
+) -> dict[str, Any]:
     return {
         "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
         "problem": describe_problem(problem),
         "rider": describe(rider),
         "settings": asdict(settings),
+        "budget": asdict(budget),
     }
 
 
 def _check_same_run(stored: dict[str, Any], given: dict[str, Any], path: str | PathLike) -> None:
     for part in ("params", "start", "data"):
         if stored["problem"][part] != given["problem"][part]:
-            raise ValueError(f"{path} belongs to another problem: the {part} of the one given differ.")
+            raise ValueError(
+                f"{path} belongs to another problem: the {part} of the one given differ."
+            )
     if stored["rider"] != given["rider"]:
         raise ValueError(f"{path} was ridden with another `rider`.")
+
+
+def _order_again(settings: Settings, order: Order | None) -> Order:
+    """The order a run was begun with."""
+    if order is None and settings.order not in (*ORDERS, "random"):
+        raise ValueError(
+            f"the run has an order of your own, {settings.order}: pass it again as `order`."
+        )
+    if order is not None and order_name(order) != settings.order:
+        raise ValueError(
+            f"`order` must be the run's own, {settings.order}, not {order_name(order)}."
+        )
+    return named_order(order if order is not None else settings.order, settings.seed)
 
 
 def _check_batch_size(batch_size: int) -> None:

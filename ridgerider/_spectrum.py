@@ -2,10 +2,11 @@ r"""Ridges: eigenspaces of the Hessian with negative curvature.
 
 An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eigenspace. So the
 spectrum is cut into *clusters*, runs of ascending eigenvalues with no gap above
-`tolerance * max |eigenvalue|`, and a ridge is a cluster together with one direction inside it, picked by
-a declared *gauge*:
+`tolerance * max |eigenvalue|`, and a ridge is a cluster together with one direction inside it,
+picked by a declared *gauge*:
 
-- `"gradient"`: the gradient's projection onto the eigenspace (the solver's basis where it vanishes);
+- `"gradient"`: the gradient's projection onto the eigenspace (the solver's basis where it
+  vanishes);
 - `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
 - `"basis"`: whatever basis the solver returned, which is deterministic but means nothing;
 - a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._problem import Cost, Problem, Scalar, Vector
+from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random", "basis"] | Probe
@@ -32,8 +33,9 @@ GAUGES = ("gradient", "random", "basis")
 class Ridge(eqx.Module):
     """A direction to ride. `direction` already points the way.
 
-    `index` is the rank of its cluster among the clusters at this point and `multiplicity` the cluster's dimension. `space`
-    holds rows that span the eigenspace (other rows are zero); an update that follows eigenspaces fills it in.
+    `index` is the rank of its cluster among the clusters at this point and `multiplicity` the
+    cluster's dimension. `space` holds rows that span the eigenspace (other rows are zero); an
+    update that follows eigenspaces fills it in.
     """
 
     direction: Vector
@@ -45,7 +47,7 @@ class Ridge(eqx.Module):
 
 @dataclass(frozen=True)
 class Cluster:
-    """A run of equal eigenvalues: their mean, how many, how far apart, and the gap to the nearest other one."""
+    """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one."""
 
     eigenvalue: float
     multiplicity: int
@@ -93,7 +95,9 @@ class Spectrum(eqx.Module):
         """Member `member` of cluster `index`, taken in the direction of `sign`."""
         rows = np.flatnonzero(np.asarray(self.labels) == index)
         if not member < len(rows):
-            raise ValueError(f"`member` must be below the cluster's multiplicity {len(rows)}, not {member}.")
+            raise ValueError(
+                f"`member` must be below the cluster's multiplicity {len(rows)}, not {member}."
+            )
         row = rows[member]
         dtype = self.eigenvalues.dtype
         return Ridge(
@@ -110,8 +114,9 @@ class DenseSpectrum(eqx.Module):
     **Arguments**
 
     - `gauge`: how a representative is picked inside a repeated eigenvalue; see above.
-    - `cluster_tolerance`: eigenvalues closer than this times the largest |eigenvalue| are one cluster.
-      Default: the square root of the machine precision. Raise it where a symmetry holds only nearly.
+    - `cluster_tolerance`: eigenvalues closer than this times the largest |eigenvalue| are one
+      cluster. Default: the square root of the machine precision. Raise it where a symmetry holds
+      only nearly.
     - `downhill_tolerance`: a ridge must be more negative than this times the largest |eigenvalue|.
 
     >>> import jax, jax.numpy as jnp
@@ -122,8 +127,8 @@ class DenseSpectrum(eqx.Module):
     """
 
     gauge: Gauge = "gradient"
-    cluster_tolerance: float | None = None
-    downhill_tolerance: float | None = None
+    cluster_tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
 
     def __check_init__(self) -> None:
         check_gauge(self.gauge)
@@ -145,20 +150,25 @@ class DenseSpectrum(eqx.Module):
 
 def check_gauge(gauge: Gauge) -> None:
     if not callable(gauge) and gauge not in GAUGES:
-        raise ValueError(f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), not {gauge!r}.")
+        raise ValueError(
+            f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), "
+            f"not {gauge!r}."
+        )
 
 
-def check_fraction(name: str, value: float | None) -> None:
+def check_fraction(name: str, value: Number | None) -> None:
     """Raise unless `value` is None or a number in [0, 1). Arrays under a trace pass."""
     if isinstance(value, int | float) and not 0 <= value < 1:
         raise ValueError(f"`{name}` must be at least 0 and below 1, not {value!r}.")
 
 
-def tolerance_of(tolerance: float | None, dtype: np.dtype) -> float:
+def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:
     return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
 
 
-def cluster_labels(eigenvalues: Float[Array, " k"], tolerance: float | None = None) -> Int[Array, " k"]:
+def cluster_labels(
+    eigenvalues: Float[Array, " k"], tolerance: Number | None = None
+) -> Int[Array, " k"]:
     """Number the runs of ascending eigenvalues that no gap above the tolerance divides."""
     threshold = tolerance_of(tolerance, eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
     divides = jnp.diff(eigenvalues) > threshold
@@ -166,11 +176,12 @@ def cluster_labels(eigenvalues: Float[Array, " k"], tolerance: float | None = No
 
 
 def downhill(
-    eigenvalues: Float[Array, " k"], labels: Int[Array, " k"], tolerance: float | None = None
+    eigenvalues: Float[Array, " k"], labels: Int[Array, " k"], tolerance: Number | None = None
 ) -> Bool[Array, " k"]:
     """Which rows belong to a cluster whose mean is clearly negative.
 
-    `eigenvalue < 0` is no test: rounding turns half of the exact zeros of a rank-one Hessian negative.
+    `eigenvalue < 0` is no test: rounding turns half of the exact zeros of a rank-one Hessian
+    negative.
     """
     k = len(eigenvalues)
     count = jax.ops.segment_sum(jnp.ones_like(eigenvalues), labels, k)
@@ -182,8 +193,8 @@ def downhill(
 def fix_signs(rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
     """Make the first of the dominant entries of each row positive.
 
-    Entries within a factor 1/2 of the largest are dominant: exact ties, which symmetries make common, are then
-    decided by position and not by rounding.
+    Entries within a factor 1/2 of the largest are dominant: exact ties, which symmetries make
+    common, are then decided by position and not by rounding.
     """
     sizes = jnp.abs(rows)
     first = jnp.argmax(sizes >= jnp.max(sizes, axis=1, keepdims=True) / 2, axis=1, keepdims=True)
@@ -205,14 +216,19 @@ def fix_gauge(
     same = labels[:, None] == labels[None, :]
     if gauge == "random":
         return _rotate_randomly(rows, same, key), Cost()
-    probe, cost = (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
+    probe, cost = (
+        (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
+    )
     # A displacement of sqrt(eps) along a ridge makes this much gradient: less is rounding.
     floor = tolerance_of(None, rows.dtype) * jnp.max(jnp.abs(eigenvalues))
     return _turn_first_to(probe, rows, same, floor), cost
 
 
-def _rotate_randomly(rows: Float[Array, "k n"], same: Bool[Array, "k k"], key: PRNGKeyArray) -> Float[Array, "k n"]:
-    # QR of a block-diagonal Gaussian matrix is block-diagonal; with R's diagonal made positive each block is Haar.
+def _rotate_randomly(
+    rows: Float[Array, "k n"], same: Bool[Array, "k k"], key: PRNGKeyArray
+) -> Float[Array, "k n"]:
+    # QR of a block-diagonal Gaussian matrix is block-diagonal; with R's diagonal made positive each
+    # block is Haar.
     blocks = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
     rotation, upper = jnp.linalg.qr(blocks)
     return (rotation * jnp.sign(jnp.diagonal(upper))[None, :]).T @ rows
@@ -221,7 +237,7 @@ def _rotate_randomly(rows: Float[Array, "k n"], same: Bool[Array, "k k"], key: P
 def _turn_first_to(
     probe: Vector, rows: Float[Array, "k n"], same: Bool[Array, "k k"], floor: Scalar
 ) -> Float[Array, "k n"]:
-    """Reflect inside each cluster so that its first row is the probe's projection onto the cluster."""
+    """Reflect each cluster so that its first row is the probe's projection onto it."""
     coefficients = rows @ probe
     norms = jnp.sqrt(same.astype(rows.dtype) @ coefficients**2)
     position = jnp.arange(len(rows))

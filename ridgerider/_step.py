@@ -1,8 +1,8 @@
 """How far to go along the ridge.
 
-A step rule is a callable `step(attempt, size) -> (trial, next_size)` with an attribute `size`, the first size to try.
-`attempt(size)` takes one step of that size, follows the ridge there and returns a `Trial`; the rule may attempt as
-often as it likes and is charged for each.
+A step rule is a callable `step(attempt, size) -> (trial, next_size)` with an attribute `size`, the
+first size to try. `attempt(size)` takes one step of that size, follows the ridge there and returns
+a `Trial`; the rule may attempt as often as it likes and is charged for each.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ridgerider._problem import Cost, Scalar, Vector
+from ridgerider._problem import Cost, Number, Scalar, Vector
 from ridgerider._spectrum import Ridge
 
 
@@ -39,7 +39,7 @@ class FixedStep(eqx.Module):
     0.05
     """
 
-    size: float = 0.05
+    size: Number = 0.05
 
     def __check_init__(self) -> None:
         _check_positive("size", self.size)
@@ -51,22 +51,25 @@ class FixedStep(eqx.Module):
 class Backtracking(eqx.Module):
     """The largest step, halved from `size`, that keeps the ridge: overlap >= `delta_break`.
 
-    The last accepted size is remembered and tried first in the next step; after a step that needed no halving it is
-    doubled again, up to `size`. Below `min_size` the step is taken as it is, and the stop rules judge it.
+    The last accepted size is remembered and tried first in the next step; after a step that needed
+    no halving it is doubled again, up to `size`. Below `min_size` the step is taken as it is, and
+    the stop rules judge it.
 
-    >>> Backtracking(delta_break=0.8)
-    Backtracking(size=0.1, delta_break=0.8, min_size=1e-06)
+    >>> Backtracking(delta_break=0.8).delta_break
+    0.8
     """
 
-    size: float = 0.1
-    delta_break: float = 0.95
-    min_size: float = 1e-6
+    size: Number = 0.1
+    delta_break: Number = 0.95
+    min_size: Number = 1e-6
 
     def __check_init__(self) -> None:
         _check_positive("size", self.size)
         _check_positive("min_size", self.min_size)
         if isinstance(self.delta_break, int | float) and not 0 <= self.delta_break < 1:
-            raise ValueError(f"`delta_break` must be at least 0 and below 1, not {self.delta_break!r}.")
+            raise ValueError(
+                f"`delta_break` must be at least 0 and below 1, not {self.delta_break!r}."
+            )
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
         def is_too_far(carry: tuple[Trial, Scalar, Bool[Array, ""]]) -> Bool[Array, ""]:
@@ -83,13 +86,15 @@ class Backtracking(eqx.Module):
             return trial, untried / 2, jnp.array(False)
 
         # Starting from an empty trial compiles `attempt` once instead of twice.
-        empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size))
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size)
+        )
         trial, _, _ = jax.lax.while_loop(is_too_far, again, (empty, size, jnp.array(True)))
         accepted = trial.step_size
         grown = jnp.minimum(2 * accepted, jnp.asarray(self.size, accepted.dtype))
         return trial, jnp.where(accepted == size, grown, accepted)
 
 
-def _check_positive(name: str, value: float) -> None:
+def _check_positive(name: str, value: Number) -> None:
     if isinstance(value, int | float) and not value > 0:
         raise ValueError(f"`{name}` must be positive, not {value!r}.")

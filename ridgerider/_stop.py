@@ -1,14 +1,15 @@
 """EndRide: rules that end a ride. A rule reads true when it fires.
 
-A rule is a callable `rule(ride) -> bool` under jit: a function if it has no settings, an `eqx.Module` if it has. There is
-no rule against climbing: away from a stationary point one of the two ways along a ridge starts uphill, and negative
-curvature turns it downhill in time.
+A rule is a callable `rule(ride) -> bool` under jit: a function if it has no settings, an
+`eqx.Module` if it has. There is no rule against climbing: away from a stationary point one of the
+two ways along a ridge starts uphill, and negative curvature turns it downhill in time.
 """
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from ridgerider._problem import Number
 from ridgerider._ride import Ride
 
 
@@ -33,15 +34,15 @@ def not_finite(ride: Ride) -> Bool[Array, ""]:
 
 
 class RidgeLost(eqx.Module):
-    """The direction left its eigenspace: overlap below `min_overlap` even after the step rule did its best.
+    """The direction left its eigenspace: overlap below `min_overlap` at the smallest step.
 
     At 0.7072 and above, no other eigenvector can have a larger overlap.
 
-    >>> RidgeLost(min_overlap=0.9)
-    RidgeLost(min_overlap=0.9)
+    >>> RidgeLost(min_overlap=0.9).min_overlap
+    0.9
     """
 
-    min_overlap: float = 0.7072
+    min_overlap: Number = 0.7072
 
     def __check_init__(self) -> None:
         if isinstance(self.min_overlap, int | float) and not 0 <= self.min_overlap <= 1:
@@ -52,18 +53,20 @@ class RidgeLost(eqx.Module):
 
 
 class Stalled(eqx.Module):
-    """The loss moved by less than `tolerance * max(1, |loss|)`, up or down, over the last `patience` steps.
+    """The loss moved by less than `tolerance * max(1, |loss|)` over the last `patience` steps.
 
-    >>> Stalled(patience=50)
-    Stalled(patience=50, tolerance=1e-07)
+    >>> Stalled(patience=50).patience
+    50
     """
 
     patience: int = eqx.field(static=True, default=20)
-    tolerance: float = 1e-7
+    tolerance: Number = 1e-7
 
     def __check_init__(self) -> None:
         if not isinstance(self.patience, int) or self.patience < 1:
-            raise ValueError(f"`patience` must be a whole number of at least 1, not {self.patience!r}.")
+            raise ValueError(
+                f"`patience` must be a whole number of at least 1, not {self.patience!r}."
+            )
         if isinstance(self.tolerance, int | float) and not self.tolerance >= 0:
             raise ValueError(f"`tolerance` must be at least 0, not {self.tolerance!r}.")
 

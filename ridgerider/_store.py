@@ -1,13 +1,13 @@
 """The run file: one SQLite database, arrays as safetensors blobs, no pickle.
 
     meta       key, value        what the run is: problem, rider, settings, versions
-    legs       one row a leg     scalars in columns, `arrays` (x, spectrum, directions) and `trace` as blobs
-    branches   one row a branch  open (round NULL), chosen in a round, or ridden (its leg exists)
-    solutions  one row a finish  where descent from a leg ended
+    legs       one row a leg     scalars in columns, `arrays` (x, spectrum, directions) and `trace`
+    as blobs branches   one row a branch  open (round NULL), chosen in a round, or ridden (its leg
+    exists) solutions  one row a finish  where descent from a leg ended
 
-A leg, its solution and its children are one transaction: after any crash the file holds whole legs only. Branches chosen
-together are marked with their round before any of them is ridden, so that a resumed search finishes the round first
-and goes on to the same tree.
+A leg, its solution and its children are one transaction: after any crash the file holds whole legs
+only. Branches chosen together are marked with their round before any of them is ridden, so that a
+resumed search finishes the round first and goes on to the same tree.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,17 +34,35 @@ VERSION = 1
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE legs (
-    id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, parent TEXT, depth INTEGER NOT NULL, loss REAL,
-    num_steps INTEGER NOT NULL, ended_by TEXT NOT NULL, num_ridges INTEGER NOT NULL, clusters TEXT NOT NULL,
-    turns TEXT NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL, trace BLOB NOT NULL);
+    id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, parent TEXT, depth INTEGER NOT NULL,
+    loss REAL, num_steps INTEGER NOT NULL, ended_by TEXT NOT NULL, num_ridges INTEGER NOT NULL,
+    clusters TEXT NOT NULL, turns TEXT NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL, trace
+    BLOB NOT NULL);
 CREATE TABLE branches (
     fingerprint TEXT PRIMARY KEY, parent TEXT NOT NULL, loss REAL, eigenvalue REAL NOT NULL,
     multiplicity INTEGER NOT NULL, priority TEXT NOT NULL, round INTEGER) WITHOUT ROWID;
 CREATE TABLE solutions (
-    fingerprint TEXT PRIMARY KEY REFERENCES legs (fingerprint), loss REAL, grad_norm REAL, least_eigenvalue REAL,
-    is_converged INTEGER NOT NULL, is_saddle INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_kicks INTEGER NOT NULL,
-    cost TEXT NOT NULL, arrays BLOB NOT NULL);
+    fingerprint TEXT PRIMARY KEY REFERENCES legs (fingerprint), loss REAL, grad_norm REAL,
+    least_eigenvalue REAL, is_converged INTEGER NOT NULL, is_saddle INTEGER NOT NULL, num_steps
+    INTEGER NOT NULL, num_kicks INTEGER NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL);
 """
+
+
+def _float(value: float | None) -> float:
+    """SQLite keeps NaN as NULL."""
+    return float("nan") if value is None else float(value)
+
+
+FINISH_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "loss": _float,
+    "grad_norm": _float,
+    "least_eigenvalue": _float,
+    "is_converged": bool,
+    "is_saddle": bool,
+    "num_steps": int,
+    "num_kicks": int,
+}
+FINISH_COLUMNS = ", ".join(f"s.{name}" for name in (*FINISH_FIELDS, "cost", "arrays"))
 
 
 class Store:
@@ -59,14 +77,18 @@ class Store:
         if path is not None:
             path = Path(path)
             check_new(path)
-        connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            path or ":memory:", isolation_level=None, check_same_thread=False
+        )
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         store = Store(connection, path)
         with store._transaction():
             for statement in SCHEMA.split(";"):
                 connection.execute(statement)
-            rows = [(key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()]
+            rows = [
+                (key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()
+            ]
             connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
             # Last: a file that was cut off before this line is no run file.
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -79,12 +101,15 @@ class Store:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"`path` must be a run file, but there is none at {path}.")
-        mode = "rw" if write else "ro"
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
-        store = Store(connection, path)
+        if write and not os.access(path, os.W_OK):
+            raise ValueError(
+                f"`path` must be a run file that can be written, but {path} is read-only."
+            )
+        store = Store(_connect(path, write), path)
         with store._readable():
             store._check_kind()
             store._check_whole(thoroughly=write)
+            store._db.execute("PRAGMA synchronous = NORMAL")
         return store
 
     def close(self) -> None:
@@ -95,13 +120,27 @@ class Store:
     @property
     def meta(self) -> dict[str, Any]:
         with self._readable():
-            return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM meta")}
+            return {
+                key: json.loads(value)
+                for key, value in self._db.execute("SELECT key, value FROM meta")
+            }
 
     @property
     def settings(self) -> Settings:
         return Settings(**self.meta["settings"])
 
+    def set_meta(self, key: str, value: Any) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE meta SET value = ? WHERE key = ?", (json.dumps(value), key))
+
     # --- writing
+
+    def checkpoint(self) -> None:
+        """Move everything into the one file, so that it can be copied."""
+        with contextlib.suppress(
+            sqlite3.OperationalError
+        ):  # a reader is in the way: SQLite does it later
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def choose(self, branches: Iterable[Branch], round_number: int) -> None:
         """Mark the branches that are about to be ridden."""
@@ -110,13 +149,18 @@ class Store:
             self._db.executemany("UPDATE branches SET round = ? WHERE fingerprint = ?", rows)
 
     def add(self, leg: Leg, children: Iterable[Branch]) -> None:
-        """Store a leg with its solution and its children, all or nothing. A leg that is there already is left alone."""
+        """Store a leg, its solution and its children, all or nothing. One that is there stays."""
         fingerprint = str(leg.fingerprint)
         with self._transaction():
-            if not self._db.execute("INSERT OR IGNORE INTO legs VALUES (NULL" + ", ?" * 12 + ")", _leg_row(leg)).rowcount:
+            if not self._db.execute(
+                "INSERT OR IGNORE INTO legs VALUES (NULL" + ", ?" * 12 + ")", _leg_row(leg)
+            ).rowcount:
                 return
             if leg.finish is not None:
-                self._db.execute("INSERT INTO solutions VALUES (" + "?, " * 9 + "?)", _finish_row(fingerprint, leg.finish))
+                self._db.execute(
+                    "INSERT INTO solutions VALUES (" + "?, " * 9 + "?)",
+                    _finish_row(fingerprint, leg.finish),
+                )
             rows = [_branch_row(branch) for branch in children]
             self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
 
@@ -141,9 +185,9 @@ class Store:
     def leg(self, fingerprint: Fingerprint) -> Leg:
         """One leg, whole. Raises KeyError if it was not ridden."""
         query = (
-            "SELECT l.loss, l.num_steps, l.ended_by, l.num_ridges, l.clusters, l.turns, l.cost, l.arrays, l.trace,"
-            " s.loss, s.grad_norm, s.least_eigenvalue, s.is_converged, s.is_saddle, s.num_steps, s.num_kicks, s.cost,"
-            " s.arrays FROM legs l LEFT JOIN solutions s USING (fingerprint) WHERE l.fingerprint = ?"
+            f"SELECT l.loss, l.num_steps, l.ended_by, l.num_ridges, l.clusters, l.turns, l.cost,"
+            f" l.arrays, l.trace, {FINISH_COLUMNS}"
+            " FROM legs l LEFT JOIN solutions s USING (fingerprint) WHERE l.fingerprint = ?"
         )
         with self._readable():
             row = self._db.execute(query, [str(fingerprint)]).fetchone()
@@ -154,8 +198,8 @@ class Store:
     def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
         """Where descent ended, for every leg it was run from, shallow legs first."""
         query = (
-            "SELECT s.fingerprint, s.loss, s.grad_norm, s.least_eigenvalue, s.is_converged, s.is_saddle, s.num_steps,"
-            " s.num_kicks, s.cost, s.arrays FROM solutions s JOIN legs l USING (fingerprint) ORDER BY l.id"
+            f"SELECT s.fingerprint, {FINISH_COLUMNS}"
+            " FROM solutions s JOIN legs l USING (fingerprint) ORDER BY l.id"
         )
         with self._readable():
             for text, *row in self._db.execute(query):
@@ -176,7 +220,13 @@ class Store:
         with self._readable():
             rows = self._db.execute(query + ("NOT NULL" if chosen else "NULL")).fetchall()
         return [
-            Branch(Fingerprint.parse(text), _float(loss), eigenvalue, multiplicity, _tuples(json.loads(priority)))
+            Branch(
+                Fingerprint.parse(text),
+                _float(loss),
+                eigenvalue,
+                multiplicity,
+                _tuples(json.loads(priority)),
+            )
             for text, loss, eigenvalue, multiplicity, priority in rows
         ]
 
@@ -196,11 +246,16 @@ class Store:
             raise ValueError(f"{self.path} is not a run file of ridgerider.")
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
         if found != VERSION:
-            raise ValueError(f"{self.path} is a run file of version {found}, but this ridgerider reads version {VERSION}.")
+            raise ValueError(
+                f"{self.path} is a run file of version {found}, "
+                f"but this ridgerider reads version {VERSION}."
+            )
 
     def _check_whole(self, thoroughly: bool) -> None:
         """Cheap when reading (the pages are all there), complete before writing."""
-        pages, size = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        pages, size = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
         wal = Path(f"{self.path}-wal")
         has_wal = wal.exists() and wal.stat().st_size > 0
         if not has_wal and self.path is not None and self.path.stat().st_size < pages * size:
@@ -227,21 +282,39 @@ class Store:
                 raise
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise OSError(f"{self.path} cannot be written: {error}. What was stored before is safe.") from error
+            raise OSError(
+                f"{self.path} cannot be written: {error}. What was stored before is safe."
+            ) from error
+
+
+def _connect(path: Path, write: bool) -> sqlite3.Connection:
+    # Reading a WAL file needs a place for its index; where there is none (a read-only directory)
+    # nobody writes either.
+    mode = "mode=rw" if write else "mode=ro"
+    if not write and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
+        mode = "immutable=1"
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def check_new(path: Path) -> None:
     """Raise unless a new file can be made at `path`."""
     if path.exists():
-        raise ValueError(f"`out` must be a new file, but {path} exists; resume it or choose another name.")
+        raise ValueError(
+            f"`out` must be a new file, but {path} exists; resume it or choose another name."
+        )
     if not path.parent.is_dir():
         raise ValueError(f"`out` must be in a directory that exists, but {path.parent} does not.")
     if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"`out` must be in a directory that can be written, but {path.parent} cannot.")
+        raise ValueError(
+            f"`out` must be in a directory that can be written, but {path.parent} cannot."
+        )
 
 
 def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")}
+    packages = {
+        name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
+    }
     return {**packages, "python": platform.python_version(), "machine": platform.machine()}
 
 
@@ -284,33 +357,17 @@ def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) 
 
 
 def _finish_row(fingerprint: str, finish: Finish) -> tuple[Any, ...]:
-    return (
-        fingerprint,
-        float(finish.loss),
-        float(finish.grad_norm),
-        float(finish.least_eigenvalue),
-        bool(finish.is_converged),
-        bool(finish.is_saddle),
-        int(finish.num_steps),
-        int(finish.num_kicks),
-        _json_cost(finish.cost),
-        _pack({"x": np.asarray(finish.x)}),
-    )
+    scalars = (kind(getattr(finish, name)) for name, kind in FINISH_FIELDS.items())
+    return (fingerprint, *scalars, _json_cost(finish.cost), _pack({"x": np.asarray(finish.x)}))
 
 
-def _finish(row: Any) -> Finish:
-    loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost, arrays = row
-    return Finish(
-        x=_unpack(arrays)["x"],
-        loss=_float(loss),
-        grad_norm=_float(grad_norm),
-        least_eigenvalue=_float(least_eigenvalue),
-        is_converged=bool(is_converged),
-        is_saddle=bool(is_saddle),
-        num_steps=num_steps,
-        num_kicks=num_kicks,
-        cost=Cost(**json.loads(cost)),
-    )
+def _finish(row: Sequence[Any]) -> Finish:
+    *scalars, cost, arrays = row
+    fields = {
+        name: kind(value)
+        for (name, kind), value in zip(FINISH_FIELDS.items(), scalars, strict=True)
+    }
+    return Finish(x=_unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
 
 
 def _branch_row(branch: Branch) -> tuple[Any, ...]:
@@ -318,10 +375,18 @@ def _branch_row(branch: Branch) -> tuple[Any, ...]:
         priority = json.dumps(branch.priority)
     except TypeError:
         raise ValueError(
-            f"`order` must return numbers, strings or tuples of them, not {type(branch.priority).__name__}."
+            "`order` must return numbers, strings or tuples of them, "
+            f"not {type(branch.priority).__name__}."
         ) from None
     fingerprint = branch.fingerprint
-    return (str(fingerprint), str(fingerprint.parent), branch.loss, branch.eigenvalue, branch.multiplicity, priority)
+    return (
+        str(fingerprint),
+        str(fingerprint.parent),
+        branch.loss,
+        branch.eigenvalue,
+        branch.multiplicity,
+        priority,
+    )
 
 
 def _json_cost(cost: Cost) -> str:
@@ -330,7 +395,9 @@ def _json_cost(cost: Cost) -> str:
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> bytes:
-    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return safetensors.numpy.save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    )
 
 
 def _unpack(blob: bytes) -> dict[str, np.ndarray]:
@@ -339,8 +406,3 @@ def _unpack(blob: bytes) -> dict[str, np.ndarray]:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _float(value: float | None) -> float:
-    """SQLite keeps NaN as NULL."""
-    return float("nan") if value is None else value

@@ -1,7 +1,8 @@
 """The tree of rides: turns, fingerprints, branches, legs, and the search over them. Plain Python.
 
-A *branch* is a ridge not yet ridden, a *leg* one that was; a leg's fingerprint is the path of turns from the start to
-it. `Search` is the paper's archive: `ask` it which branches to ride next, `tell` it the branches that were found.
+A *branch* is a ridge not yet ridden, a *leg* one that was; a leg's fingerprint is the path of turns
+from the start to it. `Search` is the paper's archive: `ask` it which branches to ride next, `tell`
+it the branches that were found.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from ridgerider._problem import Cost
 from ridgerider._spectrum import Cluster
 
 
-class Turn(NamedTuple):
-    """Which ridge (the rank of its eigenvalue's cluster), which way along it, and which member of the cluster.
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
 
     >>> str(Turn(0, 1)), str(Turn(3, -1, member=2))
     ('0+', '3.2-')
@@ -82,8 +84,8 @@ class Fingerprint(tuple[Turn, ...]):
 class Branch:
     """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
 
-    `x` and `direction` are there when an order looks at the branch and when it is about to be ridden; a branch that
-    waits refers to its parent's and holds no array.
+    `x` and `direction` are there when an order looks at the branch and when it is about to be
+    ridden; a branch that waits refers to its parent's and holds no array.
     """
 
     fingerprint: Fingerprint
@@ -100,8 +102,10 @@ class Leg:
     """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
 
     - `ended_by`: the names of the rules that fired.
-    - `eigenvalues`, `clusters`, `num_ridges`: the spectrum at its end, and how many clusters lead downhill.
-    - `turns`, `directions`: the ridges that may be ridden from here, as (index, member) pairs and rows.
+    - `eigenvalues`, `clusters`, `num_ridges`: the spectrum at its end, and how many clusters lead
+      downhill.
+    - `turns`, `directions`: the ridges that may be ridden from here, as (index, member) pairs and
+      rows.
     - `trace`: an array per quantity with an entry for the start and for each step.
     - `finish`: where descent from here ended, if it was run.
     """
@@ -179,7 +183,7 @@ def steepest_first(branch: Branch) -> Any:
 
 @dataclass(frozen=True)
 class RandomOrder:
-    """A shuffled order that depends on the seed and on where a branch is, never on when it was found.
+    """A shuffled order, drawn from the seed and from where a branch is, not when it was found.
 
     >>> import ridgerider as rr
     >>> branch = rr.Branch(rr.Fingerprint.parse("0+ 1-"), -1.0, -0.5, 1)
@@ -207,7 +211,9 @@ def named_order(order: str | Order, seed: int) -> Order:
         return RandomOrder(seed)
     if order not in ORDERS:
         names = ", ".join([*ORDERS, "random"])
-        raise ValueError(f"`order` must be one of {names} or a callable order(branch), not {order!r}.")
+        raise ValueError(
+            f"`order` must be one of {names} or a callable order(branch), not {order!r}."
+        )
     return ORDERS[order]
 
 
@@ -245,7 +251,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Budget:
-    """When to stop. Checked between rounds; not part of a run's identity, so it can be raised on resume."""
+    """When to stop. Checked between rounds; no part of a run's identity: resume may raise it."""
 
     max_rides: int | None = 100
     max_steps: int | None = None
@@ -259,7 +265,11 @@ class Budget:
 
     def rides_left(self, rides: int, steps: int, cost: Cost) -> float:
         """How many more rides may begin, given what was spent so far."""
-        spent = ((self.max_steps, steps), (self.max_hvps, cost.hvps), (self.max_seconds, cost.seconds))
+        spent = (
+            (self.max_steps, steps),
+            (self.max_hvps, cost.hvps),
+            (self.max_seconds, cost.seconds),
+        )
         if any(limit is not None and used >= limit for limit, used in spent):
             return 0
         return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
@@ -276,11 +286,16 @@ def _check_count(name: str, value: int, least: int) -> None:
 
 
 def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
-    """GetRidges: both ways along the rideable members of every downhill cluster, light and with their priority."""
+    """GetRidges: both ways along every rideable ridge, light and with their priority."""
     if settings.is_last(leg.fingerprint):
         return []
-    branches = (leg.branch(Turn(index, sign, member)) for index, member in leg.turns for sign in (1, -1))
-    return [replace(branch, priority=_plain(order(branch)), x=None, direction=None) for branch in branches]
+    branches = (
+        leg.branch(Turn(index, sign, member)) for index, member in leg.turns for sign in (1, -1)
+    )
+    return [
+        replace(branch, priority=_plain(order(branch)), x=None, direction=None)
+        for branch in branches
+    ]
 
 
 def _plain(priority: Any) -> Any:
@@ -299,7 +314,9 @@ class Search:
 
     >>> import ridgerider as rr
     >>> tree = rr.Search()
-    >>> tree.tell(rr.Branch(rr.Fingerprint.parse(text), 0.0, -1.0, 1, len(text)) for text in ("0- 1+", "0-", "0+"))
+    >>> for text in ("0- 1+", "0-", "0+"):
+    ...     fingerprint = rr.Fingerprint.parse(text)
+    ...     tree.tell([rr.Branch(fingerprint, 0.0, -1.0, 1, priority=fingerprint.depth)])
     >>> [str(branch.fingerprint) for branch in tree.ask(2)], len(tree)
     (['0+', '0-'], 1)
     """

@@ -1,8 +1,8 @@
 """UpdateRidge: the same ridge at the next point, with its certificate.
 
-An update is a callable `update(problem, x, ridge, key) -> Tracked`. Among orthonormal eigenvectors at most one
-has squared overlap above 1/2 with a given direction, so a small residual together with an overlap of at least
-0.7072 proves that the ride is still on its ridge.
+An update is a callable `update(problem, x, ridge, key) -> Tracked`. Among orthonormal eigenvectors
+at most one has squared overlap above 1/2 with a given direction, so a small residual together with
+an overlap of at least 0.7072 proves that the ride is still on its ridge.
 """
 
 import equinox as eqx
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ridgerider._problem import Cost, Problem, Scalar, Vector
+from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._spectrum import Ridge, check_fraction, cluster_labels
 
 
@@ -32,9 +32,9 @@ class Tracked(eqx.Module):
 class Project(eqx.Module):
     """UpdateRidge, exact: project the old direction onto the eigenspace it overlaps most.
 
-    For simple eigenvalues this is the paper's maximal overlap. Where eigenvalues are repeated, the direction inside
-    the eigenspace is kept; where an eigenspace splits, any direction out of it continues the ridge, so the overlap
-    is measured against the whole old eigenspace.
+    For simple eigenvalues this is the paper's maximal overlap. Where eigenvalues are repeated, the
+    direction inside the eigenspace is kept; where an eigenspace splits, any direction out of it
+    continues the ridge, so the overlap is measured against the whole old eigenspace.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -45,7 +45,7 @@ class Project(eqx.Module):
     (1.0, 0.6)
     """
 
-    cluster_tolerance: float | None = None
+    cluster_tolerance: Number | None = None
 
     def __check_init__(self) -> None:
         check_fraction("cluster_tolerance", self.cluster_tolerance)
@@ -80,8 +80,8 @@ class Project(eqx.Module):
 class Keep(eqx.Module):
     """The fixed ridge: never turn. The paper's ablation without UpdateRidge.
 
-    The eigenvalue is the curvature along the direction; the residual says how far it is from an eigenvector by now. The gap
-    is unknown, hence NaN.
+    The eigenvalue is the curvature along the direction; the residual says how far it is from an
+    eigenvector by now. The gap is unknown, hence NaN.
 
     >>> import jax, jax.numpy as jnp
     >>> problem = Problem(lambda x: x[0] * x[1] - x[0] ** 2, jnp.zeros(2))
@@ -114,5 +114,7 @@ def _unit(vector: Vector) -> Vector:
     return vector / jnp.linalg.norm(vector)
 
 
-def _gap(eigenvalues: Float[Array, " n"], eigenvalue: Scalar, is_inside: Bool[Array, " n"]) -> Scalar:
+def _gap(
+    eigenvalues: Float[Array, " n"], eigenvalue: Scalar, is_inside: Bool[Array, " n"]
+) -> Scalar:
     return jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))

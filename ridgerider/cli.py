@@ -21,37 +21,64 @@ from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem, wells
 
 RUN_FILE = "run.sqlite"
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=rr.__doc__.splitlines()[0])
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help=rr.__doc__.splitlines()[0],
+)
 console = Console(highlight=False)
 
-Out = Annotated[Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
+]
 Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
 MaxRides = Annotated[int | None, typer.Option(help="Stop after so many rides.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
 MaxHvps = Annotated[int | None, typer.Option(help="Stop after so many Hessian-vector products.")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after so many seconds of riding.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")]
-ProblemName = Annotated[str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")
+]
+ProblemName = Annotated[
+    str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")
+]
 
 
 @app.command()
 def search(
-    problem: Annotated[str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")],
+    problem: Annotated[
+        str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
+    ],
     out: Out = None,
     seed: Seed = 0,
-    order: Annotated[str, typer.Option(help="breadth_first, depth_first, best_first, steepest_first or random.")] = "breadth_first",
-    members: Annotated[str, typer.Option(help="Of a repeated eigenvalue ride `one` member or `all`.")] = "one",
-    max_ridges: Annotated[int | None, typer.Option(help="At each point only the most negative eigenvalues.")] = None,
+    order: Annotated[
+        str, typer.Option(help="breadth_first, depth_first, best_first, steepest_first or random.")
+    ] = "breadth_first",
+    members: Annotated[
+        str, typer.Option(help="Of a repeated eigenvalue ride `one` member or `all`.")
+    ] = "one",
+    max_ridges: Annotated[
+        int | None, typer.Option(help="At each point only the most negative eigenvalues.")
+    ] = None,
     max_depth: Annotated[int | None, typer.Option(help="Only so many turns.")] = None,
-    finish_at: Annotated[str, typer.Option(help="Descend at the end of every `leg`, or of each `leaf` only.")] = "leg",
+    finish_at: Annotated[
+        str, typer.Option(help="Descend at the end of every `leg`, or of each `leaf` only.")
+    ] = "leg",
     max_rides: MaxRides = 100,
     max_steps: MaxSteps = None,
     max_hvps: MaxHvps = None,
     max_seconds: MaxSeconds = None,
     step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
-    delta_break: Annotated[float, typer.Option(help="Halve a step until its overlap is at least this.")] = 0.95,
-    gauge: Annotated[str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")] = "gradient",
-    round_size: Annotated[int, typer.Option(help="Branches chosen before their results come back.")] = 1,
+    delta_break: Annotated[
+        float, typer.Option(help="Halve a step until its overlap is at least this.")
+    ] = 0.95,
+    gauge: Annotated[
+        str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")
+    ] = "gradient",
+    round_size: Annotated[
+        int, typer.Option(help="Branches chosen before their results come back.")
+    ] = 1,
     batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
 ) -> None:
     """Search a problem for different solutions."""
@@ -89,23 +116,24 @@ def search(
 def resume(
     run: RunPath,
     problem: ProblemName = None,
-    max_rides: MaxRides = 100,
+    max_rides: MaxRides = None,
     max_steps: MaxSteps = None,
     max_hvps: MaxHvps = None,
     max_seconds: MaxSeconds = None,
     batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
 ) -> None:
-    """Go on with a search that was interrupted, or that is to go further."""
+    """Go on with a search that was interrupted, or further with another budget."""
     path = run_file(run)
-    loaded = load_problem(problem or rr.load(path).name)
-    with shown_progress(path, max_rides) as progress:
+    before = rr.load(path)
+    loaded = load_problem(problem or before.name)
+    with shown_progress(path, max_rides or before.meta["budget"]["max_rides"]) as progress:
         result = rr.resume(
             path,
             loaded,
-            max_rides=max_rides,
-            max_steps=max_steps,
-            max_hvps=max_hvps,
-            max_seconds=max_seconds,
+            max_rides="same" if max_rides is None else max_rides,
+            max_steps="same" if max_steps is None else max_steps,
+            max_hvps="same" if max_hvps is None else max_hvps,
+            max_seconds="same" if max_seconds is None else max_seconds,
             batch_size=batch_size,
             progress=progress,
         )
@@ -116,7 +144,9 @@ def resume(
 @app.command()
 def show(
     run: RunPath,
-    leg: Annotated[str | None, typer.Option(help="A fingerprint: show this leg, step by step.")] = None,
+    leg: Annotated[
+        str | None, typer.Option(help="A fingerprint: show this leg, step by step.")
+    ] = None,
 ) -> None:
     """Show what a run found, or one of its legs."""
     result = rr.load(run_file(run))
@@ -127,7 +157,9 @@ def show(
 
 
 @app.command()
-def replay(run: RunPath, fingerprint: Annotated[str, typer.Argument()], problem: ProblemName = None) -> None:
+def replay(
+    run: RunPath, fingerprint: Annotated[str, typer.Argument()], problem: ProblemName = None
+) -> None:
     """Ride one path of a run again and compare it with what is stored."""
     path = run_file(run)
     result = rr.load(path, load_problem(problem or rr.load(path).name))
@@ -167,11 +199,13 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
         ("wells", six, {"max_ridges": 1, "max_rides": 200, "finish_at": "leaf"}),
         ("factorization", load_problem("factorization"), {"max_depth": 2}),
     ]
-    table = Table("problem", "parameters", "rides", "minima", "saddles", "lowest loss", "HVPs", "seconds")
+    table = Table("problem", "size", "rides", "minima", "saddles", "lowest loss", "HVPs", "seconds")
     for name, problem, settings in jobs:
         path = directory / f"{name}.sqlite"
         with shown_progress(path, settings.get("max_rides", 100)) as progress:
-            result = rr.search(problem, rr.Rider(), seed=seed, out=path, name=name, progress=progress, **settings)
+            result = rr.search(
+                problem, rr.Rider(), seed=seed, out=path, name=name, progress=progress, **settings
+            )
         minima, cost = result.minima(), result.cost
         table.add_row(
             name,
@@ -186,7 +220,10 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
     console.print(table)
     console.print("Figure 1 of the paper, gradient descent against Ridge Rider:")
     reproduce("surface", directory, quick=True, seed=seed, say=console.print)
-    console.print(f"run file: {directory / 'surface.sqlite'}   (ridgerider show {directory / 'surface.sqlite'})", soft_wrap=True)
+    console.print(
+        f"run files: {directory}/*.sqlite   (ridgerider show {directory / 'surface.sqlite'})",
+        soft_wrap=True,
+    )
     console.print(f"{directory / 'surface.png'}", soft_wrap=True)
 
 
@@ -204,7 +241,9 @@ def new_directory(out: Path | None, name: str) -> Path:
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
     if (directory / RUN_FILE).exists():
-        raise ValueError(f"`--out` holds a run already: resume {directory} or choose another directory.")
+        raise ValueError(
+            f"`--out` holds a run already: resume {directory} or choose another directory."
+        )
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -238,10 +277,10 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     def line(done: rr.Progress) -> str:
         rate = done.steps / max(time.monotonic() - began, 1e-9)
         rides = f"{done.rides}/{max_rides}" if max_rides is not None else f"{done.rides}"
-        best = f"{done.best_loss:.6g}" if done.minima else "-"
+        best = f"{done.best_loss:.6g}" if done.num_minima else "-"
         return (
             f"{path.parent.name}/{path.stem}: {rides} rides, {done.open_branches} open branches, "
-            f"{len(done.minima)} minima, best loss {best}, {rate:.0f} steps/s"
+            f"{done.num_minima} minima, best loss {best}, {rate:.0f} steps/s"
         )
 
     try:
@@ -265,12 +304,19 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
 def print_summary(result: rr.Result) -> None:
     """What was run, what was found, what it cost."""
     meta, cost = result.meta, result.cost
-    settings = ", ".join(f"{name} {value}" for name, value in meta["settings"].items() if value is not None)
+    settings = ", ".join(
+        f"{name} {value}" for name, value in meta["settings"].items() if value is not None
+    )
     console.print(f"[bold]{meta['name']}[/bold]: {settings}", soft_wrap=True)
     minima = result.minima()
     table = Table("fingerprint", "loss", "least eigenvalue", "found by", title=None)
     for one in minima[:20]:
-        table.add_row(str(one.fingerprint), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", f"{one.multiplicity} legs")
+        table.add_row(
+            str(one.fingerprint),
+            f"{one.loss:.6g}",
+            f"{one.least_eigenvalue:.3g}",
+            f"{one.multiplicity} legs",
+        )
     console.print(table)
     if len(minima) > 20:
         console.print(f"... and {len(minima) - 20} more")
@@ -282,26 +328,29 @@ def print_summary(result: rr.Result) -> None:
         soft_wrap=True,
     )
     console.print(
-        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), {cost.gradients} gradients, "
-        f"{cost.values} values, {cost.seconds:.1f} s",
+        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
+        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s",
         soft_wrap=True,
     )
 
 
 def print_leg(leg: rr.Leg) -> None:
     """One leg: its certificate step by step, why it ended, and what is there."""
-    table = Table("step", "loss", "eigenvalue", "overlap", "residual", "gap", "step size", "multiplicity")
+    table = Table("step", "loss", "eigenvalue", "overlap", "residual", "gap", "size", "mult.")
     columns = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
     for step in range(leg.num_steps + 1 if leg.trace else 0):
         table.add_row(str(step), *(f"{leg.trace[name][step]:.4g}" for name in columns))
     console.print(f"[bold]leg {leg.fingerprint}[/bold]")
     console.print(table)
     clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
-    console.print(f"ended by {', '.join(leg.ended_by)}; {leg.num_ridges} ridges lead on; spectrum {clusters}", soft_wrap=True)
+    console.print(
+        f"ended by {', '.join(leg.ended_by)}; {leg.num_ridges} ridges lead on; spectrum {clusters}",
+        soft_wrap=True,
+    )
     if leg.finish is not None:
         console.print(
-            f"descent ended at loss {leg.finish.loss:.6g}, |grad| {leg.finish.grad_norm:.2g}, least eigenvalue "
-            f"{leg.finish.least_eigenvalue:.3g}",
+            f"descent ended at loss {leg.finish.loss:.6g}, |grad| {leg.finish.grad_norm:.2g}, "
+            f"least eigenvalue {leg.finish.least_eigenvalue:.3g}",
             soft_wrap=True,
         )
 

@@ -1,4 +1,4 @@
-"""One file for each figure, table or statement of the paper: a `Settings` dataclass and `run(settings, out) -> dict`."""
+"""One file for each figure, table or theorem of the paper: `Settings` and `run(settings, out)`."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ EXPERIMENTS: dict[str, Any] = {"surface": surface, "theory": theory}
 def reproduce(
     name: str, out: Path, *, quick: bool = False, seed: int = 0, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Run one experiment and write `results.json`, `table.md` and its figures to the directory `out`."""
+    """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`."""
     if name not in EXPERIMENTS:
         raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
     experiment = EXPERIMENTS[name]

@@ -2,7 +2,8 @@
 
     ridgerider reproduce surface
 
-Paper: gradient descent from near the origin finds only the two local minima, Ridge Rider also the two global ones.
+Paper: gradient descent from near the origin finds only the two local minima, Ridge Rider also the
+two global ones.
 """
 
 from collections.abc import Callable
@@ -39,20 +40,27 @@ class Settings:
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     problem = surface()
-    noise = jax.random.normal(jax.random.key(settings.seed), (settings.num_starts, 2), problem.dtype)
+    noise = jax.random.normal(
+        jax.random.key(settings.seed), (settings.num_starts, 2), problem.dtype
+    )
     paths = np.asarray(descend(problem, settings, settings.start_size * noise))
     result = rr.search(problem, rr.Rider(keep_path=True), seed=settings.seed)
     rr_minima = [one.params for one in result.minima()]
     gd_minima = reached(paths[:, -1])
     draw(problem, settings, result, paths, out)
-    say(f"gradient descent: {len(gd_minima)} minima; Ridge Rider: {len(rr_minima)} in {len(result.legs())} rides")
+    say(
+        f"gradient descent: {len(gd_minima)} minima; "
+        f"Ridge Rider: {len(rr_minima)} in {len(result.legs())} rides"
+    )
     lowest = float(problem.value(jnp.asarray(surface_minima()[-1])))
     losses = [float(problem.value(jnp.asarray(x))) for x in rr_minima]
     return {
         "gd": {
             "starts": settings.num_starts,
             "minima": len(gd_minima),
-            "global_minima": count_global([float(problem.value(jnp.asarray(x))) for x in gd_minima], lowest),
+            "global_minima": count_global(
+                [float(problem.value(jnp.asarray(x))) for x in gd_minima], lowest
+            ),
             "gradients": settings.num_starts * settings.num_steps,
         },
         "rr": {
@@ -66,7 +74,9 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     }
 
 
-def descend(problem: rr.Problem, settings: Settings, starts: Float[Array, "starts 2"]) -> Float[Array, "starts steps 2"]:
+def descend(
+    problem: rr.Problem, settings: Settings, starts: Float[Array, "starts 2"]
+) -> Float[Array, "starts steps 2"]:
     """Plain gradient descent; every point on the way."""
 
     def step(x: Float[Array, "2"], _: None) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
@@ -88,23 +98,40 @@ def count_global(losses: list[float], lowest: float) -> int:
     return sum(abs(loss - lowest) < 1e-6 for loss in losses)
 
 
-def draw(problem: rr.Problem, settings: Settings, result: rr.Result, gd_paths: np.ndarray, out: Path) -> None:
+def draw(
+    problem: rr.Problem, settings: Settings, result: rr.Result, gd_paths: np.ndarray, out: Path
+) -> None:
     """Both sets of paths over the loss, as in Figure 1."""
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for ax, title in zip(axes, ("Gradient descent from near the maximum", "Ridge Rider"), strict=True):
+    for ax, title in zip(
+        axes, ("Gradient descent from near the maximum", "Ridge Rider"), strict=True
+    ):
         draw_loss(problem, ax)
         ax.set(title=title, xlabel="weak direction")
     axes[0].set_ylabel("strong direction")
     for path in gd_paths:
         axes[0].plot(path[:, 1], path[:, 0], color="#0072B2", linewidth=0.7, alpha=0.6)
-    axes[0].plot(*gd_paths[:, -1, ::-1].T, "o", color="#0072B2", fillstyle="none", markersize=9, label="where it ends")
+    axes[0].plot(
+        *gd_paths[:, -1, ::-1].T,
+        "o",
+        color="#0072B2",
+        fillstyle="none",
+        markersize=9,
+        label="where it ends",
+    )
     first = [leg for leg in result if leg.fingerprint.depth == 1]
-    descents = np.asarray(descend(problem, settings, jnp.stack([jnp.asarray(leg.x) for leg in first])))
+    descents = np.asarray(
+        descend(problem, settings, jnp.stack([jnp.asarray(leg.x) for leg in first]))
+    )
     for leg, descent, color in zip(first, descents, COLORS, strict=True):
         path = leg.trace["path"]
-        axes[1].plot(path[:, 1], path[:, 0], color=color, linewidth=2.2, label=f"ride {leg.fingerprint}")
-        axes[1].plot(descent[:, 1], descent[:, 0], color=color, linewidth=1.4, linestyle=(0, (1, 1.2)))
+        axes[1].plot(
+            path[:, 1], path[:, 0], color=color, linewidth=2.2, label=f"ride {leg.fingerprint}"
+        )
+        axes[1].plot(
+            descent[:, 1], descent[:, 0], color=color, linewidth=1.4, linestyle=(0, (1, 1.2))
+        )
         axes[1].plot(descent[-1, 1], descent[-1, 0], "o", color=color, markersize=8)
     axes[1].plot([], [], color="#444444", linewidth=1.4, linestyle=(0, (1, 1.2)), label="descent")
     for ax in axes:
@@ -118,16 +145,34 @@ def draw_loss(problem: rr.Problem, ax: Axes) -> None:
     x, y = np.linspace(-1.6, 1.6, 161), np.linspace(-4, 4, 401)
     grid = jnp.stack(jnp.meshgrid(jnp.asarray(x), jnp.asarray(y), indexing="ij"), axis=-1)
     loss = np.minimum(np.asarray(jax.jit(jax.vmap(jax.vmap(problem.value)))(grid)), 0.6)
-    ax.imshow(loss, origin="lower", extent=(-4, 4, -1.6, 1.6), aspect="auto", cmap="Greys_r", vmin=-2.2, vmax=0.5)
-    ax.contour(y, x, loss, levels=np.linspace(-1.1, 0.5, 17), colors="white", linewidths=0.5, linestyles="solid")
+    ax.imshow(
+        loss,
+        origin="lower",
+        extent=(-4, 4, -1.6, 1.6),
+        aspect="auto",
+        cmap="Greys_r",
+        vmin=-2.2,
+        vmax=0.5,
+    )
+    ax.contour(
+        y,
+        x,
+        loss,
+        levels=np.linspace(-1.1, 0.5, 17),
+        colors="white",
+        linewidths=0.5,
+        linestyles="solid",
+    )
     ax.plot(*surface_minima()[:, ::-1].T, "+", color="black", markersize=7)
 
 
 def table(results: dict[str, Any]) -> str:
     gd, ridge = results["gd"], results["rr"]
+    gd_found = f"{gd['minima']} ({gd['global_minima']} global)"
+    rr_found = f"{ridge['minima']} ({ridge['global_minima']} global)"
     return (
         "| | paper | ours |\n|---|---|---|\n"
-        f"| minima found by gradient descent | 2 local | {gd['minima']} ({gd['global_minima']} global) |\n"
-        f"| minima found by Ridge Rider | 2 local, 2 global | {ridge['minima']} ({ridge['global_minima']} global) |\n"
+        f"| minima found by gradient descent | 2 local | {gd_found} |\n"
+        f"| minima found by Ridge Rider | 2 local, 2 global | {rr_found} |\n"
         f"| rides | 4 first ridges | {ridge['rides']} |\n"
     )

@@ -6,8 +6,8 @@ The test function, unless a statement wants its own, is a tilted sum of waves ar
 
     L(x) = x^T A x / 2 + sum_k c_k cos(w_k . x + b_k) - tilt . x,      beta = sum_k |c_k| |w_k|^3,
 
-whose Hessian is beta-Lipschitz in closed form; the tilt makes the origin stationary. Where a statement fails as it is
-written, the result says so beside the statement that holds.
+whose Hessian is beta-Lipschitz in closed form; the tilt makes the origin stationary. Where a
+statement fails as it is written, the result says so beside the statement that holds.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from scipy.optimize import minimize
 
 import ridgerider as rr
@@ -95,9 +95,10 @@ def verdict(margins: list[float], meaning: str, **more: Any) -> dict[str, Any]:
 def gradient_descent_turns(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.1: near a saddle, gradient descent turns towards the most negative eigenvector.
 
-    Component i of the displacement is multiplied by 1 - alpha lambda_i at each step, so the others fall behind the first.
+    Component i of the displacement is multiplied by 1 - alpha lambda_i at each step, so the others
+    fall behind the first.
     """
-    margins = []
+    margins: list[float] = []
     for _ in range(instances):
         problem, _ = make_waves(random)
         eigenvalues, columns = np.linalg.eigh(look(problem, np.zeros(SIZE))[2])
@@ -105,13 +106,23 @@ def gradient_descent_turns(random: np.random.Generator, instances: int) -> dict[
         start = 1e-9 * unit(random) @ columns.T
         # While |x| stays below 1e-6 the Hessian is that of the saddle to about 1e-6.
         num_steps = int(np.log(1e3) / np.log(1 - alpha * eigenvalues[0]))
-        end = np.asarray(_descend(problem, jnp.asarray(start), jnp.asarray(alpha), jnp.asarray(num_steps)))
+        end = np.asarray(
+            _descend(problem, jnp.asarray(start), jnp.asarray(alpha), jnp.asarray(num_steps))
+        )
         before, after = start @ columns, end @ columns
         factors = (1 - alpha * eigenvalues) ** num_steps
         growth_error = abs(after[0] / before[0] / factors[0] - 1)
         behind = np.abs(before / before[0]) * factors / factors[0]
-        # Rounding of the gradient, 1e-16 of its terms, is 1e-7 of |x| and 1e-4 of the smallest components that matter.
-        margins.append(float(min(1e-3 - growth_error, np.min(behind * (1 + 1e-3) + 1e-4 - np.abs(after / after[0])))))
+        # Rounding of the gradient, 1e-16 of its terms, is 1e-7 of |x| and 1e-4 of the smallest
+        # components that matter.
+        margins.append(
+            float(
+                min(
+                    1e-3 - growth_error,
+                    np.min(behind * (1 + 1e-3) + 1e-4 - np.abs(after / after[0])),
+                )
+            )
+        )
     return verdict(margins, "what is left of a tolerance of 1e-3 on the growth of every component")
 
 
@@ -122,7 +133,7 @@ def _descend(problem: rr.Problem, x: Array, alpha: Array, num_steps: Array) -> A
 
 def eigenvalues_lipschitz(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.2, Proposition 1: |lambda_i(x') - lambda_i(x)| <= beta |x' - x|."""
-    margins = []
+    margins: list[float] = []
     for _ in range(instances):
         problem, beta = make_waves(random)
         x, step = random.normal(size=SIZE), 10 ** random.uniform(-4, 0) * unit(random)
@@ -132,11 +143,12 @@ def eigenvalues_lipschitz(random: np.random.Generator, instances: int) -> dict[s
 
 
 def eigenvector_bound(random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """D.2, Lemma 2: |e_i(x) -+ e_i(x')| <= sqrt(4 beta |x - x'| / gap) for |x - x'| <= gap / (4 beta), every i.
+    """D.2, Lemma 2: |e_i(x) -+ e_i(x')| <= sqrt(4 beta |x - x'| / gap) if |x - x'| <= gap / 4 beta.
 
-    With beta |x - x'| replaced by |H(x) - H(x')|, which is never larger, the bound is at its sharpest.
+    With beta |x - x'| replaced by |H(x) - H(x')|, which is never larger, the bound is at its
+    sharpest.
     """
-    margins = []
+    margins: list[float] = []
     while len(margins) < instances:
         problem, _ = make_waves(random)
         x, i, direction = random.normal(size=SIZE), random.integers(SIZE), unit(random)
@@ -157,11 +169,12 @@ def eigenvector_bound(random: np.random.Generator, instances: int) -> dict[str, 
 def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.4, Theorem 1: two steps of size alpha descend by gamma alpha |grad|.
 
-    The statement needs the ridge to be negative, and its last line needs the cubic terms to be smaller than the quadratic
-    ones, which alpha <= gap gamma^2 / (16 beta) does not give. With alpha <= |lambda| / beta besides, it holds: the
-    terms beyond first order add up to at most alpha^2 (1.875 lambda + (1/2 + 5/6) alpha beta) <= 0.
+    The statement needs the ridge to be negative, and its last line needs the cubic terms to be
+    smaller than the quadratic ones, which alpha <= gap gamma^2 / (16 beta) does not give. With
+    alpha <= |lambda| / beta besides, it holds: the terms beyond first order add up to at most
+    alpha^2 (1.875 lambda + (1/2 + 5/6) alpha beta) <= 0.
     """
-    margins = []
+    margins: list[float] = []
     while len(margins) < instances:
         problem, beta = make_waves(random)
         x = random.normal(size=SIZE)
@@ -174,19 +187,21 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
         alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
         fall = loss - _two_steps(problem, x, columns[:, i] * np.sign(grad @ columns[:, i]), alpha)
         margins.append(fall / (gamma * alpha * np.linalg.norm(grad)) - 1)
-    # The paper's bound alone: f = -g t - e t^2 / 2 + t^3 / 6 beside a curvature of 1, so gap = beta = gamma = 1.
+    # The paper's bound alone, on f = -g t - e t^2 / 2 + t^3 / 6 beside a curvature of 1: the gap,
+    # beta and gamma are all 1.
     small, alpha = 1e-6, 1 / 16
     rise = -small * 2 * alpha - small * (2 * alpha) ** 2 / 2 + (2 * alpha) ** 3 / 6
     return verdict(
         margins,
         "descent / promised descent - 1",
-        as_written=f"fails where the ridge is flat: the loss rises by {rise:.2g} on a cubic with gradient and curvature 1e-6",
+        as_written=f"fails where the ridge is flat: the loss rises by {rise:.2g} "
+        "on a cubic with gradient and curvature 1e-6",
     )
 
 
 def _two_steps(problem: rr.Problem, x: np.ndarray, e: np.ndarray, alpha: float) -> float:
     ridge = rr.Ridge(jnp.asarray(-e), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
-    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)  # type: ignore[arg-type]
+    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)
     return float(_ride(problem, rider, jnp.asarray(x), ridge).loss)
 
 
@@ -198,10 +213,10 @@ def _ride(problem: rr.Problem, rider: rr.Rider, x: Array, ridge: rr.Ridge) -> rr
 def residual_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.3, Theorem 2: gradient descent on |H e / lambda - e|^2 converges to the eigenvector.
 
-    In the eigenbasis a step multiplies component j, against component i, by 1 - 2 alpha d_j / D with d_j =
-    (lambda_j / lambda - 1)^2 - (lambda_i / lambda - 1)^2 and 1 <= D <= 1 + 2 alpha max d. So it needs alpha <
-    1 / max d, which the paper's min(1/4, gaps) is not; with alpha = 1 / (2 max d) the tangent of the angle falls by
-    1 - min d / (2 max d) at least, at every step.
+    In the eigenbasis a step multiplies component j, against component i, by 1 - 2 alpha d_j / D
+    with d_j = (lambda_j / lambda - 1)^2 - (lambda_i / lambda - 1)^2 and 1 <= D <= 1 + 2 alpha max
+    d. So it needs alpha < 1 / max d, which the paper's min(1/4, gaps) is not; with alpha = 1 / (2
+    max d) the tangent of the angle falls by 1 - min d / (2 max d) at least, at every step.
     """
     margins, failures = [], 0
     for _ in range(instances):
@@ -212,14 +227,19 @@ def residual_descent(random: np.random.Generator, instances: int) -> dict[str, A
         gap = gaps(eigenvalues)[i]
         near = x + min(0.25, gap) / (4 * beta) * unit(random)
         nearby, frame = np.linalg.eigh(look(problem, near)[2])
-        start, guess = frame.T @ columns[:, i], columns[:, i] @ look(problem, near)[2] @ columns[:, i]
+        start, guess = (
+            frame.T @ columns[:, i],
+            columns[:, i] @ look(problem, near)[2] @ columns[:, i],
+        )
         distance = (nearby / guess - 1) ** 2
         d = np.delete(distance, i) - distance[i]
         if d.min() <= 0:  # the guess is nearer to another eigenvalue: outside the theorem
             continue
         tangents = _filter(start, nearby, guess, 0.5 / d.max(), 30, i)
         rate = 1 - d.min() / (2 * d.max())
-        margins.append(float(np.min(rate - tangents[1:] / np.maximum(tangents[:-1], 1e-300))) + 1e-9)
+        margins.append(
+            float(np.min(rate - tangents[1:] / np.maximum(tangents[:-1], 1e-300))) + 1e-9
+        )
         written = min(0.25, gap)
         claim = 1 - (1 - written / 4) ** np.arange(201)
         cosines = 1 / np.sqrt(1 + _filter(start, nearby, guess, written, 200, i) ** 2)
@@ -227,13 +247,16 @@ def residual_descent(random: np.random.Generator, instances: int) -> dict[str, A
     return verdict(
         margins,
         "promised factor - measured factor of tan(angle)",
-        as_written=f"violated on {failures} of {len(margins)} instances with the learning rate min(1/4, gaps)",
+        as_written=f"violated on {failures} of {len(margins)} instances "
+        "with the learning rate min(1/4, gaps)",
         violations_as_written=failures,
     )
 
 
-def _filter(e: np.ndarray, eigenvalues: np.ndarray, guess: float, alpha: float, num_steps: int, i: int) -> np.ndarray:
-    """tan(angle to eigenvector i) along gradient descent on the residual, in the eigenbasis, lambda held."""
+def _filter(
+    e: np.ndarray, eigenvalues: np.ndarray, guess: float, alpha: float, num_steps: int, i: int
+) -> np.ndarray:
+    """tan(angle to eigenvector i) along descent on the residual, in the eigenbasis, lambda held."""
     ratio, tangents = eigenvalues / guess, []
     for _ in range(num_steps + 1):
         tangents.append(np.linalg.norm(np.delete(e, i)) / max(abs(e[i]), 1e-300))
@@ -244,7 +267,7 @@ def _filter(e: np.ndarray, eigenvalues: np.ndarray, guess: float, alpha: float, 
 
 
 def gradient_along_ride(random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """D.5: from a saddle, grad L after T steps is alpha sum_t lambda e + O(alpha^2); the order is fitted."""
+    """D.5: from a saddle, grad L after T steps is alpha sum_t lambda e + O(alpha^2)."""
     orders, num_steps = [], 6
     for _ in range(instances):
         problem, _ = make_waves(random)
@@ -252,20 +275,24 @@ def gradient_along_ride(random: np.random.Generator, instances: int) -> dict[str
         errors = []
         alphas = 2.0 ** -np.arange(8, 13)
         for alpha in alphas:
-            rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=num_steps, keep_path=True)  # type: ignore[arg-type]
+            rider = rr.Rider(
+                step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=num_steps, keep_path=True
+            )
             ride = jax.device_get(_ride(problem, rider, problem.x0, ridge))
             steps = np.diff(ride.trace.path, axis=0)
             predicted = (ride.trace.eigenvalue[:-1, None] * steps).sum(axis=0)
             errors.append(np.linalg.norm(look(problem, ride.x)[1] - predicted))
         orders.append(np.polyfit(np.log(alphas), np.log(errors), 1)[0])
-    return verdict([order - 1.9 for order in orders], "fitted order - 1.9", order=float(np.median(orders)))
+    return verdict(
+        [order - 1.9 for order in orders], "fitted order - 1.9", order=float(np.median(orders))
+    )
 
 
 def repeated_eigenvalues(random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """D.6, Theorem 3 and its lemmas: N equivalent sets of m parameters leave at most d - m (N - 2) distinct eigenvalues.
+    """D.6, Theorem 3: N equivalent sets of m parameters leave at most d - m (N - 2) eigenvalues.
 
-    Every eigenvalue with a non-trivial eigenvector has multiplicity N - 1 at least, and at most d - m (N - 1)
-    eigenvectors are trivial.
+    Every eigenvalue with a non-trivial eigenvector has multiplicity N - 1 at least, and at most d -
+    m (N - 1) eigenvectors are trivial.
     """
     shapes = [(num, size, rest) for num in (3, 4, 5) for size in (1, 2) for rest in (0, 2)]
     margins, tight = [], 0
@@ -277,27 +304,49 @@ def repeated_eigenvalues(random: np.random.Generator, instances: int) -> dict[st
         bound = d - size * (num - 2)
         trivial = _trivial(spectrum, num, size)
         per_cluster = [trivial[spectrum.labels == label].all() for label in range(len(clusters))]
-        lacking = [c.multiplicity - (num - 1) for c, all_trivial in zip(clusters, per_cluster, strict=True) if not all_trivial]
-        spare = d - size * (num - 1) - sum(
-            c.multiplicity for c, all_trivial in zip(clusters, per_cluster, strict=True) if all_trivial
+        lacking = [
+            c.multiplicity - (num - 1)
+            for c, all_trivial in zip(clusters, per_cluster, strict=True)
+            if not all_trivial
+        ]
+        spare = (
+            d
+            - size * (num - 1)
+            - sum(
+                c.multiplicity
+                for c, all_trivial in zip(clusters, per_cluster, strict=True)
+                if all_trivial
+            )
         )
         margins.append(float(min([bound - len(clusters), spare, *lacking])))
         tight += len(clusters) == bound
-    return verdict(margins, "spare distinct eigenvalues, multiplicity, trivial eigenvectors", bound_attained=tight)
+    return verdict(
+        margins,
+        "spare distinct eigenvalues, multiplicity, trivial eigenvectors",
+        bound_attained=tight,
+    )
 
 
 def symmetric_loss(params: dict[str, Array], mix: Array, scale: Array, pool: Array) -> Array:
-    """Invariant under permutations of the rows of `blocks`: a sum over rows plus a function of their pooled features."""
+    """A sum over the rows of `blocks` plus a function of pooled features: permutations keep it."""
     blocks, rest = params["blocks"], params["rest"]
     inputs = jnp.concatenate([blocks, jnp.broadcast_to(rest, (len(blocks), len(rest)))], axis=1)
     pooled = jnp.sum(jnp.tanh(blocks @ pool), axis=0)
-    return jnp.sum(jnp.sin(inputs @ mix) @ scale) + jnp.sum(jnp.cos(pooled)) + jnp.sum(pooled) ** 2 + jnp.sum(rest**3)
+    return (
+        jnp.sum(jnp.sin(inputs @ mix) @ scale)
+        + jnp.sum(jnp.cos(pooled))
+        + jnp.sum(pooled) ** 2
+        + jnp.sum(rest**3)
+    )
 
 
 def make_symmetric(random: np.random.Generator, num: int, size: int, rest: int) -> rr.Problem:
     """A random invariant loss at a random point that the permutations leave in place."""
     data = [random.normal(size=shape) for shape in ((size + rest, 5), (5,), (size, 3))]
-    start = {"blocks": np.tile(random.normal(size=size), (num, 1)), "rest": random.normal(size=rest)}
+    start = {
+        "blocks": np.tile(random.normal(size=size), (num, 1)),
+        "rest": random.normal(size=rest),
+    }
     return rr.Problem(symmetric_loss, start, *map(jnp.asarray, data))
 
 
@@ -313,8 +362,8 @@ def _trivial(spectrum: rr.Spectrum, num: int, size: int) -> np.ndarray:
 
 
 def most_entropy_at_value(random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """D.7, Theorem 4: of the policies with the same return, the one of largest entropy is invariant under ties."""
-    margins = []
+    """D.7, Theorem 4: of policies of one return, that of most entropy is invariant under ties."""
+    margins: list[float] = []
     for _ in range(instances):
         rewards = random.integers(0, 3, size=6).astype(float)
         value = rewards.min() + random.uniform(0.1, 0.9) * np.ptp(rewards)
@@ -324,32 +373,42 @@ def most_entropy_at_value(random: np.random.Generator, instances: int) -> dict[s
         ]
         start = random.dirichlet(np.ones(6))
         found = minimize(
-            lambda p: p @ np.log(p), start, method="SLSQP", bounds=[(1e-9, 1)] * 6, constraints=constraints, tol=1e-12
+            lambda p: p @ np.log(p),
+            start,
+            method="SLSQP",
+            bounds=[(1e-9, 1)] * 6,
+            constraints=constraints,
+            tol=1e-12,
         ).x
         margins.append(1e-3 - max(np.ptp(found[rewards == reward]) for reward in rewards))
     return verdict(margins, "1e-3 - largest difference of probability between tied actions")
 
 
 def invariant_saddle(random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """D.7, Theorem 5: the minimiser of |grad J| - weight * entropy is invariant under the symmetries of the game.
+    """D.7, Theorem 5: the minimiser of |grad J| - weight * entropy is invariant under symmetries.
 
-    On the lever game, where tied payoffs are the symmetries and the saddle is known: p = q proportional to 1 / payoff.
+    On the lever game, where tied payoffs are the symmetries and the saddle is known: p = q
+    proportional to 1 / payoff.
     """
-    margins = []
+    margins: list[float] = []
     for k in range(instances):
         payoffs = random.choice([0.5, 0.75, 1.0], size=6)
         start = {name: jnp.zeros(6) for name in ("p", "q")}
         problem = rr.Problem(lever_loss, start, jnp.asarray(payoffs))
         saddle = rr.find_saddle(problem, negative_entropy, noise=0.3, seed=k)
         expected = 1 / payoffs / np.sum(1 / payoffs)
-        error = max(np.abs(jax.nn.softmax(saddle.params[name]) - expected).max() for name in ("p", "q"))
+        error = max(
+            np.abs(jax.nn.softmax(saddle.params[name]) - expected).max() for name in ("p", "q")
+        )
         margins.append(1e-6 - float(error))
-    # As written the theorem speaks of a level set |grad J| = b. With rewards 1, 1, 0 the invariant policies reach b <= sqrt(3/2) / 4
-    # only, so for larger b the policy of most entropy cannot be invariant.
+    # As written the theorem speaks of a level set |grad J| = b. With rewards 1, 1, 0 the invariant
+    # policies reach b <= sqrt(3/2) / 4 only, so for larger b the policy of most entropy cannot be
+    # invariant.
     return verdict(
         margins,
         "1e-6 - distance of the policy from the invariant saddle",
-        as_written="fails on the level set |grad J| = 0.33 of rewards (1, 1, 0): invariant policies reach at most 0.306",
+        as_written="fails on the level set |grad J| = 0.33 of rewards (1, 1, 0): "
+        "invariant policies reach at most 0.306",
     )
 
 
@@ -383,7 +442,10 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     results = {}
     for k, (name, check) in enumerate(STATEMENTS.items()):
         results[name] = check(np.random.default_rng([settings.seed, k]), settings.instances)
-        say(f"{name}: {results[name]['violations']} violations in {results[name]['instances']} instances")
+        say(
+            f"{name}: {results[name]['violations']} violations in "
+            f"{results[name]['instances']} instances"
+        )
     return results
 
 
@@ -392,7 +454,7 @@ def table(results: dict[str, Any]) -> str:
     for name, one in results.items():
         statement = (STATEMENTS[name].__doc__ or name).splitlines()[0]
         rows.append(
-            f"| {statement} | {one['instances']} | {one['violations']} | {one['margin']:.3g} ({one['margin_means']}) "
-            f"| {one.get('as_written', 'holds')} |"
+            f"| {statement} | {one['instances']} | {one['violations']} "
+            f"| {one['margin']:.3g} ({one['margin_means']}) | {one.get('as_written', 'holds')} |"
         )
     return "\n".join(rows) + "\n"

@@ -18,7 +18,7 @@ BUILT_IN: dict[str, Callable[[], Problem]] = {
 
 
 def load_problem(name: str) -> Problem:
-    """A built-in problem by its name, or one of yours as `module:attribute` from the current directory.
+    """A built-in problem by name, or yours as `module:attribute` from the current directory.
 
     The attribute is a `Problem` or a function without arguments that returns one.
 
@@ -29,11 +29,16 @@ def load_problem(name: str) -> Problem:
         return BUILT_IN[name]()
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
-        raise ValueError(f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, not {name!r}.")
+        raise ValueError(
+            f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, not {name!r}."
+        )
     found = _attribute(module_name, attribute)
     problem = found() if callable(found) and not isinstance(found, Problem) else found
     if not isinstance(problem, Problem):
-        raise ValueError(f"{name} must be a Problem or a function that returns one, not {type(problem).__name__}.")
+        raise ValueError(
+            f"{name} must be a Problem or a function that returns one, "
+            f"not {type(problem).__name__}."
+        )
     return problem
 
 
@@ -46,7 +51,9 @@ def _attribute(module_name: str, attribute: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"there is no module {module_name!r} in {here} or among the installed ones.") from None
+        raise ValueError(
+            f"there is no module {module_name!r} in {here} or among the installed ones."
+        ) from None
     if not hasattr(module, attribute):
         raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.")
     return getattr(module, attribute)

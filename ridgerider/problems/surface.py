@@ -4,9 +4,10 @@ In bent coordinates u = x + sin(y) / 4, v = y,
 
     L = 2 (u^4 / 4 - u^2 / 2) + (v^4 / 72 - v^2 / 4) + u^2 v^2
 
-has a maximum at the origin, curved four times as strongly along u as along v; local minima at (u, v) = (+-1, 0) with
-L = -1/2, where gradient descent from near the origin ends; and global minima at (0, +-3) with L = -9/8, at the
-end of the weak ridge. Both axes are stationary where they should be because u and v appear squared only.
+has a maximum at the origin, curved four times as strongly along u as along v; local minima at (u,
+v) = (+-1, 0) with L = -1/2, where gradient descent from near the origin ends; and global minima at
+(0, +-3) with L = -9/8, at the end of the weak ridge. Both axes are stationary where they should be
+because u and v appear squared only.
 """
 
 import jax.numpy as jnp

@@ -2,8 +2,8 @@ r"""Independent double wells: 2^n minima with known positions.
 
     L(x) = sum_i x_i^4 / 4 - depth_i x_i^2 / 2
 
-has its maximum at 0 with eigenvalues -depth_i, and minima at x_i = +-sqrt(depth_i), each with L = -sum_i depth_i^2 / 4
-and eigenvalues 2 depth_i.
+has its maximum at 0 with eigenvalues -depth_i, and minima at x_i = +-sqrt(depth_i), each with L =
+-sum_i depth_i^2 / 4 and eigenvalues 2 depth_i.
 """
 
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def wells_loss(x: Float[Array, " n"], depths: Float[Array, " n"]) -> Float[Array
 
 
 def wells(num_wells: int = 3) -> Problem:
-    """`num_wells` double wells, with depths evenly spaced from 0.5 to 1.5 so that no eigenvalue repeats.
+    """`num_wells` double wells with depths from 0.5 to 1.5, so that no eigenvalue repeats.
 
     >>> wells(4).size
     4

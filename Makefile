@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint docs bench clean
+
+demo: $(VENV)/ready
+	$(BIN)/ridgerider demo
+
+test: lint
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/ready-test
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+docs: $(VENV)/ready-docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
+	@echo docs/_build/html/index.html
+
+bench: $(VENV)/ready
+	$(BIN)/python -m bench.dense_ride
+
+clean:
+	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/ready-%: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	touch $@

@@ -1,0 +1,147 @@
+"""The one function in which core and shell meet.
+
+`ride_batch` is pure and picklable: the problem, the rider, the settings and some branches in, legs
+out. Whoever calls it, here or on another machine, gets the same legs.
+"""
+
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PRNGKeyArray
+
+from ridgerider._finish import Finish
+from ridgerider._problem import Cost, Problem, Scalar, Vector
+from ridgerider._ride import Ride
+from ridgerider._rider import Rider
+from ridgerider._spectrum import Ridge, Spectrum
+from ridgerider._tree import Branch, Fingerprint, Leg, Settings
+
+
+def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
+    """The start as a leg of no steps. Raises if there is nothing to ride."""
+    began = time.perf_counter()
+    key = branch_key(settings.seed, Fingerprint())
+    loss, spectrum = jax.device_get(_look(problem, rider, problem.x0, key))
+    if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
+        what = "loss" if not np.isfinite(loss) else "Hessian"
+        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
+    if not spectrum.num_downhill():
+        raise ValueError(
+            "`start` must have negative curvature to ride along, but its least eigenvalue is "
+            f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
+        )
+    turns, directions = _rideable(spectrum, settings)
+    return Leg(
+        fingerprint=Fingerprint(),
+        x=np.asarray(problem.x0),
+        loss=float(loss),
+        num_steps=0,
+        ended_by=("start",),
+        eigenvalues=spectrum.eigenvalues,
+        clusters=spectrum.clusters(),
+        num_ridges=spectrum.num_downhill(),
+        turns=turns,
+        directions=directions,
+        trace={},
+        cost=spectrum.cost + Cost(values=1, seconds=time.perf_counter() - began),
+    )
+
+
+def ride_batch(
+    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch]
+) -> list[Leg]:
+    """Ride each branch to its end: the unit of work, pure and picklable."""
+    return [_ride_branch(problem, rider, settings, branch) for branch in branches]
+
+
+def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
+    """A key that depends on where a branch is in the tree, never on when it is reached."""
+    key = jax.random.key(seed)
+    for turn in fingerprint:
+        key = jax.random.fold_in(
+            jax.random.fold_in(key, turn.index), 2 * turn.member + (turn.sign > 0)
+        )
+    return key
+
+
+def _ride_branch(problem: Problem, rider: Rider, settings: Settings, branch: Branch) -> Leg:
+    began = time.perf_counter()
+    key = branch_key(settings.seed, branch.fingerprint)
+    ridge = Ridge(
+        direction=jnp.asarray(branch.direction),
+        eigenvalue=jnp.asarray(branch.eigenvalue, problem.dtype),
+        index=jnp.asarray(branch.fingerprint[-1].index),
+        multiplicity=jnp.asarray(branch.multiplicity),
+    )
+    ride, ended, spectrum = jax.device_get(
+        _ride_and_look(problem, rider, jnp.asarray(branch.x), ridge, key)
+    )
+    ended_by = tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes)
+    # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
+    # from it.
+    num_ridges = spectrum.num_downhill() if ride.is_finite else 0
+    turns, directions = (
+        _rideable(spectrum, settings) if ride.is_finite else ((), spectrum.eigenvectors[:0])
+    )
+    is_leaf = not num_ridges or settings.is_last(branch.fingerprint)
+    finish, cost = None, ride.cost + spectrum.cost
+    if rider.finish is not None and ride.is_finite and (is_leaf or settings.finish_at == "leg"):
+        finish = jax.device_get(_finish(problem, rider, jnp.asarray(ride.x), key))
+        cost = cost + finish.cost
+    return Leg(
+        fingerprint=branch.fingerprint,
+        x=ride.x,
+        loss=float(ride.loss),
+        num_steps=int(ride.num_steps),
+        ended_by=ended_by,
+        eigenvalues=spectrum.eigenvalues,
+        clusters=spectrum.clusters(),
+        num_ridges=num_ridges,
+        turns=turns,
+        directions=directions,
+        trace=_rows(ride),
+        cost=cost + Cost(seconds=time.perf_counter() - began),
+        finish=finish,
+    )
+
+
+@eqx.filter_jit
+def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> tuple[Scalar, Spectrum]:
+    return problem.value(x), rider.spectrum(problem, x, key)
+
+
+@eqx.filter_jit
+def _ride_and_look(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"], Spectrum]:
+    ride = rider.ride(problem, x, ridge, key)
+    return ride, rider.ended(ride), rider.spectrum(problem, ride.x, key)
+
+
+@eqx.filter_jit
+def _finish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
+    assert rider.finish is not None
+    return rider.finish(problem, x, key, rider.spectrum)
+
+
+def _rideable(
+    spectrum: Spectrum, settings: Settings
+) -> tuple[tuple[tuple[int, int], ...], np.ndarray]:
+    """The (index, member) pairs that may be ridden under the settings, and their directions."""
+    limit = settings.max_ridges if settings.max_ridges is not None else spectrum.num_downhill()
+    turns, rows, first = [], [], 0
+    for index, cluster in enumerate(spectrum.clusters()[: min(limit, spectrum.num_downhill())]):
+        for member in range(cluster.multiplicity if settings.members == "all" else 1):
+            turns.append((index, member))
+            rows.append(first + member)
+        first += cluster.multiplicity
+    return tuple(turns), np.asarray(spectrum.eigenvectors)[rows]
+
+
+def _rows(ride: Ride) -> dict[str, np.ndarray]:
+    """The part of the trace that was written."""
+    columns = {name: column for name, column in vars(ride.trace).items() if column is not None}
+    return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}

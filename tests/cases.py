@@ -1,0 +1,57 @@
+"""Problems the tests share. Top-level functions, so that they can be pickled."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import ridgerider as rr
+
+
+def quadratic_loss(x, matrix):
+    return x @ matrix @ x / 2
+
+
+def make_matrix(eigenvalues, seed=0, dtype=float):
+    """A symmetric matrix with the given eigenvalues, and its eigenvectors as columns."""
+    random = np.random.default_rng(seed)
+    columns, _ = np.linalg.qr(random.normal(size=(len(eigenvalues),) * 2))
+    return (columns * np.asarray(eigenvalues) @ columns.T).astype(dtype), columns.astype(dtype)
+
+
+def make_quadratic(eigenvalues, seed=0, dtype=float):
+    matrix, columns = make_matrix(eigenvalues, seed, dtype)
+    return rr.Problem(
+        quadratic_loss, jnp.zeros(len(eigenvalues), dtype), jnp.asarray(matrix)
+    ), columns
+
+
+def blocks_loss(params):
+    """Five equal blocks (a_i, b_i): permuting them changes nothing."""
+    a, b = params["a"], params["b"]
+    return jnp.sum(a**4 / 4 - a**2 / 2 + b**2 / 2 + 0.3 * a * b) + 0.05 * jnp.sum(a) ** 2
+
+
+def make_blocks():
+    return rr.Problem(blocks_loss, {"a": jnp.zeros(5), "b": jnp.zeros(5)})
+
+
+def cliff_loss(x):
+    """Downhill to x = 0.5, and NaN behind it."""
+    return jnp.where(x[0] < 0.5, 1.0, jnp.nan) * (-(x[0] ** 2)) + x[1] ** 4 / 4 - x[1] ** 2 / 2
+
+
+def make_cliff():
+    return rr.Problem(cliff_loss, jnp.zeros(2))
+
+
+def same_tree(one, two):
+    """Same fingerprints; losses, parameters and solutions equal to the last bit."""
+    if sorted(map(str, one.legs())) != sorted(map(str, two.legs())):
+        return False
+    return all(same_leg(leg, two.leg(leg.fingerprint)) for leg in one)
+
+
+def same_leg(one, two):
+    same = one.loss == two.loss and np.array_equal(one.x, two.x) and one.ended_by == two.ended_by
+    if (one.finish is None) != (two.finish is None):
+        return False
+    return same and (one.finish is None or np.array_equal(one.finish.x, two.finish.x))

@@ -1,0 +1,135 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import ridgerider as rr
+from ridgerider import cli
+
+PROBLEM_FILE = """
+import jax.numpy as jnp
+import ridgerider as rr
+
+def loss(params):
+    return jnp.sum(params["x"] ** 4 / 4 - params["x"] ** 2 / 2)
+
+problem = rr.Problem(loss, {"x": jnp.zeros(1)})
+bowl = rr.Problem(lambda x: x @ x, jnp.zeros(2))
+number = 3
+
+def make():
+    return problem
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(PROBLEM_FILE)
+    return tmp_path
+
+
+def run(*args):
+    """In this process; errors come back as exceptions."""
+    result = CliRunner().invoke(cli.app, args, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_search_show_resume_replay():
+    out = run("search", "mine:problem", "--max-rides", "1")
+    assert "run file: runs/mine-problem/run.sqlite" in out and "1 legs, 1 branches open" in out
+    out = run("resume", "runs/mine-problem", "--max-rides", "2")
+    assert "2 legs, 0 branches open; 2 minima" in out
+    out = run("show", "runs/mine-problem/run.sqlite")
+    assert "-0.25" in out and "curvature_gone 2" in out and "Hessian-vector products" in out
+    out = run("show", "runs/mine-problem", "--leg", "0-")
+    assert "ended by curvature_gone" in out and "overlap" in out
+    out = run("replay", "runs/mine-problem", "0-")
+    assert "0-: equal to the stored leg" in out
+
+
+def test_a_function_that_makes_the_problem():
+    assert "2 minima" in run("search", "mine:make", "--out", "here", "--step-size", "0.05")
+    rider = rr.load("here/run.sqlite").meta["rider"]
+    assert rider["fields"]["step"]["fields"]["size"] == 0.05
+
+
+def test_new_runs_get_new_directories():
+    for name in ("wells", "wells-2", "wells-3"):
+        run("search", "wells", "--max-rides", "1")
+        assert Path(f"runs/{name}/run.sqlite").exists()
+
+
+def test_reproduce_writes_results_table_and_figures():
+    run("reproduce", "surface", "--quick", "--out", "figure")
+    results = json.loads(Path("figure/results.json").read_text())
+    assert results["gd"]["minima"] == 2 and results["gd"]["global_minima"] == 0
+    assert results["rr"]["minima"] == 4 and results["rr"]["global_minima"] == 2
+    assert results["rr"]["rides"] == 8
+    assert Path("figure/surface.png").stat().st_size > 10_000
+    assert (
+        "| minima found by Ridge Rider | 2 local, 2 global | 4 (2 global) |"
+        in Path("figure/table.md").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["search", "nowhere:problem"], "there is no module 'nowhere' in "),
+        (["search", "mine:nothing"], "module 'mine' has no attribute 'nothing'"),
+        (
+            ["search", "mine:number"],
+            "mine:number must be a Problem or a function that returns one, not int",
+        ),
+        (["search", "mine"], "must be one of surface, wells, factorization or module:attribute"),
+        (["search", "mine:bowl"], "`start` must have negative curvature"),
+        (["search", "wells", "--order", "sideways"], "`order` must be one of"),
+        (["search", "wells", "--gauge", "sideways"], "`gauge` must be one of"),
+        (["search", "wells", "--max-rides", "-1"], "`max_rides` must be a number of at least 0"),
+        (
+            ["search", "wells", "--out", "mine.py"],
+            "`--out` must be a directory, but mine.py is a file",
+        ),
+        (["resume", "nothing"], "must be a run file, but there is none at nothing"),
+        (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
+        (["reproduce", "everything"], "the experiment must be one of surface, theory"),
+    ],
+)
+def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directory):
+    with pytest.raises(ValueError, match=message) as error:
+        run(*args)
+    assert "\n" not in str(error.value)
+    assert (
+        not list(directory.glob("runs/*/*")) and (directory / "mine.py").read_text() == PROBLEM_FILE
+    )
+
+
+def test_a_second_run_does_not_touch_the_first():
+    run("search", "wells", "--max-rides", "1", "--out", "here")
+    before = Path("here/run.sqlite").read_bytes()
+    with pytest.raises(ValueError, match="holds a run already: resume here"):
+        run("search", "wells", "--out", "here")
+    assert Path("here/run.sqlite").read_bytes() == before
+
+
+def test_the_program_itself_exits_with_2_and_one_sentence():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgerider.cli", "search", "nowhere:problem"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert (
+        done.stderr.startswith("Error: there is no module 'nowhere'")
+        and done.stderr.count("\n") == 1
+    )

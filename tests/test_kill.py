@@ -1,0 +1,70 @@
+"""A search that is killed at a random moment, again and again, ends at the same tree."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider.problems import wells
+from tests.cases import same_tree
+
+SETTINGS = {"order": "best_first", "max_ridges": 2, "max_rides": 250, "round_size": 4, "seed": 1}
+NUM_KILLS = 30
+CHILD = """
+import sys, jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import ridgerider as rr
+from ridgerider.problems import wells
+from tests.test_kill import SETTINGS
+rr.search(wells(5), out=sys.argv[1], progress=lambda done: print(done.rides, flush=True), **SETTINGS)
+"""
+
+
+def start_and_kill(path, cache, seconds):
+    """Kill the search so many seconds after its first leg was stored; how far did it come?"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), str(cache)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    child.stdout.readline()
+    time.sleep(seconds)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    return child.returncode
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return rr.search(wells(5), **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_kills(whole, cache, tmp_path):
+    random, killed, came = np.random.default_rng(0), 0, []
+    for number in range(NUM_KILLS):
+        path = tmp_path / f"{number}.sqlite"
+        code = start_and_kill(path, cache, random.uniform(0, 0.7))
+        before = len(rr.load(path).legs())
+        killed += code == -signal.SIGKILL
+        came.append(before)
+        resumed = rr.resume(path, wells(5))
+        assert len(resumed.legs()) == 250 and same_tree(whole, resumed), f"after {before} legs"
+        assert [len(group) for group in resumed.classes()] == [
+            len(group) for group in whole.classes()
+        ]
+    assert killed == NUM_KILLS
+    # The moments were spread over the search, and none came after its end.
+    assert len(set(came)) > 15 and max(came) < 250

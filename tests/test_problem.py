@@ -1,0 +1,79 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from tests.cases import make_quadratic
+
+
+def loss(params, scale):
+    return scale * (jnp.sum(params["w"] ** 3) * params["b"] + jnp.sin(params["b"]))
+
+
+@pytest.fixture(params=[jnp.float32, jnp.float64])
+def problem(request):
+    start = {"w": jnp.array([[0.3, -0.2]], request.param), "b": jnp.array(0.5, request.param)}
+    return rr.Problem(loss, start, jnp.array(2.0, request.param))
+
+
+def test_derivatives_agree_with_closed_form(problem):
+    b, w0, w1 = np.asarray(problem.x0, float)  # leaves are ravelled by key
+    tolerance = 20 * jnp.finfo(problem.dtype).eps
+    grad = 2 * np.array([w0**3 + w1**3 + np.cos(b), 3 * b * w0**2, 3 * b * w1**2])
+    hessian = 2 * np.array(
+        [[-np.sin(b), 3 * w0**2, 3 * w1**2], [3 * w0**2, 6 * b * w0, 0], [3 * w1**2, 0, 6 * b * w1]]
+    )
+    np.testing.assert_allclose(problem.grad(problem.x0), grad, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(problem.hessian(problem.x0), hessian, rtol=tolerance, atol=tolerance)
+    v = jnp.array([1.0, -2.0, 0.5], problem.dtype)
+    product = problem.hvp(problem.x0, v)
+    np.testing.assert_allclose(product, hessian @ np.asarray(v), rtol=tolerance, atol=tolerance)
+
+
+def test_dtype_is_kept(problem):
+    x = problem.x0
+    outs = problem.value(x), problem.grad(x), problem.hvp(x, x), problem.hessian(x)
+    assert {out.dtype for out in outs} == {problem.dtype}
+
+
+def test_params_survive_the_round_trip(problem):
+    params = problem.unravel(problem.x0)
+    assert jax.tree.structure(params) == jax.tree.structure(problem.start)
+    assert all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(problem.start)))
+
+
+def test_numpy_leaves_are_welcome():
+    assert rr.Problem(lambda p: p["a"].sum(), {"a": np.zeros(3)}).size == 3
+
+
+def test_with_start_keeps_loss_and_data():
+    problem, _ = make_quadratic([-1.0, 2.0])
+    moved = problem.with_start(jnp.ones(2))
+    assert moved.loss is problem.loss and moved.args[0] is problem.args[0]
+    assert moved.x0.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "start", "message"),
+    [
+        (lambda x: x, jnp.zeros(3), r"`loss` must return a real scalar.*\(3,\).*forget a mean"),
+        (
+            lambda x: jax.lax.complex(x, x).sum(),
+            jnp.zeros(3),
+            r"`loss` must return a real scalar.*complex",
+        ),
+        (lambda x: x.sum() > 0, jnp.zeros(3), r"`loss` must return a real scalar.*bool"),
+        (3.0, jnp.zeros(3), r"`loss` must be callable.*3\.0"),
+        (jnp.sum, jnp.zeros(3, complex), r"`start` must be real floating point, not complex"),
+        (jnp.sum, {"n": jnp.arange(3)}, r"`start\['n'\]` must be real floating point, not int"),
+        (jnp.sum, jnp.array([1.0, jnp.nan]), r"`start` must be finite"),
+        (jnp.sum, [jnp.zeros(1), jnp.array([jnp.inf])], r"`start\[1\]` must be finite"),
+        (jnp.sum, {}, r"`start` must hold at least one parameter"),
+        (jnp.sum, [jnp.zeros(0)], r"`start` must hold at least one parameter"),
+        (lambda p: p[0] + 0.0, [jnp.zeros((), "float32"), jnp.zeros(())], "float32 and float64"),
+    ],
+)
+def test_bad_input_is_one_sentence(loss, start, message):
+    with pytest.raises(ValueError, match=message):
+        rr.Problem(loss, start)

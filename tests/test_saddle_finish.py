@@ -1,0 +1,141 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ridgerider as rr
+from ridgerider.experiments.theory import lever_loss, negative_entropy
+from ridgerider.problems import wells
+from ridgerider.problems.wells import wells_loss
+from tests.cases import make_quadratic
+
+KEY = jax.random.key(0)
+
+
+def finish(descend, problem, x):
+    run = eqx.filter_jit(lambda d, p, x: d(p, x, KEY, rr.DenseSpectrum()))
+    return jax.device_get(run(descend, problem, x))
+
+
+# --- find_saddle
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_saddle_of_the_lever_game(seed):
+    # p = q proportional to 1 / payoff; there the Hessian of J is +-J eig(diag(p) - p p^T).
+    payoffs = np.array([1.0] * 7 + [0.8] * 2 + [0.6])
+    start = {"p": jnp.zeros(10), "q": jnp.zeros(10)}
+    problem = rr.Problem(lever_loss, start, jnp.asarray(payoffs))
+    saddle = rr.find_saddle(problem, negative_entropy, noise=0.1, seed=seed)
+    p = 1 / payoffs / np.sum(1 / payoffs)
+    value = 1 / np.sum(1 / payoffs)
+    np.testing.assert_allclose(jax.nn.softmax(saddle.params["p"]), p, atol=1e-8)
+    assert saddle.loss == pytest.approx(-value, abs=1e-12) and saddle.grad_norm < 1e-10
+    assert saddle.is_strict and saddle.morse_index == 9
+    expected = value * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[:0:-1]
+    found = [c.eigenvalue for c in saddle.clusters[:4] for _ in range(c.multiplicity)]
+    np.testing.assert_allclose(found, -expected, atol=1e-8)
+    assert [c.multiplicity for c in saddle.clusters[:4]] == [1, 1, 1, 6]
+
+
+def test_a_minimum_is_no_strict_saddle():
+    saddle = rr.find_saddle(rr.Problem(lambda x: x @ x, jnp.ones(2)))
+    assert saddle.is_stationary and not saddle.is_strict and saddle.morse_index == 0
+
+
+def test_no_stationary_point_is_said_so():
+    saddle = rr.find_saddle(rr.Problem(lambda x: jnp.sum(x), jnp.ones(2)), max_steps=10)
+    assert not saddle.is_stationary and not saddle.is_strict
+    assert saddle.grad_norm == pytest.approx(np.sqrt(2))
+
+
+def test_the_polish_is_newton():
+    # Quadratic convergence: from 1e-3 to rounding in three steps, in float32 too.
+    for dtype in ("float32", "float64"):
+        start = jnp.array([1e-2, -2e-2, 1e-2], dtype)
+        problem = rr.Problem(wells_loss, start, jnp.array([0.5, 1.0, 1.5], dtype))
+        saddle = rr.find_saddle(problem, max_steps=0, max_polish=4)
+        assert saddle.grad_norm < 10 * jnp.finfo(dtype).eps
+        assert saddle.cost.hessians <= 4 + 1
+
+
+def test_null_directions_are_left_alone():
+    # The loss does not depend on x[1]: the nearest saddle keeps it.
+    problem = rr.Problem(lambda x: jnp.cos(x[0]), jnp.array([0.3, 7.0]))
+    saddle = rr.find_saddle(problem, max_steps=0)
+    np.testing.assert_allclose(saddle.params, [0, 7], atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_steps": -1}, "`max_steps` must be at least 0"),
+        ({"noise": -0.1}, "`noise` must be at least 0"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+        ({"regularizer": 3}, "`regularizer` must be callable"),
+    ],
+)
+def test_bad_saddle_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        rr.find_saddle(wells(2), **settings)
+
+
+# --- Descend
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", [optax.lbfgs, jax.tree_util.Partial(optax.sgd, 0.1)])
+def test_descent_to_a_known_minimum(dtype, optimizer):
+    problem, columns = make_quadratic([0.5, 1.0, 3.0], dtype=dtype)
+    x = jnp.asarray(columns.sum(axis=1))
+    end = finish(rr.Descend(optimizer), problem, x)
+    tolerance = float(jnp.finfo(dtype).eps) ** 0.5
+    assert end.is_converged and not end.is_saddle and end.x.dtype == dtype
+    assert np.abs(end.x).max() < 2 * tolerance / 0.5
+    assert float(end.least_eigenvalue) == pytest.approx(0.5, abs=tolerance)
+    assert float(end.grad_norm) <= tolerance
+    # One value and gradient for the start and one for each step, besides those of the line search.
+    assert end.cost.gradients >= end.num_steps + 1 and end.cost.hessians == 1
+
+
+def test_descent_that_does_not_arrive_says_so():
+    problem, columns = make_quadratic([0.5, 1.0])
+    end = finish(
+        rr.Descend(jax.tree_util.Partial(optax.sgd, 1e-3), max_steps=5), problem, columns[:, 0]
+    )
+    assert not end.is_converged and end.num_steps == 5
+
+
+def test_descent_into_infinity_ends():
+    end = finish(rr.Descend(), rr.Problem(lambda x: -jnp.exp(x[0]), jnp.ones(1)), jnp.ones(1))
+    assert not end.is_converged
+
+
+def test_kicks():
+    problem = wells(2)
+    on_axis = jnp.array([0.0, 0.5])
+    left = finish(rr.Descend(), problem, on_axis)
+    assert (
+        left.is_saddle
+        and left.num_kicks == 0
+        and float(left.least_eigenvalue) == pytest.approx(-0.5)
+    )
+    kicked = finish(rr.Descend(max_kicks=3), problem, on_axis)
+    assert not kicked.is_saddle and kicked.num_kicks == 1
+    np.testing.assert_allclose(np.abs(kicked.x), np.sqrt([0.5, 1.5]), atol=1e-6)
+
+
+def test_a_flat_minimum_is_a_minimum():
+    problem = rr.Problem(lambda x: (x[0] + x[1] - 1) ** 2, jnp.zeros(2))
+    end = finish(rr.Descend(), problem, jnp.array([0.2, 0.1]))
+    assert end.is_converged and not end.is_saddle
+    assert float(end.least_eigenvalue) == pytest.approx(0, abs=1e-12)
+
+
+def test_bad_descend_settings():
+    with pytest.raises(ValueError, match="`optimizer` must be a function that builds an optimizer"):
+        rr.Descend(optimizer=optax.sgd(0.1))
+    with pytest.raises(ValueError, match="`max_steps` must be at least 0"):
+        rr.Descend(max_steps=-1)

@@ -1,0 +1,333 @@
+import pickle
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ridgerider as rr
+from ridgerider._result import is_same
+from ridgerider.problems import factorization, surface, wells
+from ridgerider.problems.wells import wells_loss, wells_minima
+from tests.cases import make_blocks, make_cliff, make_quadratic, same_tree
+
+SIX = {"max_ridges": 1, "max_rides": None, "finish_at": "leaf"}
+
+
+# --- known answers
+
+
+def test_all_minima_of_six_wells():
+    problem = wells(6)
+    result = rr.search(problem, **SIX)
+    minima = result.minima()
+    assert len(minima) == 64 == len(wells_minima(problem)) and result.num_saddles() == 0
+    for expected in wells_minima(problem):
+        assert any(is_same(one.params, expected, 1e-6) for one in minima)
+    assert min(one.least_eigenvalue for one in minima) == pytest.approx(1.0)  # 2 * least depth
+    assert len(result.legs()) == 2 + 4 + 8 + 16 + 32 + 64 and result.num_open() == 0
+
+
+def sorted_blocks(params):
+    """Equal for parameters that differ by a permutation of the blocks."""
+    order = np.argsort(params["a"])
+    return np.concatenate([params["a"][order], params["b"][order]])
+
+
+def test_permuted_blocks():
+    result = rr.search(make_blocks(), max_rides=None, order="best_first")
+    start = result.leg("")
+    assert [c.multiplicity for c in start.clusters if c.eigenvalue < 0] == [4, 1]
+    assert start.turns == ((0, 0), (1, 0))  # one member of each cluster
+    # Up to permutation a minimum is told by how many of the five sit in the right-hand well.
+    classes = result.minima(signature=sorted_blocks)
+    assert sorted(int(np.sum(one.params["a"] > 0)) for one in classes) == [0, 1, 2, 3, 4, 5]
+
+
+def relabelled(params, labels):
+    """The same loss, with the blocks named differently and stored in another order."""
+    from tests.cases import blocks_loss
+
+    return blocks_loss({"a": params["z"][:5][labels], "b": params["z"][5:][labels]})
+
+
+def test_relabelling_changes_no_set_of_minima():
+    plain = rr.search(make_blocks(), max_rides=None).minima(signature=sorted_blocks)
+    labels = jnp.array([3, 0, 4, 1, 2])
+    problem = rr.Problem(relabelled, {"z": jnp.zeros(10)}, labels)
+    found = rr.search(problem, max_rides=None)
+
+    def canonical(params):
+        return sorted_blocks({"a": params["z"][:5][labels], "b": params["z"][5:][labels]})
+
+    other = found.minima(signature=canonical)
+    one = sorted(sorted_blocks(solution.params).tolist() for solution in plain)
+    two = sorted(canonical(solution.params).tolist() for solution in other)
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize("members", ["one", "all"])
+def test_members(members):
+    problem, _ = make_quadratic([-2.0, -1.0, -1.0, -1.0, 1.0])
+    rider = rr.Rider(finish=None, max_steps=1)
+    result = rr.search(problem, rider, members=members, max_depth=1)
+    singles = ["0+", "0-", "1+", "1-"]
+    others = ["1.1+", "1.1-", "1.2+", "1.2-"] if members == "all" else []
+    assert list(map(str, result.legs())) == singles + others
+    if members == "all":
+        directions = np.stack([result.leg(name).x for name in ("1+", "1.1+", "1.2+")])
+        np.testing.assert_allclose(directions @ directions.T, 0.01 * np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_factorization_ends_at_its_known_stationary_points(rank):
+    from ridgerider.problems.factorization import stationary_losses
+
+    values = (3.0, 2.0, 1.0)
+    result = rr.search(factorization(values, rank), max_depth=3, max_rides=60)
+    known = stationary_losses(values, rank)
+    assert {cluster.multiplicity for cluster in result.leg("").clusters} == {rank}
+    for one in result.solutions():
+        assert min(abs(one.loss - loss) for loss in known) < 1e-6
+        assert one.kind == ("minimum" if abs(one.loss - known[0]) < 1e-6 else "saddle")
+
+
+def test_leaves_on_a_symmetry_axis_are_reported_as_saddles_and_can_be_kicked_off():
+    # Four double wells: after two of them, descent stays in the plane of the other two.
+    problem = wells(4)
+    result = rr.search(problem, max_depth=2, finish_at="leaf")
+    assert result.num_saddles() == len(result.solutions()) == 8 * 6 and not result.minima()
+    kicked = rr.search(
+        problem, rr.Rider(finish=rr.Descend(max_kicks=4)), max_depth=2, finish_at="leaf"
+    )
+    assert kicked.num_saddles() == 0 and len(kicked.minima()) >= 4
+    assert {int(leg.finish.num_kicks) for leg in kicked if leg.finish} == {2}
+
+
+# --- orders and budgets
+
+PROBLEM = wells(3)
+RIDER = rr.Rider(finish=None)
+
+
+def depths(result):
+    return [fingerprint.depth for fingerprint in result.legs()]
+
+
+def test_orders():
+    breadth = rr.search(PROBLEM, RIDER, order="breadth_first", max_rides=20)
+    assert depths(breadth) == sorted(depths(breadth))
+    assert list(map(str, breadth.legs()))[:4] == ["0+", "0-", "1+", "1-"]
+    depth = rr.search(PROBLEM, RIDER, order=rr.depth_first, max_rides=3)
+    assert list(map(str, depth.legs())) == ["0+", "0+ 0+", "0+ 0+ 0+"]
+
+
+@pytest.mark.parametrize("order", [rr.best_first, rr.steepest_first])
+def test_the_smallest_open_branch_is_always_taken(order):
+    result = rr.search(PROBLEM, RIDER, order=order, max_rides=25)
+    ridden = result.legs()
+    for turn, chosen in enumerate(ridden):
+        done = {rr.Fingerprint(), *ridden[:turn]}
+        branches = [
+            result.leg(parent).branch(rr.Turn(index, sign, member))
+            for parent in done
+            for index, member in result.leg(parent).turns
+            for sign in (1, -1)
+        ]
+        smallest = min(order(branch) for branch in branches if branch.fingerprint not in done)
+        assert order(result.leg(chosen.parent).branch(chosen[-1])) == smallest
+
+
+def test_random_order_depends_on_the_seed_alone():
+    one, two = (rr.search(PROBLEM, RIDER, order="random", seed=3, max_rides=15) for _ in range(2))
+    other = rr.search(PROBLEM, RIDER, order="random", seed=4, max_rides=15)
+    assert one.legs() == two.legs() != other.legs()
+
+
+def test_an_order_of_your_own_sees_the_point():
+    def validation(branch):
+        return jnp.sum((jnp.asarray(branch.x) - 1) ** 2)
+
+    result = rr.search(PROBLEM, RIDER, order=validation, max_rides=10)
+    first = result.legs()
+    assert all(turn.sign == 1 for turn in first[6])  # towards (1, 1, 1)
+    assert result.meta["settings"]["order"] == "validation"
+
+
+def test_nan_priorities_come_last():
+    result = rr.search(PROBLEM, RIDER, max_rides=1, order=lambda branch: float("nan"))
+    assert result.num_open() > 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "check"),
+    [
+        ({"max_rides": 7}, lambda result: len(result.legs()) == 7),
+        ({"max_rides": 0}, lambda result: len(result.legs()) == 0),
+        ({"max_depth": 1, "max_rides": None}, lambda result: len(result.legs()) == 6),
+        ({"max_steps": 30}, lambda result: 30 <= sum(leg.num_steps for leg in result) < 40),
+        ({"max_hvps": 100}, lambda result: 100 <= result.cost.hvps < 150),
+        ({"max_seconds": 0}, lambda result: len(result.legs()) == 0),
+    ],
+)
+def test_budgets(budget, check):
+    assert check(rr.search(PROBLEM, RIDER, **budget))
+
+
+def test_costs_add_up():
+    result = rr.search(PROBLEM, max_rides=10)
+    costs = result.costs()
+    assert len(costs) == 11 and sum(cost.hvps for cost in costs.values()) == result.cost.hvps
+    leg = result.leg("0+")
+    # The start, each step, the spectrum at the end and at the end of the descent: no step was halved.
+    assert leg.cost.hessians == leg.num_steps + 3 and leg.cost.hvps == 3 * leg.cost.hessians
+
+
+def test_progress_is_told_after_every_leg():
+    seen = []
+    rr.search(
+        PROBLEM, max_rides=78, progress=lambda done: seen.append((done.rides, done.num_minima))
+    )
+    assert [rides for rides, _ in seen] == list(range(1, 79)) and seen[-1][1] == 8
+
+
+def test_a_nan_ends_its_leg_and_not_the_search():
+    result = rr.search(make_cliff(), rr.Rider(step=rr.FixedStep(0.2)))
+    ended = {str(leg.fingerprint): leg for leg in result}
+    assert ended["0+"].ended_by == ("not_finite",) and ended["0+"].turns == ()
+    assert ended["0+"].finish is None and np.isfinite(ended["0+"].x).all()
+    assert ended["1+"].ended_by == ("curvature_gone",) and ended["1+ 0-"].num_steps > 0
+
+
+# --- how it is computed changes nothing
+
+
+class ShuffledExecutor(ThreadPoolExecutor):
+    """Hands results back in an order of its own."""
+
+    def __init__(self, seed):
+        super().__init__(1)
+        self.random = np.random.default_rng(seed)
+
+    def submit(self, work, *args):
+        future, result = Future(), work(*args)
+        threading.Timer(self.random.uniform(0, 0.2), future.set_result, [result]).start()
+        return future
+
+
+@pytest.mark.parametrize("order", ["breadth_first", "best_first"])
+def test_batch_size_and_arrival_change_nothing(order):
+    settings = {"order": order, "round_size": 16, "max_rides": 48, "max_ridges": 2}
+    problem = wells(4)
+    plain = rr.search(problem, **settings)
+    for batch_size in (4, 16):
+        assert same_tree(plain, rr.search(problem, batch_size=batch_size, **settings))
+    for seed in range(3):
+        arrived = rr.search(problem, batch_size=4, executor=ShuffledExecutor(seed), **settings)
+        assert same_tree(plain, arrived)
+        assert arrived.legs() != plain.legs()  # they did arrive in another order
+    with ThreadPoolExecutor(2) as executor:
+        assert same_tree(plain, rr.search(problem, executor=executor, **settings))
+
+
+def test_keys_depend_on_where_a_branch_is():
+    from ridgerider._ride_batch import branch_key
+
+    names = ["", "0+", "0-", "1+", "1.1+", "0+ 0+", "0+ 1+", "1+ 0+"]
+    keys = [branch_key(0, rr.Fingerprint.parse(name)) for name in names]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(names)
+
+
+def test_a_second_search_traces_nothing_new():
+    traces = []
+
+    def counted(x, depths):
+        traces.append(x)
+        return wells_loss(x, depths)
+
+    def run(depths, size):
+        problem = rr.Problem(counted, jnp.zeros(3), jnp.array(depths))
+        before = len(traces)  # after the one evaluation of shapes that every new problem needs
+        rr.search(problem, rr.Rider(step=rr.FixedStep(jnp.array(size))), max_depth=1)
+        return len(traces) - before
+
+    assert run([0.9, 0.5, 0.2], 0.05) > 1
+    assert run([0.8, 0.4, 0.3], 0.04) == 0
+
+
+PARTIAL = jax.tree_util.Partial(optax.adam, 1e-2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        wells(3),
+        rr.Rider(),
+        rr.Rider(update=rr.Keep(), step=rr.FixedStep(), finish=rr.Descend(PARTIAL, max_kicks=2)),
+        rr.Settings(seed=3),
+        rr.RandomOrder(5),
+        rr.Fingerprint.parse("0+ 3.1-"),
+    ],
+)
+def test_values_survive_a_pickle(value):
+    copy = pickle.loads(pickle.dumps(value))
+    assert eqx.tree_equal(copy, value) if isinstance(value, eqx.Module) else copy == value
+
+
+def test_legs_survive_a_pickle():
+    result = rr.search(surface(), max_rides=1)
+    branch = result.leg("").branch(rr.Turn(1, 1))
+    settings = result.meta["settings"]
+    args = (surface(), rr.Rider(), rr.Settings(**settings), [branch])
+    (leg,) = rr.ride_batch(*pickle.loads(pickle.dumps(args)))
+    (same,) = rr.ride_batch(*args)
+    assert np.array_equal(pickle.loads(pickle.dumps(leg)).x, same.x)
+
+
+# --- bad input
+
+
+def walls(x):
+    return jnp.where(x[0] > 5, x[0], jnp.nan)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: rr.search(PROBLEM, order="sideways"),
+            r"`order` must be one of breadth_first.*'sideways'",
+        ),
+        (
+            lambda: rr.search(PROBLEM, members="some"),
+            r"`members` must be 'one' or 'all', not 'some'",
+        ),
+        (lambda: rr.search(PROBLEM, finish_at="end"), r"`finish_at` must be 'leg' or 'leaf'"),
+        (lambda: rr.search(PROBLEM, max_rides=-1), r"`max_rides` must be a number of at least 0"),
+        (
+            lambda: rr.search(PROBLEM, max_seconds=-0.5),
+            r"`max_seconds` must be a number of at least 0",
+        ),
+        (
+            lambda: rr.search(PROBLEM, max_depth=0),
+            r"`max_depth` must be a whole number of at least 1",
+        ),
+        (lambda: rr.search(PROBLEM, max_ridges=0), r"`max_ridges` must be a whole number"),
+        (lambda: rr.search(PROBLEM, round_size=0), r"`round_size` must be a whole number"),
+        (lambda: rr.search(PROBLEM, batch_size=0), r"`batch_size` must be a whole number"),
+        (lambda: rr.search(PROBLEM, seed=-1), r"`seed` must be a whole number of at least 0"),
+        (
+            lambda: rr.search(rr.Problem(lambda x: x @ x, jnp.zeros(2))),
+            r"`start` must have negative curvature.*least eigenvalue is 2; find_saddle",
+        ),
+        (lambda: rr.search(rr.Problem(walls, jnp.zeros(1))), r"the loss at `start` must be finite"),
+        (lambda: rr.Fingerprint.parse("0+ x"), r"a turn must look like 0\+ or 3.2-, not 'x'"),
+    ],
+)
+def test_bad_input_is_one_sentence(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

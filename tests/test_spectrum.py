@@ -1,0 +1,124 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._spectrum import fix_signs
+from tests.cases import make_quadratic
+
+KEYS = [jax.random.key(seed) for seed in range(3)]
+REPEATED = [-5.0] + [-3.0] * 6 + [-2.0] * 2 + [-1.5, 0.0, 1.0, 2.0, 4.0]
+
+
+def spectrum_of(problem, key=KEYS[0], x=None, **settings):
+    look = eqx.filter_jit(lambda spectrum, *at: spectrum(*at))
+    return look(rr.DenseSpectrum(**settings), problem, problem.x0 if x is None else x, key)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("gauge", ["gradient", "random", "basis"])
+def test_eigenpairs(dtype, gauge):
+    problem, _ = make_quadratic(REPEATED, dtype=dtype)
+    x = jax.random.normal(KEYS[1], (problem.size,), dtype)
+    spectrum = spectrum_of(problem, x=x, gauge=gauge)
+    rows, eigenvalues = spectrum.eigenvectors, spectrum.eigenvalues
+    tolerance = 100 * jnp.finfo(dtype).eps
+    hessian = problem.hessian(x)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(problem.size), atol=tolerance)
+    np.testing.assert_allclose(rows @ hessian, eigenvalues[:, None] * rows, atol=5 * tolerance)
+    assert rows.dtype == eigenvalues.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_have_the_right_multiplicity(dtype, seed):
+    problem, _ = make_quadratic(REPEATED, seed, dtype)
+    clusters = spectrum_of(problem).clusters()
+    assert [cluster.multiplicity for cluster in clusters] == [1, 6, 2, 1, 1, 1, 1, 1]
+    found = [cluster.eigenvalue for cluster in clusters]
+    np.testing.assert_allclose(found, [-5, -3, -2, -1.5, 0, 1, 2, 4], atol=1e-5)
+    np.testing.assert_allclose(
+        [cluster.gap for cluster in clusters], [2, 1, 0.5, 0.5, 1, 1, 1, 2], atol=1e-5
+    )
+    assert spectrum_of(problem).num_downhill() == 4
+
+
+def test_cluster_tolerance_joins_what_a_nearly_symmetric_loss_splits():
+    problem, _ = make_quadratic([-1.0, -0.999, -0.5, 1.0])
+    assert [c.multiplicity for c in spectrum_of(problem).clusters()] == [1, 1, 1, 1]
+    wide = spectrum_of(problem, cluster_tolerance=0.01).clusters()
+    assert [c.multiplicity for c in wide] == [2, 1, 1]
+    assert wide[0].spread == pytest.approx(1e-3)
+
+
+def test_rounding_noise_is_not_a_ridge():
+    # Rank one: one negative eigenvalue and 63 exact zeros, half of which `eigh` returns negative.
+    a = jax.random.normal(KEYS[0], (64,))
+    problem = rr.Problem(lambda x, a: -((a @ x) ** 2) / 2, jnp.zeros(64), a)
+    spectrum = spectrum_of(problem)
+    assert (spectrum.eigenvalues < 0).sum() > 1
+    assert spectrum.num_downhill() == 1
+    assert spectrum.clusters()[1].multiplicity == 63
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_gauge_is_the_projection_of_the_gradient(seed):
+    problem, columns = make_quadratic(REPEATED, seed)
+    x = jax.random.normal(KEYS[seed], (problem.size,))
+    spectrum = spectrum_of(problem, x=x)
+    eigenspace = columns[:, 1:7]
+    projection = eigenspace @ (eigenspace.T @ problem.grad(x))
+    cosine = spectrum.ridge(1).direction @ projection / np.linalg.norm(projection)
+    assert abs(cosine) == pytest.approx(1, abs=1e-10)
+
+
+def test_probe_gauge_is_the_projection_of_the_users_vector():
+    problem, columns = make_quadratic(REPEATED)
+    probe = columns[:, 1] + columns[:, 3] + columns[:, 9]
+    direction = spectrum_of(problem, gauge=lambda problem, x: jnp.asarray(probe)).ridge(1).direction
+    assert abs(direction @ (columns[:, 1] + columns[:, 3])) == pytest.approx(np.sqrt(2), abs=1e-10)
+
+
+def test_gradient_gauge_at_a_saddle_falls_back_to_the_basis():
+    problem, _ = make_quadratic(REPEATED)
+    gradient, basis = spectrum_of(problem), spectrum_of(problem, gauge="basis")
+    assert np.array_equal(gradient.eigenvectors, basis.eigenvectors)
+
+
+def test_random_gauge_is_uniform_inside_the_eigenspace_and_fixed_outside():
+    problem, columns = make_quadratic(REPEATED)
+    keys = jax.random.split(KEYS[0], 2000)
+    rows = jax.vmap(lambda key: spectrum_of(problem, key, gauge="random").eigenvectors)(keys)
+    inside = rows[:, 1] @ columns[:, 1:7]
+    # Uniform on the sphere in six dimensions: second moment 1/6, standard error about 0.005 here.
+    np.testing.assert_allclose(inside.T @ inside / len(keys), np.eye(6) / 6, atol=0.02)
+    assert np.ptp(np.asarray(rows[:, 0]), axis=0).max() < 1e-12
+    again = spectrum_of(problem, keys[5], gauge="random").eigenvectors
+    np.testing.assert_allclose(again, rows[5], atol=1e-12)
+
+
+def test_signs_of_exact_ties_do_not_hang_on_rounding():
+    tie = np.array([1.0, -1.0, 0.3]) / np.sqrt(2.09)
+    wobbled = np.stack([tie * [1, 1 + 1e-15, 1], -tie * [1 + 1e-15, 1, 1]])
+    np.testing.assert_allclose(fix_signs(jnp.asarray(wobbled)), np.stack([tie, tie]), atol=1e-12)
+
+
+def test_a_member_beyond_the_cluster_is_refused():
+    problem, _ = make_quadratic(REPEATED)
+    with pytest.raises(ValueError, match=r"`member` must be below the cluster's multiplicity 2"):
+        spectrum_of(problem).ridge(2, member=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gauge": "sideways"}, r"`gauge` must be one of gradient, random, basis.*'sideways'"),
+        ({"cluster_tolerance": -1.0}, r"`cluster_tolerance` must be at least 0 and below 1"),
+        ({"downhill_tolerance": 1.5}, r"`downhill_tolerance` must be at least 0 and below 1"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        rr.DenseSpectrum(**settings)

@@ -1,0 +1,274 @@
+import os
+import shutil
+import sqlite3
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import ridgerider as rr
+from ridgerider._store import Store
+from ridgerider.problems import surface, wells
+from tests.cases import make_blocks, same_tree
+
+SETTINGS = {"max_ridges": 2, "round_size": 4}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "run.sqlite"
+    return rr.search(wells(3), out=path, max_rides=30, name="wells", **SETTINGS)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copy(finished.path, tmp_path / "copy.sqlite")
+
+
+def test_a_loaded_run_is_the_run(finished):
+    loaded = rr.load(finished.path, wells(3))
+    assert same_tree(finished, loaded) and loaded.legs() == finished.legs()
+    assert loaded.name == "wells" and loaded.meta["versions"]["ridgerider"]
+    for one, two in zip(finished, loaded, strict=True):
+        assert one.trace.keys() == two.trace.keys() and one.clusters == two.clusters
+        assert all(np.array_equal(one.trace[name], two.trace[name]) for name in one.trace)
+    assert repr(loaded.minima()) == repr(finished.minima())
+
+
+def test_without_its_problem_parameters_come_as_one_vector(tmp_path):
+    result = rr.search(make_blocks(), out=tmp_path / "run", max_rides=6)
+    flat = rr.load(result.path)
+    assert flat.solutions()[0].params.shape == (10,)
+    with pytest.raises(ValueError, match="to replay, load the run with its `problem`"):
+        flat.replay("0+")
+
+
+def test_the_file_is_whole_by_itself(finished, tmp_path):
+    # No -wal file is needed beside it, so that it can be copied.
+    alone = shutil.copy(finished.path, tmp_path / "alone.sqlite")
+    assert same_tree(finished, rr.load(alone))
+
+
+def test_resume_with_a_larger_budget_goes_on(tmp_path):
+    path = tmp_path / "run.sqlite"
+    whole = rr.search(wells(3), max_rides=32, **SETTINGS)
+    first = rr.search(wells(3), out=path, max_rides=12, **SETTINGS)
+    assert len(first.legs()) == 12
+    assert same_tree(whole, rr.resume(path, wells(3), max_rides=32))
+    assert rr.load(path).meta["budget"]["max_rides"] == 32
+
+
+def test_an_unfinished_round_is_finished_first(tmp_path):
+    # Cut the file back to where a round of four had stored its first leg only.
+    path = tmp_path / "run.sqlite"
+    whole = rr.search(wells(3), out=path, max_rides=12, order="best_first", round_size=4)
+    keep = [str(fingerprint) for fingerprint in whole.legs()[:5]]
+    db = sqlite3.connect(path)
+    marks = ",".join("?" * len(keep))
+    db.execute(f"DELETE FROM solutions WHERE fingerprint NOT IN ({marks})", keep)
+    db.execute(f"DELETE FROM legs WHERE depth > 0 AND fingerprint NOT IN ({marks})", keep)
+    db.execute(f"DELETE FROM branches WHERE parent <> '' AND parent NOT IN ({marks})", keep)
+    db.execute("UPDATE branches SET round = NULL WHERE round > 2")
+    db.commit()
+    db.close()
+    assert same_tree(whole, rr.resume(path, wells(3)))
+
+
+def validation(branch):
+    return branch.loss
+
+
+def test_own_rules_and_orders_are_asked_for_again(tmp_path):
+    path = tmp_path / "run.sqlite"
+
+    def never(ride):
+        return jnp.array(False)
+
+    rider = rr.Rider(stop=(*rr.Rider().stop, never))
+    rr.search(wells(2), rider, out=path, max_rides=2, order=validation)
+    with pytest.raises(
+        ValueError, match=r"ridden with .*never, a rule of your own: pass the `rider`"
+    ):
+        rr.resume(path, wells(2))
+    with pytest.raises(ValueError, match=r"an order of your own, validation: pass it again"):
+        rr.resume(path, wells(2), rider)
+    with pytest.raises(
+        ValueError, match=r"`order` must be the run's own, validation, not depth_first"
+    ):
+        rr.resume(path, wells(2), rider, order=rr.depth_first)
+    result = rr.resume(path, wells(2), rider, order=validation, max_rides=3)
+    assert len(result.legs()) == 3
+
+
+@pytest.mark.parametrize(
+    ("problem", "rider", "message"),
+    [
+        (wells(2), None, "belongs to another problem: the params"),
+        (wells(3).with_start(jnp.full(3, 0.01)), None, "belongs to another problem: the start"),
+        (rr.Problem(wells(3).loss, jnp.zeros(3), jnp.ones(3)), None, "another problem: the data"),
+        (wells(3), rr.Rider(max_steps=5), "was ridden with another `rider`"),
+    ],
+)
+def test_resume_refuses_another_problem(copy, problem, rider, message):
+    before = copy.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        rr.resume(copy, problem, rider)
+    assert copy.read_bytes() == before
+
+
+def damage_text(path):
+    path.write_text("not a database, but long enough to be taken for one" * 50)
+
+
+def damage_truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_pages(path):
+    content = bytearray(path.read_bytes())
+    content[4096 * 2 : -4096] = os.urandom(len(content) - 4096 * 3)
+    path.write_bytes(content)
+
+
+def damage_version(path):
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+
+
+def damage_kind(path):
+    path.unlink()
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE other (x)")
+    db.close()
+
+
+def damage_remove(path):
+    path.unlink()
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_text, "cannot be read as a run file: file is not a database"),
+        (damage_truncate, "truncated|cannot be read as a run file"),
+        (damage_pages, "damaged|cannot be read as a run file"),
+        (damage_version, "is a run file of version 99, but this ridgerider reads version 1"),
+        (damage_kind, "is not a run file of ridgerider"),
+        (damage_remove, "must be a run file, but there is none at"),
+        (damage_empty, "is not a run file of ridgerider"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_sentence(copy, damage, message):
+    damage(copy)
+    before = copy.read_bytes() if copy.exists() else None
+    with pytest.raises(ValueError, match=message) as error:
+        rr.resume(copy, wells(3))
+    assert "\n" not in str(error.value)
+    assert (copy.read_bytes() if copy.exists() else None) == before
+    if damage is not damage_pages:  # found out only when the page is read
+        with pytest.raises(ValueError, match=message):
+            rr.load(copy)
+
+
+def test_existing_files_are_not_overwritten(copy):
+    before = copy.read_bytes()
+    with pytest.raises(ValueError, match=r"`out` must be a new file, but .* exists; resume it"):
+        rr.search(wells(3), out=copy)
+    assert copy.read_bytes() == before
+
+
+def test_nothing_is_left_behind_when_there_is_nothing_to_search(tmp_path):
+    with pytest.raises(ValueError, match="negative curvature"):
+        rr.search(rr.Problem(lambda x: x @ x, jnp.zeros(2)), out=tmp_path / "run.sqlite")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"`out` must be in a directory that exists"):
+        rr.search(wells(3), out=tmp_path / "no" / "run.sqlite")
+
+
+def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(ValueError, match=r"`out` must be in a directory that can be written"):
+        rr.search(wells(3), out=tmp_path / "run.sqlite")
+
+
+def test_a_leg_is_stored_once(finished):
+    store = Store.create(None, {"settings": {}, "name": "x"})
+    leg = finished.leg("0+")
+    store.add(leg, [])
+    store.add(leg, [])
+    assert store.num_legs() == 1
+
+
+def test_a_run_can_be_read_while_it_grows(tmp_path):
+    path, seen = tmp_path / "run.sqlite", []
+    rr.search(
+        wells(3),
+        out=path,
+        max_rides=5,
+        progress=lambda done: seen.append(len(rr.load(path).legs())),
+    )
+    assert seen == [1, 2, 3, 4, 5]
+
+
+# --- replay and export
+
+
+def test_replay_rides_the_same_path(finished):
+    fingerprint = finished.legs()[-1]
+    legs = finished.replay(fingerprint)
+    assert [leg.fingerprint.depth for leg in legs] == list(range(1, fingerprint.depth + 1))
+    for leg in legs:
+        stored = finished.leg(leg.fingerprint)
+        assert np.array_equal(leg.x, stored.x) and leg.loss == stored.loss
+        assert np.array_equal(leg.trace["path"][-1], leg.x)
+
+
+def test_replay_reaches_what_was_not_ridden(finished):
+    # The run took two ridges at each point; the third is there all the same.
+    assert "2+" not in map(str, finished.legs())
+    assert finished.replay("2+")[0].ended_by == ("curvature_gone",)
+    with pytest.raises(
+        ValueError, match=r"turns into 7\+ at the start, but there are only 3 ridges"
+    ):
+        finished.replay("7+")
+    with pytest.raises(ValueError, match=r"`fingerprint` must be a leg of this run, but '2\+'"):
+        finished.leg("2+")
+
+
+def test_export(tmp_path):
+    result = rr.search(make_blocks(), max_rides=6)
+    arrays = result.to_numpy()
+    solutions = result.solutions()
+    assert arrays["params['a']"].shape == (len(solutions), 5)
+    np.testing.assert_array_equal(arrays["params['a']"][2], solutions[2].params["a"])
+    with np.load(result.export(tmp_path / "all.npz")) as archive:
+        assert archive["fingerprint"].tolist() == [str(one.fingerprint) for one in solutions]
+    tensors = safetensors.numpy.load_file(result.export(tmp_path / "all.safetensors"))
+    np.testing.assert_array_equal(tensors["loss"], arrays["loss"])
+    with pytest.raises(ValueError, match=r"`path` must end in .npz or .safetensors, not '.csv'"):
+        result.export(tmp_path / "all.csv")
+    with pytest.raises(ValueError, match="nothing to export"):
+        rr.search(surface(), rr.Rider(finish=None), max_rides=1).to_numpy()
+
+
+def test_classes_keep_their_links():
+    result = rr.search(wells(2), max_rides=None)
+    classes = result.classes()
+    assert len(classes) == 4
+    for group in classes:
+        assert {one.equivalent_to for one in group} == {group[0].fingerprint}
+        assert {one.multiplicity for one in group} == {len(group)}
+        assert group[0].fingerprint.depth == min(one.fingerprint.depth for one in group)
+    by_output = result.minima(signature=lambda params: jnp.abs(params))
+    assert len(by_output) == 1 and by_output[0].multiplicity == sum(map(len, classes))
+    with pytest.raises(ValueError, match="`tolerance` must be at least 0"):
+        result.minima(-1.0)
