@@ -23,8 +23,8 @@ def test_the_papers_learning_rate_fails_where_it_should():
     assert stable[-1] < 1e-6 < 0.1 < unstable[-1]
 
 
-def test_the_two_theorems_that_fail_as_written():
-    # Theorem 5: the invariant policies of rewards (1, 1, 0) do not reach |grad J| = 0.33; others do.
+def test_the_level_set_on_which_theorem_5_fails():
+    # Theorem 5: invariant policies of rewards (1, 1, 0) do not reach |grad J| = 0.33; others do.
     def grad_norm(p, rewards):
         return np.linalg.norm(p * (rewards - p @ rewards))
 

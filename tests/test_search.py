@@ -183,7 +183,7 @@ def test_costs_add_up():
     costs = result.costs()
     assert len(costs) == 11 and sum(cost.hvps for cost in costs.values()) == result.cost.hvps
     leg = result.leg("0+")
-    # The start, each step, the spectrum at the end and at the end of the descent: no step was halved.
+    # The start, each step, the spectra at the end and after the descent: no step was halved.
     assert leg.cost.hessians == leg.num_steps + 3 and leg.cost.hvps == 3 * leg.cost.hessians
 
 
@@ -303,10 +303,13 @@ def walls(x):
             r"`order` must be one of breadth_first.*'sideways'",
         ),
         (
-            lambda: rr.search(PROBLEM, members="some"),
+            lambda: rr.search(PROBLEM, **{"members": "some"}),
             r"`members` must be 'one' or 'all', not 'some'",
         ),
-        (lambda: rr.search(PROBLEM, finish_at="end"), r"`finish_at` must be 'leg' or 'leaf'"),
+        (
+            lambda: rr.search(PROBLEM, **{"finish_at": "end"}),
+            r"`finish_at` must be 'leg' or 'leaf'",
+        ),
         (lambda: rr.search(PROBLEM, max_rides=-1), r"`max_rides` must be a number of at least 0"),
         (
             lambda: rr.search(PROBLEM, max_seconds=-0.5),
