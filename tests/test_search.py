@@ -303,11 +303,11 @@ def walls(x):
             r"`order` must be one of breadth_first.*'sideways'",
         ),
         (
-            lambda: rr.search(PROBLEM, **{"members": "some"}),
+            lambda: rr.search(PROBLEM, members="some"),  # type: ignore[arg-type]
             r"`members` must be 'one' or 'all', not 'some'",
         ),
         (
-            lambda: rr.search(PROBLEM, **{"finish_at": "end"}),
+            lambda: rr.search(PROBLEM, finish_at="end"),  # type: ignore[arg-type]
             r"`finish_at` must be 'leg' or 'leaf'",
         ),
         (lambda: rr.search(PROBLEM, max_rides=-1), r"`max_rides` must be a number of at least 0"),
