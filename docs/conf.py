@@ -1,12 +1,12 @@
 """Sphinx configuration."""
 
+import importlib.metadata
 import re
-from importlib.metadata import version
 
 project = "ridgerider"
 author = "the ridgerider authors"
-release = version("ridgerider")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+release = importlib.metadata.version("ridgerider")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx-mathjax-offline"]
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["_build"]
 html_theme = "furo"

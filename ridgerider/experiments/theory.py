@@ -450,11 +450,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 
 
 def table(results: dict[str, Any]) -> str:
-    rows = ["| statement | instances | violations | margin | as written |", "|---|---|---|---|---|"]
+    rows = [("statement", "instances", "violations", "margin", "as written"), ("---",) * 5]
     for name, one in results.items():
         statement = (STATEMENTS[name].__doc__ or name).splitlines()[0]
-        rows.append(
-            f"| {statement} | {one['instances']} | {one['violations']} "
-            f"| {one['margin']:.3g} ({one['margin_means']}) | {one.get('as_written', 'holds')} |"
-        )
-    return "\n".join(rows) + "\n"
+        margin = f"{one['margin']:.3g} ({one['margin_means']})"
+        written = one.get("as_written", "holds")
+        rows.append((statement, str(one["instances"]), str(one["violations"]), margin, written))
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
