@@ -96,7 +96,7 @@ class Result:
 
     def __repr__(self) -> str:
         where = self.path or "memory"
-        return f"Result({self.name!r}, {self._store.num_legs()} legs, in {where})"
+        return f"Result({self.name!r}, {len(self)} legs, in {where})"
 
     @property
     def path(self) -> Path | None:
@@ -114,8 +114,8 @@ class Result:
 
     # --- the tree
 
-    def legs(self) -> Sequence[Fingerprint]:
-        """The fingerprints of all legs, in the order they were stored."""
+    def fingerprints(self) -> list[Fingerprint]:
+        """The addresses of all legs, in the order they were stored."""
         return [fingerprint for fingerprint in self._store.fingerprints() if fingerprint]
 
     def leg(self, fingerprint: str | Fingerprint) -> Leg:
@@ -128,7 +128,11 @@ class Result:
             ) from None
 
     def __iter__(self) -> Iterator[Leg]:
-        return map(self.leg, self.legs())
+        return map(self.leg, self.fingerprints())
+
+    def __len__(self) -> int:
+        """How many legs were ridden."""
+        return self._store.num_legs()
 
     def num_open(self) -> int:
         """How many branches were found but not ridden."""

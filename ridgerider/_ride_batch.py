@@ -17,7 +17,7 @@ from ridgerider._problem import Cost, Problem, Scalar, Vector
 from ridgerider._ride import Ride
 from ridgerider._rider import Rider
 from ridgerider._spectrum import Ridge, Spectrum
-from ridgerider._tree import Branch, Fingerprint, Leg, Settings
+from ridgerider._tree import Branch, Fingerprint, Leg, Settings, hashed
 
 
 def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
@@ -59,12 +59,8 @@ def ride_batch(
 
 def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
     """A key that depends on where a branch is in the tree, never on when it is reached."""
-    key = jax.random.key(seed)
-    for turn in fingerprint:
-        key = jax.random.fold_in(
-            jax.random.fold_in(key, turn.index), 2 * turn.member + (turn.sign > 0)
-        )
-    return key
+    words = np.frombuffer(hashed("key", seed, fingerprint), ">u4").astype(np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def _ride_branch(problem: Problem, rider: Rider, settings: Settings, branch: Branch) -> Leg:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgerider._describe import describe, describe_problem, rebuild
+from ridgerider._finish import Finish
 from ridgerider._problem import Cost, Problem
 from ridgerider._result import Result, is_same
 from ridgerider._ride_batch import look, ride_batch
@@ -54,12 +55,24 @@ class Progress:
     def num_minima(self) -> int:
         return len(self._minima)
 
+    @staticmethod
+    def read(store: Store) -> "Progress":
+        """As far as the run in the store has come."""
+        cost = sum(store.costs().values(), Cost())
+        done = Progress(rides=store.num_legs(), steps=store.num_steps(), cost=cost)
+        for _, finish in store.finishes():
+            done._add_finish(finish)
+        return done
+
     def add(self, leg: Leg) -> None:
-        self.rides += bool(leg.fingerprint)
+        self.rides += 1
         self.steps += leg.num_steps
         self.cost = self.cost + leg.cost
-        finish = leg.finish
-        if finish is not None and finish.is_converged and not finish.is_saddle:
+        if leg.finish is not None:
+            self._add_finish(leg.finish)
+
+    def _add_finish(self, finish: Finish) -> None:
+        if finish.is_converged and not finish.is_saddle:
             self.best_loss = min(self.best_loss, float(finish.loss))
             if not any(is_same(finish.x, known) for known in self._minima):
                 self._minima.append(np.asarray(finish.x))
@@ -159,9 +172,9 @@ def resume(
     >>> import ridgerider as rr
     >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1))
     >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
-    >>> len(rr.search(problem, max_rides=1, out=path).legs())
+    >>> len(rr.search(problem, max_rides=1, out=path))
     1
-    >>> len(rr.resume(path, problem, max_rides=2).legs())
+    >>> len(rr.resume(path, problem, max_rides=2))
     2
     """
     _check_batch_size(batch_size)
@@ -197,9 +210,7 @@ def _run(
     executor: Executor | None,
     progress: Callable[[Progress], None] | None,
 ) -> Result:
-    tree, done = Search(), Progress()
-    for fingerprint in store.fingerprints():
-        done.add(store.leg(fingerprint))
+    tree, done = Search(), Progress.read(store)
     tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
 

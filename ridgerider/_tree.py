@@ -80,6 +80,12 @@ class Fingerprint(tuple[Turn, ...]):
         return tuple((turn.index, turn.member, -turn.sign) for turn in self)
 
 
+def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
+    """Eight random bytes that depend on where in the tree they are wanted, never on when."""
+    text = f"{purpose} {seed}: {fingerprint}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
 @dataclass(frozen=True)
 class Branch:
     """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
@@ -194,8 +200,7 @@ class RandomOrder:
     seed: int = 0
 
     def __call__(self, branch: Branch) -> int:
-        text = f"{self.seed}: {branch.fingerprint}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+        return int.from_bytes(hashed("order", self.seed, branch.fingerprint))
 
 
 ORDERS: dict[str, Order] = {

@@ -163,7 +163,7 @@ def replay(
     """Ride one path of a run again and compare it with what is stored."""
     path = run_file(run)
     result = rr.load(path, load_problem(problem or rr.load(path).name))
-    known = set(map(str, result.legs()))
+    known = set(map(str, result.fingerprints()))
     for leg in result.replay(fingerprint):
         print_leg(leg)
         name = str(leg.fingerprint)
@@ -210,7 +210,7 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
         table.add_row(
             name,
             str(problem.size),
-            str(len(result.legs())),
+            str(len(result)),
             str(len(minima)),
             str(result.num_saddles()),
             f"{minima[0].loss:.6g}",
@@ -323,7 +323,7 @@ def print_summary(result: rr.Result) -> None:
     reasons = Counter(reason for leg in result for reason in leg.ended_by)
     ends = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
     console.print(
-        f"{len(result.legs())} legs, {result.num_open()} branches open; {len(minima)} minima, "
+        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} minima, "
         f"{result.num_saddles()} descents ended at saddles; legs ended by: {ends or '-'}",
         soft_wrap=True,
     )

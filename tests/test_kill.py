@@ -58,11 +58,11 @@ def test_kills(whole, cache, tmp_path):
     for number in range(NUM_KILLS):
         path = tmp_path / f"{number}.sqlite"
         code = start_and_kill(path, cache, random.uniform(0, 0.7))
-        before = len(rr.load(path).legs())
+        before = len(rr.load(path))
         killed += code == -signal.SIGKILL
         came.append(before)
         resumed = rr.resume(path, wells(5))
-        assert len(resumed.legs()) == 250 and same_tree(whole, resumed), f"after {before} legs"
+        assert len(resumed) == 250 and same_tree(whole, resumed), f"after {before} legs"
         assert [len(group) for group in resumed.classes()] == [
             len(group) for group in whole.classes()
         ]

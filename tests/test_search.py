@@ -29,7 +29,7 @@ def test_all_minima_of_six_wells():
     for expected in wells_minima(problem):
         assert any(is_same(one.params, expected, 1e-6) for one in minima)
     assert min(one.least_eigenvalue for one in minima) == pytest.approx(1.0)  # 2 * least depth
-    assert len(result.legs()) == 2 + 4 + 8 + 16 + 32 + 64 and result.num_open() == 0
+    assert len(result) == 2 + 4 + 8 + 16 + 32 + 64 and result.num_open() == 0
 
 
 def sorted_blocks(params):
@@ -77,7 +77,7 @@ def test_members(members):
     result = rr.search(problem, rider, members=members, max_depth=1)
     singles = ["0+", "0-", "1+", "1-"]
     others = ["1.1+", "1.1-", "1.2+", "1.2-"] if members == "all" else []
-    assert list(map(str, result.legs())) == singles + others
+    assert list(map(str, result.fingerprints())) == singles + others
     if members == "all":
         directions = np.stack([result.leg(name).x for name in ("1+", "1.1+", "1.2+")])
         np.testing.assert_allclose(directions @ directions.T, 0.01 * np.eye(3), atol=1e-12)
@@ -115,21 +115,21 @@ RIDER = rr.Rider(finish=None)
 
 
 def depths(result):
-    return [fingerprint.depth for fingerprint in result.legs()]
+    return [fingerprint.depth for fingerprint in result.fingerprints()]
 
 
 def test_orders():
     breadth = rr.search(PROBLEM, RIDER, order="breadth_first", max_rides=20)
     assert depths(breadth) == sorted(depths(breadth))
-    assert list(map(str, breadth.legs()))[:4] == ["0+", "0-", "1+", "1-"]
+    assert list(map(str, breadth.fingerprints()))[:4] == ["0+", "0-", "1+", "1-"]
     depth = rr.search(PROBLEM, RIDER, order=rr.depth_first, max_rides=3)
-    assert list(map(str, depth.legs())) == ["0+", "0+ 0+", "0+ 0+ 0+"]
+    assert list(map(str, depth.fingerprints())) == ["0+", "0+ 0+", "0+ 0+ 0+"]
 
 
 @pytest.mark.parametrize("order", [rr.best_first, rr.steepest_first])
 def test_the_smallest_open_branch_is_always_taken(order):
     result = rr.search(PROBLEM, RIDER, order=order, max_rides=25)
-    ridden = result.legs()
+    ridden = result.fingerprints()
     for turn, chosen in enumerate(ridden):
         done = {rr.Fingerprint(), *ridden[:turn]}
         branches = [
@@ -145,7 +145,7 @@ def test_the_smallest_open_branch_is_always_taken(order):
 def test_random_order_depends_on_the_seed_alone():
     one, two = (rr.search(PROBLEM, RIDER, order="random", seed=3, max_rides=15) for _ in range(2))
     other = rr.search(PROBLEM, RIDER, order="random", seed=4, max_rides=15)
-    assert one.legs() == two.legs() != other.legs()
+    assert one.fingerprints() == two.fingerprints() != other.fingerprints()
 
 
 def test_an_order_of_your_own_sees_the_point():
@@ -153,7 +153,7 @@ def test_an_order_of_your_own_sees_the_point():
         return jnp.sum((jnp.asarray(branch.x) - 1) ** 2)
 
     result = rr.search(PROBLEM, RIDER, order=validation, max_rides=10)
-    first = result.legs()
+    first = result.fingerprints()
     assert all(turn.sign == 1 for turn in first[6])  # towards (1, 1, 1)
     assert result.meta["settings"]["order"] == "validation"
 
@@ -166,12 +166,12 @@ def test_nan_priorities_come_last():
 @pytest.mark.parametrize(
     ("budget", "check"),
     [
-        ({"max_rides": 7}, lambda result: len(result.legs()) == 7),
-        ({"max_rides": 0}, lambda result: len(result.legs()) == 0),
-        ({"max_depth": 1, "max_rides": None}, lambda result: len(result.legs()) == 6),
+        ({"max_rides": 7}, lambda result: len(result) == 7),
+        ({"max_rides": 0}, lambda result: len(result) == 0),
+        ({"max_depth": 1, "max_rides": None}, lambda result: len(result) == 6),
         ({"max_steps": 30}, lambda result: 30 <= sum(leg.num_steps for leg in result) < 40),
         ({"max_hvps": 100}, lambda result: 100 <= result.cost.hvps < 150),
-        ({"max_seconds": 0}, lambda result: len(result.legs()) == 0),
+        ({"max_seconds": 0}, lambda result: len(result) == 0),
     ],
 )
 def test_budgets(budget, check):
@@ -229,7 +229,7 @@ def test_batch_size_and_arrival_change_nothing(order):
     for seed in range(3):
         arrived = rr.search(problem, batch_size=4, executor=ShuffledExecutor(seed), **settings)
         assert same_tree(plain, arrived)
-        assert arrived.legs() != plain.legs()  # they did arrive in another order
+        assert arrived.fingerprints() != plain.fingerprints()  # they did arrive in another order
     with ThreadPoolExecutor(2) as executor:
         assert same_tree(plain, rr.search(problem, executor=executor, **settings))
 

@@ -28,7 +28,7 @@ def copy(finished, tmp_path):
 
 def test_a_loaded_run_is_the_run(finished):
     loaded = rr.load(finished.path, wells(3))
-    assert same_tree(finished, loaded) and loaded.legs() == finished.legs()
+    assert same_tree(finished, loaded) and loaded.fingerprints() == finished.fingerprints()
     assert loaded.name == "wells" and loaded.meta["versions"]["ridgerider"]
     for one, two in zip(finished, loaded, strict=True):
         assert one.trace.keys() == two.trace.keys() and one.clusters == two.clusters
@@ -54,7 +54,7 @@ def test_resume_with_a_larger_budget_goes_on(tmp_path):
     path = tmp_path / "run.sqlite"
     whole = rr.search(wells(3), max_rides=32, **SETTINGS)
     first = rr.search(wells(3), out=path, max_rides=12, **SETTINGS)
-    assert len(first.legs()) == 12
+    assert len(first) == 12
     assert same_tree(whole, rr.resume(path, wells(3), max_rides=32))
     assert rr.load(path).meta["budget"]["max_rides"] == 32
 
@@ -63,7 +63,7 @@ def test_an_unfinished_round_is_finished_first(tmp_path):
     # Cut the file back to where a round of four had stored its first leg only.
     path = tmp_path / "run.sqlite"
     whole = rr.search(wells(3), out=path, max_rides=12, order="best_first", round_size=4)
-    keep = [str(fingerprint) for fingerprint in whole.legs()[:5]]
+    keep = [str(fingerprint) for fingerprint in whole.fingerprints()[:5]]
     db = sqlite3.connect(path)
     marks = ",".join("?" * len(keep))
     db.execute(f"DELETE FROM solutions WHERE fingerprint NOT IN ({marks})", keep)
@@ -98,7 +98,7 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
     ):
         rr.resume(path, wells(2), rider, order=rr.depth_first)
     result = rr.resume(path, wells(2), rider, order=validation, max_rides=3)
-    assert len(result.legs()) == 3
+    assert len(result) == 3
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_run_can_be_read_while_it_grows(tmp_path):
         wells(3),
         out=path,
         max_rides=5,
-        progress=lambda done: seen.append(len(rr.load(path).legs())),
+        progress=lambda done: seen.append(len(rr.load(path))),
     )
     assert seen == [1, 2, 3, 4, 5]
 
@@ -223,7 +223,7 @@ def test_a_run_can_be_read_while_it_grows(tmp_path):
 
 
 def test_replay_rides_the_same_path(finished):
-    fingerprint = finished.legs()[-1]
+    fingerprint = finished.fingerprints()[-1]
     legs = finished.replay(fingerprint)
     assert [leg.fingerprint.depth for leg in legs] == list(range(1, fingerprint.depth + 1))
     for leg in legs:
@@ -234,7 +234,7 @@ def test_replay_rides_the_same_path(finished):
 
 def test_replay_reaches_what_was_not_ridden(finished):
     # The run took two ridges at each point; the third is there all the same.
-    assert "2+" not in map(str, finished.legs())
+    assert "2+" not in map(str, finished.fingerprints())
     assert finished.replay("2+")[0].ended_by == ("curvature_gone",)
     with pytest.raises(
         ValueError, match=r"turns into 7\+ at the start, but there are only 3 ridges"

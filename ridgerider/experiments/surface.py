@@ -50,7 +50,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     draw(problem, settings, result, paths, out)
     say(
         f"gradient descent: {len(gd_minima)} minima; "
-        f"Ridge Rider: {len(rr_minima)} in {len(result.legs())} rides"
+        f"Ridge Rider: {len(rr_minima)} in {len(result)} rides"
     )
     lowest = float(problem.value(jnp.asarray(surface_minima()[-1])))
     losses = [float(problem.value(jnp.asarray(x))) for x in rr_minima]
@@ -66,7 +66,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "rr": {
             "minima": len(rr_minima),
             "global_minima": count_global(losses, lowest),
-            "rides": len(result.legs()),
+            "rides": len(result),
             "losses": losses,
             "hvps": int(result.cost.hvps),
             "gradients": int(result.cost.gradients),

@@ -187,10 +187,15 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
         alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
         fall = loss - _two_steps(problem, x, columns[:, i] * np.sign(grad @ columns[:, i]), alpha)
         margins.append(fall / (gamma * alpha * np.linalg.norm(grad)) - 1)
-    # The paper's bound alone, on f = -g t - e t^2 / 2 + t^3 / 6 beside a curvature of 1: the gap,
-    # beta and gamma are all 1.
-    small, alpha = 1e-6, 1 / 16
-    rise = -small * 2 * alpha - small * (2 * alpha) ** 2 / 2 + (2 * alpha) ** 3 / 6
+    # Flat ridges, where the paper's bound alone fails: f = -g t - e t^2 / 2 + t^3 / 6 beside a
+    # curvature of 1. The ridge does not turn, beta and gamma are 1 and the gap is 1 + e.
+    for _ in range(instances):
+        grad, curvature = 10 ** random.uniform(-9, 0, 2)
+        t = 2 * min((1 + curvature) / 16, curvature)
+        fall = grad * t + curvature * t**2 / 2 - t**3 / 6
+        margins.append(fall / (grad * t / 2) - 1)
+    t, small = 2 / 16, 1e-6
+    rise = -small * t - small * t**2 / 2 + t**3 / 6
     return verdict(
         margins,
         "descent / promised descent - 1",
