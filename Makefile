@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 
 test: lint
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/ready-test
 	$(BIN)/ruff format --check

@@ -5,12 +5,12 @@ again; whoever rides with rules of their own hands the rider over once more.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -25,13 +25,15 @@ def describe(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
-    if isinstance(value, jax.tree_util.Partial):
+    if isinstance(value, dict):
+        return {"dict": [[describe(name), describe(item)] for name, item in value.items()]}
+    if isinstance(value, functools.partial):
         return {
             "partial": describe(value.func),
             "args": describe(value.args),
             "keywords": _named(value.keywords),
         }
-    if isinstance(value, eqx.Module) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {"type": _name_of(type(value)), "fields": _named(fields)}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -45,6 +47,8 @@ def rebuild(data: Any) -> Any:
         return tuple(rebuild(item) for item in data)
     if not isinstance(data, dict):
         return data
+    if "dict" in data:
+        return {rebuild(name): rebuild(item) for name, item in data["dict"]}
     if "array" in data:
         return np.asarray(data["array"], data["dtype"])
     if "function" in data:
@@ -65,6 +69,18 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         "start": digest(problem.start),
         "data": digest(problem.args),
     }
+
+
+def check_problem(meta: dict[str, Any], problem: Problem, path: Any) -> None:
+    """Raise unless a run with this `meta` was begun with the problem."""
+    stored, given = meta["problem"], describe_problem(problem)
+    for part in ("params", "start", "data"):
+        if stored[part] != given[part]:
+            message = f"{path} belongs to another problem: the {part} of the one given differ"
+            dtypes = [described["params"][0][2] for described in (stored, given)]
+            if dtypes[0] != dtypes[1]:
+                message += f" ({dtypes[0]} there, {dtypes[1]} here: see jax_enable_x64)"
+            raise ValueError(f"{message}.")
 
 
 def digest(tree: Any) -> str:

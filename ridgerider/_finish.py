@@ -42,9 +42,13 @@ class Descend(eqx.Module):
     **Arguments**
 
     - `optimizer`: a function that builds one, e.g. `optax.lbfgs` or
-      `jax.tree_util.Partial(optax.adam, 1e-2)`.
+      `jax.tree_util.Partial(optax.sgd, 0.5)`. It sees the loss divided by the largest |eigenvalue|
+      at the start: a learning rate of 1 is then a step of 1 / curvature, which stays in the valley
+      at hand whatever the scale of the loss.
     - `max_steps`: per descent.
-    - `tolerance`: converged once |grad| <= tolerance * max(1, |loss|). Default: eps^(1/2).
+    - `tolerance`: converged once |grad| <= tolerance * max(1, |x|) * max |eigenvalue|, with the
+      eigenvalues at the start of the descent: what a displacement by `tolerance` makes of a zero
+      gradient, whatever the scale of the loss. Default: eps^(1/2).
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -66,9 +70,9 @@ class Descend(eqx.Module):
                 "`optimizer` must be a function that builds an optimizer, such as optax.lbfgs, "
                 f"not {self.optimizer!r}."
             )
-        for name in ("max_steps", "max_kicks"):
+        for name in ("max_steps", "max_kicks", "tolerance", "kick_size"):
             value = getattr(self, name)
-            if isinstance(value, int | float) and value < 0:
+            if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"`{name}` must be at least 0, not {value!r}.")
 
     def __call__(
@@ -79,18 +83,20 @@ class Descend(eqx.Module):
         spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
     ) -> Finish:
         def finish(x: Vector, before: Finish) -> tuple[Finish, Spectrum]:
-            x, loss, grad_norm, num_steps, cost = self._descend(problem, x)
+            start = spectrum(problem, x, key)
+            scale = jnp.max(jnp.abs(start.eigenvalues))
+            x, loss, grad, num_steps, cost = self._descend(problem, x, scale)
             around = spectrum(problem, x, key)
             end = Finish(
                 x=x,
                 loss=loss,
-                grad_norm=grad_norm,
+                grad_norm=jnp.linalg.norm(grad),
                 least_eigenvalue=around.eigenvalues[0],
-                is_converged=self._is_flat(loss, grad_norm),
+                is_converged=self._is_flat(x, grad, scale),
                 is_saddle=around.is_downhill[0],
                 num_steps=before.num_steps + num_steps,
                 num_kicks=before.num_kicks,
-                cost=before.cost + cost + around.cost,
+                cost=before.cost + start.cost + cost + around.cost,
             )
             return end, around
 
@@ -109,50 +115,44 @@ class Descend(eqx.Module):
         # Each round ends by preparing a kick; the last one is not taken.
         return eqx.tree_at(lambda f: f.num_kicks, end, end.num_kicks - 1)
 
-    def _is_flat(self, loss: Scalar, grad_norm: Scalar) -> Bool[Array, ""]:
-        tolerance = tolerance_of(self.tolerance, loss.dtype)
-        is_small = grad_norm <= tolerance * jnp.maximum(jnp.abs(loss), 1)
-        return is_small & jnp.isfinite(loss)  # an infinite loss makes any gradient look small
+    def _is_flat(self, x: Vector, grad: Vector, scale: Scalar) -> Bool[Array, ""]:
+        tolerance = tolerance_of(self.tolerance, x.dtype)
+        bound = tolerance * scale * jnp.maximum(jnp.linalg.norm(x), 1)
+        return (jnp.linalg.norm(grad) <= bound) & jnp.isfinite(bound)  # at infinity all is flat
 
     def _descend(
-        self, problem: Problem, x: Vector
-    ) -> tuple[Vector, Scalar, Scalar, Int[Array, ""], Cost]:
+        self, problem: Problem, x: Vector, scale: Scalar
+    ) -> tuple[Vector, Scalar, Vector, Int[Array, ""], Cost]:
         optimizer = optax.with_extra_args_support(self.optimizer())
-        value_and_grad = jax.value_and_grad(problem.value)
+        unit = jnp.where(scale > 0, scale, 1)
+
+        def value(x: Vector) -> Scalar:
+            return problem.value(x) / unit
+
+        value_and_grad = jax.value_and_grad(value)
 
         def go_on(carry: tuple) -> Bool[Array, ""]:
-            _, loss, grad, _, num_steps, _ = carry
-            grad_norm = jnp.linalg.norm(grad)
-            is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-            return ~self._is_flat(loss, grad_norm) & is_finite & (num_steps < self.max_steps)
+            x, loss, grad, _, num_steps, _ = carry
+            is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
+            is_flat = self._is_flat(x, grad * unit, scale)
+            return ~is_flat & is_finite & (num_steps < self.max_steps)
 
         def step(carry: tuple) -> tuple:
             x, loss, grad, state, num_steps, cost = carry
             with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
                 updates, state = optimizer.update(
-                    grad, state, x, value=loss, grad=grad, value_fn=problem.value
+                    grad, state, x, value=loss, grad=grad, value_fn=value
                 )
             x = optax.apply_updates(x, updates)
             loss, grad = value_and_grad(x)
             tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
-            return (
-                x,
-                loss,
-                grad,
-                state,
-                num_steps + 1,
-                cost + Cost(values=1 + tries, gradients=1 + tries),
-            )
+            cost = cost + Cost(values=1 + tries, gradients=1 + tries)
+            return x, loss, grad, state, num_steps + 1, cost
 
-        first = (
-            x,
-            *value_and_grad(x),
-            optimizer.init(x),
-            jnp.array(0),
-            Cost(values=1, gradients=1),
-        )
+        cost = Cost(values=1, gradients=1)
+        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost)
         x, loss, grad, _, num_steps, cost = jax.lax.while_loop(go_on, step, first)
-        return x, loss, jnp.linalg.norm(grad), num_steps, cost
+        return x, loss * unit, grad * unit, num_steps, cost
 
 
 def _nowhere(x: Vector) -> Finish:

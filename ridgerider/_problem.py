@@ -118,9 +118,9 @@ def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:
         raise ValueError("`start` must hold at least one parameter, but it is an empty pytree.")
     for path, leaf in jax.tree.leaves_with_path(start):
         where = f"`start{jax.tree_util.keystr(path)}`"
-        dtype = getattr(leaf, "dtype", None) or np.result_type(type(leaf))
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise ValueError(f"{where} must be real floating point, not {dtype}.")
+        dtype = getattr(leaf, "dtype", type(leaf).__name__)
+        if str(dtype) not in ("float", "float32", "float64"):
+            raise ValueError(f"{where} must be float32 or float64, not {dtype}.")
         if not isinstance(leaf, jax.core.Tracer) and not np.all(np.isfinite(leaf)):
             raise ValueError(f"{where} must be finite, but it holds NaN or infinity.")
     start = jax.tree.map(jnp.asarray, start)

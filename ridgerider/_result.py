@@ -1,5 +1,6 @@
 """Result: what a search found, read from its run file."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import ArrayLike, PyTree
 
-from ridgerider._describe import rebuild
+from ridgerider._describe import check_problem, rebuild
 from ridgerider._finish import Finish
 from ridgerider._problem import Cost, Problem
 from ridgerider._ride_batch import look, ride_batch
@@ -152,7 +153,7 @@ class Result:
     # --- the solutions
 
     def solutions(self) -> Solutions:
-        """Every end of a descent, minima and others, in the order they were found."""
+        """Every end of a descent, minima and others, shallow legs first."""
         return Solutions(
             [self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()]
         )
@@ -285,19 +286,19 @@ class Result:
         return path
 
     def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
-        kind: Literal["minimum", "saddle", "unconverged"] = (
-            "minimum" if finish.is_converged else "unconverged"
-        )
-        x = jnp.asarray(finish.x)
+        kind: Literal["minimum", "saddle", "unconverged"] = "unconverged"
+        if finish.is_converged:
+            kind = "saddle" if finish.is_saddle else "minimum"
+        params = np.asarray(finish.x)
+        if self.problem is not None:
+            params = jax.device_get(self.problem.unravel(jnp.asarray(params)))
         return Solution(
             fingerprint=fingerprint,
-            params=x
-            if self.problem is None
-            else jax.device_get(self.problem.unravel(jnp.asarray(x))),
+            params=params,
             loss=float(finish.loss),
             grad_norm=float(finish.grad_norm),
             least_eigenvalue=float(finish.least_eigenvalue),
-            kind="saddle" if finish.is_saddle else kind,
+            kind=kind,
             cost=finish.cost,
         )
 
@@ -319,8 +320,13 @@ def load(
     ('one well', 2)
     """
     store = Store.open(path)
-    if rider is None and problem is not None:
-        rider = rebuild(store.meta["rider"])
+    if problem is not None:
+        check_problem(store.meta, problem, path)
+    if rider is None:
+        with contextlib.suppress(
+            ValueError
+        ):  # rules of the user's own: `replay` asks for the rider
+            rider = rebuild(store.meta["rider"])
     return Result(store, problem, rider)
 
 

@@ -63,6 +63,16 @@ class Rider(eqx.Module):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
             )
+        if isinstance(self.update, Project):
+            one, two = (
+                getattr(self.spectrum, "cluster_tolerance", None),
+                self.update.cluster_tolerance,
+            )
+            if one is not two and one != two:
+                raise ValueError(
+                    "`cluster_tolerance` must be the same for `spectrum` and `update`, "
+                    f"not {one!r} and {two!r}."
+                )
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ValueError(
                 f"`max_steps` must be a whole number of at least 1, not {self.max_steps!r}."

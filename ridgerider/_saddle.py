@@ -10,6 +10,7 @@ removed by Newton steps, x <- x - pinv(H) grad, the shortest step that makes the
 vanish.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,9 +74,12 @@ def find_saddle(
     >>> saddle.morse_index, saddle.is_strict, bool(jnp.abs(saddle.params).max() < 1e-6)
     (1, True, True)
     """
-    for name, value in {"max_steps": max_steps, "max_polish": max_polish, "noise": noise}.items():
-        if value < 0:
-            raise ValueError(f"`{name}` must be at least 0, not {value!r}.")
+    for name, count in {"max_steps": max_steps, "max_polish": max_polish, "seed": seed}.items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
+            raise ValueError(f"`{name}` must be a whole number of at least 0, not {count!r}.")
+    for name, value in {"noise": noise, "weight": weight}.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"`{name}` must be a finite number of at least 0, not {value!r}.")
     if not learning_rate > 0:
         raise ValueError(f"`learning_rate` must be positive, not {learning_rate!r}.")
     if regularizer is not None and not callable(regularizer):
@@ -91,7 +95,9 @@ def find_saddle(
     x, polish_cost = _polish(problem, x, max_polish)
     loss, grad, spectrum = jax.device_get(_look(problem, x, key))
     grad_norm = float(np.linalg.norm(grad))
-    is_stationary = bool(grad_norm <= 10 * tolerance_of(None, dtype) * max(1.0, abs(float(loss))))
+    # As in `Descend`: what a small displacement makes of a zero gradient.
+    scale = np.abs(spectrum.eigenvalues).max() * max(1.0, float(jnp.linalg.norm(x)))
+    is_stationary = bool(grad_norm <= tolerance_of(None, dtype) * scale)
     morse_index = int(np.sum(spectrum.is_downhill))
     return Saddle(
         params=problem.unravel(x),

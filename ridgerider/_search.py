@@ -5,16 +5,18 @@ came back. Legs are stored as they arrive; what is chosen next depends on whole 
 neither the number of workers nor the order of arrival nor an interruption changes the tree.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, as_completed
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ridgerider._describe import describe, describe_problem, rebuild
+from ridgerider._describe import check_problem, describe, describe_problem, rebuild
 from ridgerider._finish import Finish
 from ridgerider._problem import Cost, Problem
 from ridgerider._result import Result, is_same
@@ -25,6 +27,7 @@ from ridgerider._tree import (
     ORDERS,
     Branch,
     Budget,
+    Fingerprint,
     Leg,
     Order,
     Search,
@@ -35,18 +38,20 @@ from ridgerider._tree import (
 )
 
 Same = Literal["same"]
+Ride = Callable[[list[Branch]], list[Leg]]
 
 
 @dataclass
 class Progress:
     """What a search has done so far; handed to `progress` after every leg.
 
-    `num_minima` counts minima by distance, `best_loss` is the lowest loss at one of them.
+    `num_open` counts the branches that wait, `num_minima` the minima, by distance; `best_loss` is
+    the lowest loss at one of them.
     """
 
-    rides: int = 0
-    steps: int = 0
-    open_branches: int = 0
+    num_rides: int = 0
+    num_steps: int = 0
+    num_open: int = 0
     best_loss: float = float("inf")
     cost: Cost = Cost()
     _minima: list[np.ndarray] = field(default_factory=list, repr=False)
@@ -59,14 +64,14 @@ class Progress:
     def read(store: Store) -> "Progress":
         """As far as the run in the store has come."""
         cost = sum(store.costs().values(), Cost())
-        done = Progress(rides=store.num_legs(), steps=store.num_steps(), cost=cost)
+        done = Progress(store.num_legs(), store.num_steps(), cost=cost)
         for _, finish in store.finishes():
             done._add_finish(finish)
         return done
 
     def add(self, leg: Leg) -> None:
-        self.rides += 1
-        self.steps += leg.num_steps
+        self.num_rides += 1
+        self.num_steps += leg.num_steps
         self.cost = self.cost + leg.cost
         if leg.finish is not None:
             self._add_finish(leg.finish)
@@ -120,8 +125,7 @@ def search(
 
     **How it is computed** (changes nothing in the result)
 
-    - `batch_size`: how many branches make one unit of work. `executor`: rides the batches; None
-      rides here.
+    - `executor`: rides batches of `batch_size` branches of a round; None rides one by one, here.
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
@@ -143,9 +147,11 @@ def search(
     if out is not None:
         check_new(Path(out))
     root = look(problem, rider, settings)
-    store = Store.create(out, _meta(problem, rider, settings, budget, name))
-    store.add(root, branches_at(root, settings, key))
-    return _run(problem, rider, settings, key, budget, store, batch_size, executor, progress)
+    meta = _meta(problem, rider, settings, budget, name)
+    store = Store.create(out, meta, root, branches_at(root, settings, key))
+    ride = partial(ride_batch, problem, rider, settings)
+    _run(ride, settings, key, budget, store, batch_size, executor, progress)
+    return Result(store, problem, rider)
 
 
 def resume(
@@ -193,15 +199,19 @@ def resume(
         }
     )
     rider = rebuild(meta["rider"]) if rider is None else rider
-    _check_same_run(meta, _meta(problem, rider, settings, budget, None), path)
+    check_problem(meta, problem, path)
+    if meta["rider"] != describe(rider):
+        raise ValueError(f"{path} was ridden with another `rider`.")
     key = _order_again(settings, order)
+    _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
     store.set_meta("budget", asdict(budget))
-    return _run(problem, rider, settings, key, budget, store, batch_size, executor, progress)
+    ride = partial(ride_batch, problem, rider, settings)
+    _run(ride, settings, key, budget, store, batch_size, executor, progress)
+    return Result(store, problem, rider)
 
 
 def _run(
-    problem: Problem,
-    rider: Rider,
+    ride: Ride,
     settings: Settings,
     order: Order,
     budget: Budget,
@@ -209,50 +219,49 @@ def _run(
     batch_size: int,
     executor: Executor | None,
     progress: Callable[[Progress], None] | None,
-) -> Result:
+) -> None:
     tree, done = Search(), Progress.read(store)
     tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
 
-    while True:
+    while left := budget.rides_left(done.num_rides, done.num_steps, done.cost):
         if not chosen:
-            # One round: choose, ride all, and only then look at what came back.
-            count = min(settings.round_size, budget.rides_left(done.rides, done.steps, done.cost))
-            chosen, round_number = tree.ask(int(count)), round_number + 1
-            if not chosen:
-                store.checkpoint()
-                return Result(store, problem, rider)
+            chosen, round_number = tree.ask(settings.round_size), round_number + 1
             store.choose(chosen, round_number)
+        if not chosen:
+            break
+        # A round that the budget cuts short is finished on resume, before anything else is chosen.
+        count = int(min(left, len(chosen)))
+        now, chosen = chosen[:count], chosen[count:]
         found: list[Branch] = []
-        branches = [store.load(branch) for branch in chosen]
-        batches = [branches[i : i + batch_size] for i in range(0, len(branches), batch_size)]
-        for leg in _legs(problem, rider, settings, batches, executor):
+        for leg in _legs(ride, [store.load(branch) for branch in now], batch_size, executor):
             children = branches_at(leg, settings, order)
             store.add(leg, children)
             found += children
             done.add(leg)
-            done.open_branches = len(tree) + len(found)
+            done.num_open = len(tree) + len(chosen) + len(found)
             if progress is not None:
                 progress(done)
         tree.tell(found)
-        chosen = []
+    store.checkpoint()
 
 
 def _legs(
-    problem: Problem,
-    rider: Rider,
-    settings: Settings,
-    batches: list[list[Branch]],
-    executor: Executor | None,
+    ride: Ride, branches: list[Branch], batch_size: int, executor: Executor | None
 ) -> Iterator[Leg]:
-    """Ride the batches, here or in the executor; legs come as they end, in any order."""
+    """Ride the branches, here or in the executor; legs come as they end, in any order."""
     if executor is None:
-        for batch in batches:
-            yield from ride_batch(problem, rider, settings, batch)
+        for branch in branches:
+            yield from ride([branch])
         return
-    futures = [executor.submit(ride_batch, problem, rider, settings, batch) for batch in batches]
-    for future in as_completed(futures):
-        yield from future.result()
+    batches = [branches[i : i + batch_size] for i in range(0, len(branches), batch_size)]
+    futures = [executor.submit(ride, batch) for batch in batches]
+    try:
+        for future in as_completed(futures):
+            yield from future.result()
+    finally:  # also when the search is interrupted
+        for future in futures:
+            future.cancel()
 
 
 def _meta(
@@ -267,29 +276,30 @@ def _meta(
     }
 
 
-def _check_same_run(stored: dict[str, Any], given: dict[str, Any], path: str | PathLike) -> None:
-    for part in ("params", "start", "data"):
-        if stored["problem"][part] != given["problem"][part]:
-            raise ValueError(
-                f"{path} belongs to another problem: the {part} of the one given differ."
-            )
-    if stored["rider"] != given["rider"]:
-        raise ValueError(f"{path} was ridden with another `rider`.")
+def _check_loss(stored: Leg, given: Leg, path: str | PathLike) -> None:
+    """Raise if the loss itself is another one. Not to the last bit: the machine may be another."""
+    one, two = (np.append(leg.eigenvalues, leg.loss) for leg in (stored, given))
+    tolerance = float(np.finfo(one.dtype).eps) ** 0.5
+    if not np.allclose(one, two, rtol=tolerance, atol=tolerance * float(np.abs(one).max())):
+        raise ValueError(f"{path} belongs to another problem: the loss or its Hessian differ.")
 
 
 def _order_again(settings: Settings, order: Order | None) -> Order:
     """The order a run was begun with."""
-    if order is None and settings.order not in (*ORDERS, "random"):
-        raise ValueError(
-            f"the run has an order of your own, {settings.order}: pass it again as `order`."
-        )
     if order is not None and order_name(order) != settings.order:
         raise ValueError(
             f"`order` must be the run's own, {settings.order}, not {order_name(order)}."
         )
-    return named_order(order if order is not None else settings.order, settings.seed)
+    if order is not None or settings.order in (*ORDERS, "random"):
+        return named_order(order if order is not None else settings.order, settings.seed)
+    try:
+        return rebuild(json.loads(settings.order))
+    except ValueError:
+        raise ValueError(
+            f"the run has an order of your own, {settings.order}: pass it again as `order`."
+        ) from None
 
 
 def _check_batch_size(batch_size: int) -> None:
-    if not isinstance(batch_size, int) or batch_size < 1:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"`batch_size` must be a whole number of at least 1, not {batch_size!r}.")

@@ -1,12 +1,11 @@
 r"""Ridges: eigenspaces of the Hessian with negative curvature.
 
 An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eigenspace. So the
-spectrum is cut into *clusters*, runs of ascending eigenvalues with no gap above
-`tolerance * max |eigenvalue|`, and a ridge is a cluster together with one direction inside it,
-picked by a declared *gauge*:
+spectrum is cut into *clusters*, runs of eigenvalues no wider than `tolerance * max |eigenvalue|`,
+and a ridge is a cluster together with one direction inside it, picked by a declared *gauge*:
 
-- `"gradient"`: the gradient's projection onto the eigenspace (the solver's basis where it
-  vanishes);
+- `"gradient"`: the gradient's projection onto the eigenspace, up to sign (the solver's basis where
+  it vanishes);
 - `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
 - `"basis"`: whatever basis the solver returned, which is deterministic but means nothing;
 - a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
@@ -58,7 +57,7 @@ class Cluster:
 class Spectrum(eqx.Module):
     """Eigenpairs, ascending: `eigenvectors` are unit rows, `labels` number the clusters from 0.
 
-    `is_downhill` marks the rows whose cluster is negative beyond what rounding makes of a zero.
+    `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero.
     """
 
     eigenvalues: Float[Array, " k"]
@@ -94,7 +93,11 @@ class Spectrum(eqx.Module):
     def ridge(self, index: int, sign: int = 1, member: int = 0) -> Ridge:
         """Member `member` of cluster `index`, taken in the direction of `sign`."""
         rows = np.flatnonzero(np.asarray(self.labels) == index)
-        if not member < len(rows):
+        if not len(rows):
+            raise ValueError(
+                f"`index` must be that of a cluster, 0 to {self.labels[-1]}, not {index}."
+            )
+        if not 0 <= member < len(rows):
             raise ValueError(
                 f"`member` must be below the cluster's multiplicity {len(rows)}, not {member}."
             )
@@ -114,10 +117,10 @@ class DenseSpectrum(eqx.Module):
     **Arguments**
 
     - `gauge`: how a representative is picked inside a repeated eigenvalue; see above.
-    - `cluster_tolerance`: eigenvalues closer than this times the largest |eigenvalue| are one
-      cluster. Default: the square root of the machine precision. Raise it where a symmetry holds
-      only nearly.
+    - `cluster_tolerance`: eigenvalues within this times the largest |eigenvalue| are one cluster.
+      Default: eps^(2/3). Raise it, here and in `Project`, where a symmetry holds only nearly.
     - `downhill_tolerance`: a ridge must be more negative than this times the largest |eigenvalue|.
+      Default: eps^(1/2).
 
     >>> import jax, jax.numpy as jnp
     >>> problem = Problem(lambda x: -(x[0] ** 2) - (x[1] ** 2 + x[2] ** 2) / 2, jnp.zeros(3))
@@ -137,13 +140,14 @@ class DenseSpectrum(eqx.Module):
 
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
-        labels = cluster_labels(eigenvalues, self.cluster_tolerance)
+        is_downhill = downhill(eigenvalues, self.downhill_tolerance)
+        labels = cluster_labels(eigenvalues, self.cluster_tolerance, is_downhill)
         rows, gauge_cost = fix_gauge(self.gauge, problem, x, key, columns.T, eigenvalues, labels)
         return Spectrum(
             eigenvalues=eigenvalues,
             eigenvectors=fix_signs(rows),
             labels=labels,
-            is_downhill=downhill(eigenvalues, labels, self.downhill_tolerance),
+            is_downhill=is_downhill,
             cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
         )
 
@@ -166,28 +170,41 @@ def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:
     return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
 
 
-def cluster_labels(
-    eigenvalues: Float[Array, " k"], tolerance: Number | None = None
-) -> Int[Array, " k"]:
-    """Number the runs of ascending eigenvalues that no gap above the tolerance divides."""
-    threshold = tolerance_of(tolerance, eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
-    divides = jnp.diff(eigenvalues) > threshold
-    return jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(divides)])
+def downhill(eigenvalues: Float[Array, " k"], tolerance: Number | None = None) -> Bool[Array, " k"]:
+    """Which eigenvalues are negative beyond doubt.
 
-
-def downhill(
-    eigenvalues: Float[Array, " k"], labels: Int[Array, " k"], tolerance: Number | None = None
-) -> Bool[Array, " k"]:
-    """Which rows belong to a cluster whose mean is clearly negative.
-
-    `eigenvalue < 0` is no test: rounding turns half of the exact zeros of a rank-one Hessian
-    negative.
+    `eigenvalue < 0` is no test: rounding turns half of the zeros of a rank-one Hessian negative.
     """
-    k = len(eigenvalues)
-    count = jax.ops.segment_sum(jnp.ones_like(eigenvalues), labels, k)
-    mean = jax.ops.segment_sum(eigenvalues, labels, k) / jnp.maximum(count, 1)
-    threshold = tolerance_of(tolerance, eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
-    return (mean < -threshold)[labels]
+    scale = jnp.max(jnp.abs(eigenvalues))
+    return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
+
+
+def cluster_labels(
+    eigenvalues: Float[Array, " k"],
+    tolerance: Number | None = None,
+    is_downhill: Bool[Array, " k"] | None = None,
+) -> Int[Array, " k"]:
+    """Number the clusters of ascending eigenvalues.
+
+    A cluster is at most `tolerance` times the largest |eigenvalue| wide: were only the gaps between
+    neighbours looked at, a dense bulk would chain into one. All of it is downhill or none.
+    """
+    if tolerance is None:
+        # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
+        tolerance = float(jnp.finfo(eigenvalues.dtype).eps) ** (2 / 3)
+    width = tolerance * jnp.max(jnp.abs(eigenvalues))
+    kinds = jnp.zeros(eigenvalues.shape, bool) if is_downhill is None else is_downhill
+
+    def label(
+        carry: tuple[Array, Array, Array], here: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array, Array], Array]:
+        (first, kind, number), (eigenvalue, kind_here) = carry, here
+        is_new = ~(eigenvalue - first <= width) | (kind_here != kind)
+        number = number + is_new.astype(number.dtype)
+        return (jnp.where(is_new, eigenvalue, first), kind_here, number), number
+
+    start = (eigenvalues[0], kinds[0], jnp.zeros((), int))
+    return jax.lax.scan(label, start, (eigenvalues, kinds))[1]
 
 
 def fix_signs(rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
@@ -240,10 +257,10 @@ def _turn_first_to(
     """Reflect each cluster so that its first row is the probe's projection onto it."""
     coefficients = rows @ probe
     norms = jnp.sqrt(same.astype(rows.dtype) @ coefficients**2)
-    position = jnp.arange(len(rows))
-    is_first = (jnp.argmax(same, axis=1) == position).astype(rows.dtype)
-    # Householder: u = c / |c| - e_first maps one onto the other.
-    u = coefficients / jnp.where(norms > 0, norms, 1) - is_first
+    is_first = jnp.argmax(same, axis=1) == jnp.arange(len(rows))
+    # Householder: u = c / |c| + sign(c_first) e_first maps one onto the other and cancels nothing.
+    sign = jnp.where(coefficients < 0, -1, 1).astype(rows.dtype)
+    u = coefficients / jnp.where(norms > 0, norms, 1) + jnp.where(is_first, sign, 0)
     blocks = jnp.where(same, u[:, None] * u[None, :], 0)
     length = same.astype(rows.dtype) @ u**2
     reflected = rows - 2 * (blocks @ rows) / jnp.where(length > 0, length, 1)[:, None]

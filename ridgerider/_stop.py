@@ -34,7 +34,7 @@ def not_finite(ride: Ride) -> Bool[Array, ""]:
 
 
 class RidgeLost(eqx.Module):
-    """The direction left its eigenspace: overlap below `min_overlap` at the smallest step.
+    """The direction left its eigenspace: overlap below `min_overlap` at the step that was taken.
 
     At 0.7072 and above, no other eigenvector can have a larger overlap.
 
@@ -53,14 +53,16 @@ class RidgeLost(eqx.Module):
 
 
 class Stalled(eqx.Module):
-    """The loss moved by less than `tolerance * max(1, |loss|)` over the last `patience` steps.
+    """The last `patience` steps moved the loss by less than `tolerance` of its range on this ride.
+
+    Or by less than rounding: the scale and the zero point of the loss do not matter.
 
     >>> Stalled(patience=50).patience
     50
     """
 
     patience: int = eqx.field(static=True, default=20)
-    tolerance: Number = 1e-7
+    tolerance: Number = 1e-4
 
     def __check_init__(self) -> None:
         if not isinstance(self.patience, int) or self.patience < 1:
@@ -71,7 +73,11 @@ class Stalled(eqx.Module):
             raise ValueError(f"`tolerance` must be at least 0, not {self.tolerance!r}.")
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
-        before = ride.trace.loss[jnp.maximum(ride.num_steps - self.patience, 0)]
-        moved = jnp.abs(ride.loss - before)
-        is_flat = moved <= self.tolerance * jnp.maximum(jnp.abs(ride.loss), 1)
+        losses = ride.trace.loss
+        is_past = jnp.arange(len(losses)) <= ride.num_steps
+        highest = jnp.max(jnp.where(is_past, losses, -jnp.inf))
+        lowest = jnp.min(jnp.where(is_past, losses, jnp.inf))
+        moved = jnp.abs(ride.loss - losses[jnp.maximum(ride.num_steps - self.patience, 0)])
+        rounding = 4 * jnp.finfo(losses.dtype).eps * jnp.abs(ride.loss)
+        is_flat = moved <= self.tolerance * (highest - lowest) + rounding
         return is_flat & (ride.num_steps >= self.patience)

@@ -1,9 +1,9 @@
 """The run file: one SQLite database, arrays as safetensors blobs, no pickle.
 
-    meta       key, value        what the run is: problem, rider, settings, versions
-    legs       one row a leg     scalars in columns, `arrays` (x, spectrum, directions) and `trace`
-    as blobs branches   one row a branch  open (round NULL), chosen in a round, or ridden (its leg
-    exists) solutions  one row a finish  where descent from a leg ended
+- `meta`: what the run is, as JSON: problem, rider, settings, budget, versions.
+- `legs`: one row for the start and each leg; `arrays` (x, spectrum, directions), `trace` as blobs.
+- `branches`: one row each; waiting (round NULL), chosen in a round, or ridden (its leg exists).
+- `solutions`: one row for each descent from the end of a leg.
 
 A leg, its solution and its children are one transaction: after any crash the file holds whole legs
 only. Branches chosen together are marked with their round before any of them is ridden, so that a
@@ -72,27 +72,39 @@ class Store:
         self._db, self.path = connection, path
 
     @staticmethod
-    def create(path: str | os.PathLike | None, meta: dict[str, Any]) -> "Store":
-        """A new run; `None` keeps it in memory."""
+    def create(
+        path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
+    ) -> "Store":
+        """A new run with its start, all or nothing; `None` keeps it in memory."""
+        rows = [
+            (key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()
+        ]
         if path is not None:
             path = Path(path)
             check_new(path)
-        connection = sqlite3.connect(
-            path or ":memory:", isolation_level=None, check_same_thread=False
-        )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        store = Store(connection, path)
-        with store._transaction():
-            for statement in SCHEMA.split(";"):
-                connection.execute(statement)
-            rows = [
-                (key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()
-            ]
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-            # Last: a file that was cut off before this line is no run file.
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection = None
+        try:
+            connection = sqlite3.connect(
+                path or ":memory:", isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            store = Store(connection, path)
+            with store._transaction():
+                for statement in SCHEMA.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+                store._insert(root, children)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if path is not None:
+                path.unlink(missing_ok=True)
+            if isinstance(error, sqlite3.Error):
+                raise OSError(f"`out` cannot be written at {path}: {error}.") from error
+            raise
         return store
 
     @staticmethod
@@ -150,19 +162,18 @@ class Store:
 
     def add(self, leg: Leg, children: Iterable[Branch]) -> None:
         """Store a leg, its solution and its children, all or nothing. One that is there stays."""
-        fingerprint = str(leg.fingerprint)
         with self._transaction():
-            if not self._db.execute(
-                "INSERT OR IGNORE INTO legs VALUES (NULL" + ", ?" * 12 + ")", _leg_row(leg)
-            ).rowcount:
-                return
-            if leg.finish is not None:
-                self._db.execute(
-                    "INSERT INTO solutions VALUES (" + "?, " * 9 + "?)",
-                    _finish_row(fingerprint, leg.finish),
-                )
-            rows = [_branch_row(branch) for branch in children]
-            self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
+            self._insert(leg, children)
+
+    def _insert(self, leg: Leg, children: Iterable[Branch]) -> None:
+        insert = f"INSERT OR IGNORE INTO legs VALUES (NULL{', ?' * 12})"
+        if not self._db.execute(insert, _leg_row(leg)).rowcount:
+            return
+        if leg.finish is not None:
+            row = _finish_row(str(leg.fingerprint), leg.finish)
+            self._db.execute(f"INSERT INTO solutions VALUES (?{', ?' * 9})", row)
+        rows = [_branch_row(branch) for branch in children]
+        self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
 
     # --- reading
 
@@ -199,7 +210,8 @@ class Store:
         """Where descent ended, for every leg it was run from, shallow legs first."""
         query = (
             f"SELECT s.fingerprint, {FINISH_COLUMNS}"
-            " FROM solutions s JOIN legs l USING (fingerprint) ORDER BY l.id"
+            " FROM solutions s JOIN legs l USING (fingerprint)"
+            " ORDER BY l.depth, l.fingerprint"
         )
         with self._readable():
             for text, *row in self._db.execute(query):
@@ -219,7 +231,7 @@ class Store:
         )
         with self._readable():
             rows = self._db.execute(query + ("NOT NULL" if chosen else "NULL")).fetchall()
-        return [
+        branches = [
             Branch(
                 Fingerprint.parse(text),
                 _float(loss),
@@ -229,6 +241,7 @@ class Store:
             )
             for text, loss, eigenvalue, multiplicity, priority in rows
         ]
+        return sorted(branches, key=lambda one: (one.priority, one.fingerprint.sort_key()))
 
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride."""

@@ -7,7 +7,9 @@ it the branches that were found.
 
 import hashlib
 import heapq
+import json
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ridgerider._describe import describe
 from ridgerider._finish import Finish
 from ridgerider._problem import Cost
 from ridgerider._spectrum import Cluster
@@ -223,9 +226,14 @@ def named_order(order: str | Order, seed: int) -> Order:
 
 
 def order_name(order: str | Order) -> str:
+    """How a run remembers its order: one of ours by name, any other as a description."""
     if isinstance(order, str):
         return order
-    return getattr(order, "__name__", repr(order))
+    for name, known in ORDERS.items():
+        if known is order:
+            return name
+    description = describe(order)
+    return description.get("function") or json.dumps(description)
 
 
 @dataclass(frozen=True)
@@ -264,9 +272,18 @@ class Budget:
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and (isinstance(value, bool) or not value >= 0):
+        for name, value in list(vars(self).items()):
+            if value is None:
+                continue
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, numbers.Real)
+                or not float(value) >= 0
+            ):
                 raise ValueError(f"`{name}` must be a number of at least 0 or None, not {value!r}.")
+            # A NumPy number would not go into the run file.
+            plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+            object.__setattr__(self, name, plain)
 
     def rides_left(self, rides: int, steps: int, cost: Cost) -> float:
         """How many more rides may begin, given what was spent so far."""

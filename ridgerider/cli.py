@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=rr.__doc__.splitlines()[0],
 )
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 Out = Annotated[
     Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
@@ -79,7 +79,7 @@ def search(
     round_size: Annotated[
         int, typer.Option(help="Branches chosen before their results come back.")
     ] = 1,
-    batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Branches of a round in one unit of work.")] = 1,
 ) -> None:
     """Search a problem for different solutions."""
     rider = rr.Rider(
@@ -87,8 +87,7 @@ def search(
         step=rr.Backtracking(step_size, delta_break),
     )
     loaded = load_problem(problem)
-    path = new_directory(out, problem) / RUN_FILE
-    with shown_progress(path, max_rides) as progress, removed_if_empty(path.parent):
+    with new_run(out, problem) as path, shown_progress(path, max_rides) as progress:
         result = rr.search(
             loaded,
             rider,
@@ -120,7 +119,7 @@ def resume(
     max_steps: MaxSteps = None,
     max_hvps: MaxHvps = None,
     max_seconds: MaxSeconds = None,
-    batch_size: Annotated[int, typer.Option(help="Branches in one unit of work.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Branches of a round in one unit of work.")] = 1,
 ) -> None:
     """Go on with a search that was interrupted, or further with another budget."""
     path = run_file(run)
@@ -235,8 +234,9 @@ def run_file(run: Path) -> Path:
     return run / RUN_FILE if run.is_dir() else run
 
 
-def new_directory(out: Path | None, name: str) -> Path:
-    """A directory for a new run."""
+@contextmanager
+def new_run(out: Path | None, name: str) -> Iterator[Path]:
+    """The path of a new run file; directories made for it go again if nothing came of it."""
     directory = out or free_name(Path("runs") / name.replace(":", "-"))
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
@@ -244,8 +244,14 @@ def new_directory(out: Path | None, name: str) -> Path:
         raise ValueError(
             f"`--out` holds a run already: resume {directory} or choose another directory."
         )
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    try:
+        yield directory / RUN_FILE
+    finally:
+        for path in missing:
+            if not any(path.iterdir()):
+                path.rmdir()
 
 
 def free_name(path: Path) -> Path:
@@ -254,16 +260,6 @@ def free_name(path: Path) -> Path:
     while free.exists():
         number, free = number + 1, path.with_name(f"{path.name}-{number + 1}")
     return free
-
-
-@contextmanager
-def removed_if_empty(directory: Path) -> Iterator[None]:
-    """Leave no empty directory behind when nothing could be run."""
-    try:
-        yield
-    finally:
-        if not any(directory.iterdir()):
-            directory.rmdir()
 
 
 # --- what is shown
@@ -275,11 +271,11 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     began, last = time.monotonic(), 0.0
 
     def line(done: rr.Progress) -> str:
-        rate = done.steps / max(time.monotonic() - began, 1e-9)
-        rides = f"{done.rides}/{max_rides}" if max_rides is not None else f"{done.rides}"
+        rate = done.num_steps / max(time.monotonic() - began, 1e-9)
+        rides = f"{done.num_rides}/{max_rides}" if max_rides is not None else f"{done.num_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
         return (
-            f"{path.parent.name}/{path.stem}: {rides} rides, {done.open_branches} open branches, "
+            f"{path.parent.name}/{path.stem}: {rides} rides, {done.num_open} open branches, "
             f"{done.num_minima} minima, best loss {best}, {rate:.0f} steps/s"
         )
 
@@ -307,7 +303,7 @@ def print_summary(result: rr.Result) -> None:
     settings = ", ".join(
         f"{name} {value}" for name, value in meta["settings"].items() if value is not None
     )
-    console.print(f"[bold]{meta['name']}[/bold]: {settings}", soft_wrap=True)
+    console.print(Text.assemble((meta["name"], "bold"), f": {settings}"), soft_wrap=True)
     minima = result.minima()
     table = Table("fingerprint", "loss", "least eigenvalue", "found by", title=None)
     for one in minima[:20]:
@@ -340,7 +336,7 @@ def print_leg(leg: rr.Leg) -> None:
     columns = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
     for step in range(leg.num_steps + 1 if leg.trace else 0):
         table.add_row(str(step), *(f"{leg.trace[name][step]:.4g}" for name in columns))
-    console.print(f"[bold]leg {leg.fingerprint}[/bold]")
+    console.print(f"leg {leg.fingerprint}", style="bold")
     console.print(table)
     clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
     console.print(

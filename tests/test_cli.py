@@ -23,6 +23,9 @@ number = 3
 
 def make():
     return problem
+
+def needs(something):
+    return problem
 """
 
 
@@ -32,6 +35,7 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     (tmp_path / "mine.py").write_text(PROBLEM_FILE)
+    (tmp_path / "broken.py").write_text("def (")
     return tmp_path
 
 
@@ -90,6 +94,12 @@ def test_reproduce_writes_results_table_and_figures():
             "mine:number must be a Problem or a function that returns one, not int",
         ),
         (["search", "mine"], "must be one of surface, wells, factorization or module:attribute"),
+        (
+            ["search", "./mine.py:problem"],
+            "mine:problem for `problem` in mine.py, not './mine.py:problem'",
+        ),
+        (["search", "mine:needs"], "mine:needs must be callable without arguments"),
+        (["search", "broken:problem"], "module 'broken' cannot be imported: SyntaxError"),
         (["search", "mine:bowl"], "`start` must have negative curvature"),
         (["search", "wells", "--order", "sideways"], "`order` must be one of"),
         (["search", "wells", "--gauge", "sideways"], "`gauge` must be one of"),
@@ -110,6 +120,15 @@ def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directo
     assert (
         not list(directory.glob("runs/*/*")) and (directory / "mine.py").read_text() == PROBLEM_FILE
     )
+
+
+def test_a_directory_of_the_users_stays(directory):
+    (directory / "own").mkdir()
+    with pytest.raises(ValueError, match="`order` must be one of"):
+        run("search", "wells", "--out", "own", "--order", "sideways")
+    assert (directory / "own").is_dir()
+    run("search", "wells", "--out", "a[/b]", "--max-rides", "1")  # no markup
+    assert (directory / "a[" / "b]" / "run.sqlite").exists()
 
 
 def test_a_second_run_does_not_touch_the_first():

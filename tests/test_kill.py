@@ -24,7 +24,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import ridgerider as rr
 from ridgerider.problems import wells
 from tests.test_kill import SETTINGS
-say = lambda done: print(done.rides, flush=True)
+say = lambda done: print(done.num_rides, flush=True)
 rr.search(wells(5), out=sys.argv[1], progress=say, **SETTINGS)
 """
 

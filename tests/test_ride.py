@@ -168,7 +168,11 @@ def test_stalled_fires_where_the_loss_flattens_out():
     steps = int(result.num_steps)
     losses = np.asarray(result.trace.loss)
     assert reasons(rider, result) == ["Stalled"]
-    assert losses[steps] - losses[steps - 5] <= 1e-3 < losses[steps - 1] - losses[steps - 6]
+    threshold = 1e-3 * (losses[steps] - losses[0])
+    assert losses[steps] - losses[steps - 5] <= threshold < losses[steps - 1] - losses[steps - 6]
+    # Neither the scale of the loss nor its zero matters.
+    scaled = rr.Problem(lambda x: 1e-9 * jax.nn.sigmoid(x[0]) + 1e-6, jnp.array([-0.5]))
+    assert int(ride(scaled, rider, jnp.array([0.5]), _ridge([1.0])).num_steps) == steps
 
 
 def test_a_nan_ends_the_ride_and_is_not_stepped_into():
@@ -207,6 +211,20 @@ def test_members_of_a_symmetric_cluster_are_ridden_to_the_end(gauge, member):
     assert reasons(rider, result) == ["curvature_gone"]
     assert result.trace.multiplicity[0] == 4
     assert (result.trace.overlap[: int(result.num_steps) + 1] >= 0.95).all()
+
+
+def test_a_nearly_repeated_eigenvalue_is_ridden_as_one_cluster():
+    problem, columns = make_quadratic([-1.01, -1.0, 1.0])
+    middle = (columns[:, 0] + columns[:, 1]) / np.sqrt(2)
+
+    def probe(problem, x):
+        return jnp.asarray(middle)
+
+    spectrum, update = rr.DenseSpectrum(probe, 0.05), rr.Project(0.05)
+    rider = rr.Rider(spectrum=spectrum, update=update, step=rr.FixedStep(0.1), max_steps=5)
+    result = ride_from_start(problem, rider)
+    assert reasons(rider, result) == ["max_steps"]
+    np.testing.assert_allclose(np.abs(result.x @ middle), 0.5)
 
 
 # --- contracts: every shipped rule, whatever it computes
@@ -264,6 +282,10 @@ def test_settings_are_checked_at_construction():
         (lambda: rr.Rider(max_steps=0), "`max_steps` must be a whole number of at least 1"),
         (lambda: rr.Rider(stop=rr.not_finite), "`stop` must be a tuple of callables"),
         (lambda: rr.Rider(update=None), "`update` must be callable, not None"),
+        (
+            lambda: rr.Rider(spectrum=rr.DenseSpectrum(cluster_tolerance=0.05)),
+            "`cluster_tolerance` must be the same for `spectrum` and `update`, not 0.05 and None",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             make()

@@ -63,6 +63,24 @@ def test_rounding_noise_is_not_a_ridge():
     assert spectrum.clusters()[1].multiplicity == 63
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_dense_bulk_does_not_chain_into_one_cluster(dtype):
+    bulk = np.random.default_rng(0).normal(size=300) / 100
+    problem, _ = make_quadratic([*bulk, 1.0, 3.0, 5.0], dtype=dtype)
+    spectrum = spectrum_of(problem)
+    threshold = 5 * float(jnp.finfo(dtype).eps) ** 0.5
+    assert abs(int(spectrum.is_downhill.sum()) - np.sum(bulk < -threshold)) <= 1
+    assert max(cluster.spread for cluster in spectrum.clusters()) <= 5e-4
+    # Whatever the tolerance, no cluster is downhill in part.
+    for tolerance in (0.01, 0.2, 0.9):
+        wide = spectrum_of(problem, cluster_tolerance=tolerance)
+        kinds = [
+            set(np.asarray(wide.is_downhill)[wide.labels == k].tolist())
+            for k in range(wide.labels[-1] + 1)
+        ]
+        assert all(len(kind) == 1 for kind in kinds) and wide.num_downhill() >= 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_gauge_is_the_projection_of_the_gradient(seed):
     problem, columns = make_quadratic(REPEATED, seed)
@@ -109,6 +127,8 @@ def test_a_member_beyond_the_cluster_is_refused():
     problem, _ = make_quadratic(REPEATED)
     with pytest.raises(ValueError, match=r"`member` must be below the cluster's multiplicity 2"):
         spectrum_of(problem).ridge(2, member=2)
+    with pytest.raises(ValueError, match=r"`index` must be that of a cluster, 0 to 7, not 9"):
+        spectrum_of(problem).ridge(9)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,22 @@
+import functools
 import os
 import shutil
 import sqlite3
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import safetensors.numpy
 
 import ridgerider as rr
 from ridgerider._store import Store
 from ridgerider.problems import surface, wells
+from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
 
 SETTINGS = {"max_ridges": 2, "round_size": 4}
+RIDER = rr.Rider(finish=None)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,15 @@ def test_resume_with_a_larger_budget_goes_on(tmp_path):
     assert rr.load(path).meta["budget"]["max_rides"] == 32
 
 
+@pytest.mark.parametrize("order", ["best_first", "depth_first"])
+@pytest.mark.parametrize("first", [1, 6, 11])
+def test_a_budget_that_cuts_a_round_short_changes_nothing(tmp_path, order, first):
+    path, settings = tmp_path / "run.sqlite", {"order": order, "round_size": 4}
+    whole = rr.search(wells(3), RIDER, max_rides=16, **settings)
+    assert len(rr.search(wells(3), RIDER, out=path, max_rides=first, **settings)) == first
+    assert same_tree(whole, rr.resume(path, wells(3), max_rides=16))
+
+
 def test_an_unfinished_round_is_finished_first(tmp_path):
     # Cut the file back to where a round of four had stored its first leg only.
     path = tmp_path / "run.sqlite"
@@ -91,10 +104,12 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
         ValueError, match=r"ridden with .*never, a rule of your own: pass the `rider`"
     ):
         rr.resume(path, wells(2))
-    with pytest.raises(ValueError, match=r"an order of your own, validation: pass it again"):
+    with pytest.raises(
+        ValueError, match=r"an order of your own, tests.test_store:validation: pass it again"
+    ):
         rr.resume(path, wells(2), rider)
     with pytest.raises(
-        ValueError, match=r"`order` must be the run's own, validation, not depth_first"
+        ValueError, match=r"`order` must be the run's own, .*validation, not depth_first"
     ):
         rr.resume(path, wells(2), rider, order=rr.depth_first)
     result = rr.resume(path, wells(2), rider, order=validation, max_rides=3)
@@ -115,6 +130,64 @@ def test_resume_refuses_another_problem(copy, problem, rider, message):
     with pytest.raises(ValueError, match=message):
         rr.resume(copy, problem, rider)
     assert copy.read_bytes() == before
+
+
+def other_loss(x, depths):
+    return 2 * wells_loss(x, depths)
+
+
+def test_resume_refuses_another_loss(copy):
+    with pytest.raises(ValueError, match="another problem: the loss or its Hessian differ"):
+        rr.resume(copy, rr.Problem(other_loss, jnp.zeros(3), *wells(3).args))
+
+
+def test_partials_and_orders_with_settings_are_told_apart(tmp_path):
+    path = tmp_path / "run.sqlite"
+    rider = rr.Rider(finish=rr.Descend(functools.partial(optax.adam, 1e-2)))
+    rr.search(wells(2), rider, out=path, max_rides=1, order=rr.RandomOrder(5))
+    other = rr.Rider(finish=rr.Descend(functools.partial(optax.sgd, 0.5)))
+    with pytest.raises(ValueError, match="was ridden with another `rider`"):
+        rr.resume(path, wells(2), other)
+    with pytest.raises(ValueError, match=r"`order` must be the run's own"):
+        rr.resume(path, wells(2), rider, order=rr.RandomOrder(6))
+    assert len(rr.resume(path, wells(2), max_rides=2)) == 2  # both are rebuilt from the file
+
+
+def test_load_checks_the_problem_and_needs_no_rider(finished, tmp_path):
+    with pytest.raises(ValueError, match="belongs to another problem: the params"):
+        rr.load(finished.path, wells(2))
+    narrow = rr.Problem(wells_loss, jnp.zeros(3, "float32"), jnp.ones(3, "float32"))
+    with pytest.raises(ValueError, match=r"float64 there, float32 here: see jax_enable_x64"):
+        rr.load(finished.path, narrow)
+
+    def never(ride):
+        return jnp.array(False)
+
+    rider = rr.Rider(stop=(*rr.Rider().stop, never))
+    rr.search(wells(2), rider, out=tmp_path / "own.sqlite", max_rides=1)
+    result = rr.load(tmp_path / "own.sqlite", wells(2))
+    assert len(result.solutions()) == 1
+    with pytest.raises(ValueError, match="load the run with its `problem` \\(and `rider`\\)"):
+        result.replay("0+")
+
+
+def test_a_search_that_cannot_be_stored_leaves_no_file(tmp_path):
+    with pytest.raises(ValueError, match="`order` must return numbers, strings or tuples of them"):
+        rr.search(wells(2), out=tmp_path / "run.sqlite", order=lambda branch: object())
+    assert not list(tmp_path.iterdir())
+    assert len(rr.search(wells(2), out=tmp_path / "run.sqlite", max_rides=np.int64(1))) == 1
+
+
+def test_an_interrupted_batch_keeps_the_legs_that_ended(tmp_path):
+    def interrupt(done):
+        if done.num_rides == 3:
+            raise KeyboardInterrupt
+
+    path, settings = tmp_path / "run.sqlite", {"round_size": 8, "batch_size": 8, "max_rides": 8}
+    with pytest.raises(KeyboardInterrupt):
+        rr.search(wells(3), out=path, progress=interrupt, **settings)
+    assert len(rr.load(path)) == 3
+    assert same_tree(rr.search(wells(3), **settings), rr.resume(path, wells(3)))
 
 
 def damage_text(path):
@@ -201,10 +274,9 @@ def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_a_leg_is_stored_once(finished):
-    store = Store.create(None, {"settings": {}, "name": "x"})
-    leg = finished.leg("0+")
-    store.add(leg, [])
-    store.add(leg, [])
+    store = Store.create(None, {}, finished.leg(""), [])
+    store.add(finished.leg("0+"), [])
+    store.add(finished.leg("0+"), [])
     assert store.num_legs() == 1
 
 

@@ -1,6 +1,7 @@
 """Ready problems with known answers, and how a problem is found by name."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +28,17 @@ def load_problem(name: str) -> Problem:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         raise ValueError(
-            f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, not {name!r}."
+            f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
+            f"mine:problem for `problem` in mine.py, not {name!r}."
         )
-    found = _attribute(module_name, attribute)
-    problem = found() if callable(found) and not isinstance(found, Problem) else found
+    problem = _attribute(*name.split(":"))
+    if callable(problem) and not isinstance(problem, Problem):
+        try:
+            problem = problem()
+        except TypeError as error:
+            raise ValueError(f"{name} must be callable without arguments: {error}.") from error
     if not isinstance(problem, Problem):
         raise ValueError(
             f"{name} must be a Problem or a function that returns one, "
@@ -48,12 +53,13 @@ def _attribute(module_name: str, attribute: str) -> object:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            where = f"in {here} or among the installed ones"
+            raise ValueError(f"there is no module {module_name!r} {where}.") from None
         raise ValueError(
-            f"there is no module {module_name!r} in {here} or among the installed ones."
-        ) from None
+            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
     if not hasattr(module, attribute):
         raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.")
     return getattr(module, attribute)
