@@ -105,25 +105,21 @@ class Rider(eqx.Module):
         return jax.lax.while_loop(go_on, step, self._begin(problem, x, ridge, key))
 
     def _begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-        tracked = self.update(problem, x, ridge, key)
         size = jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
-        trial = Trial(
-            x=x,
-            ridge=tracked.ridge,
-            loss=problem.value(x),
-            overlap=tracked.overlap,
-            residual=tracked.residual,
-            gap=tracked.gap,
-            step_size=jnp.zeros_like(size),
-            cost=tracked.cost + Cost(values=1),
-        )
+        trial = self._arrive(problem, x, ridge, key, jnp.zeros_like(size), Cost())
         return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path))
 
     def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
         x, cost = ride.x + size * ride.ridge.direction, Cost()
         if self.correct is not None:
             x, cost = self.correct(problem, x, ride.ridge)
-        tracked = self.update(problem, x, ride.ridge, key)
+        return self._arrive(problem, x, ride.ridge, key, size, cost)
+
+    def _arrive(
+        self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray, size: Scalar, cost: Cost
+    ) -> Trial:
+        """Follow `ridge` to `x`, which a step of `size` led to."""
+        tracked = self.update(problem, x, ridge, key)
         return Trial(
             x=x,
             ridge=tracked.ridge,
@@ -132,5 +128,5 @@ class Rider(eqx.Module):
             residual=tracked.residual,
             gap=tracked.gap,
             step_size=size,
-            cost=tracked.cost + cost + Cost(values=1),
+            cost=cost + tracked.cost + Cost(values=1),
         )

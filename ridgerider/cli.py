@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import jax
 import typer
 from rich.console import Console
-from rich.live import Live
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -267,31 +268,32 @@ def free_name(path: Path) -> Path:
 
 @contextmanager
 def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.Progress], None]]:
-    """A live line on a terminal, a plain line every few seconds elsewhere."""
-    began, last = time.monotonic(), 0.0
+    """A bar on a terminal, a plain line every few seconds elsewhere."""
+    name, began, last = f"{path.parent.name}/{path.stem}", time.monotonic(), 0.0
 
-    def line(done: rr.Progress) -> str:
+    def status(done: rr.Progress) -> str:
         rate = done.num_steps / max(time.monotonic() - began, 1e-9)
-        rides = f"{done.num_rides}/{max_rides}" if max_rides is not None else f"{done.num_rides}"
+        limit = "" if max_rides is None else f"/{max_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
         return (
-            f"{path.parent.name}/{path.stem}: {rides} rides, {done.num_open} open branches, "
-            f"{done.num_minima} minima, best loss {best}, {rate:.0f} steps/s"
+            f"{done.num_rides}{limit} rides, {done.num_open} open, {done.num_minima} minima, "
+            f"best loss {best}, {rate:.0f} steps/s"
         )
 
+    def plain(done: rr.Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 5:
+            last = time.monotonic()
+            console.print(f"{name}: {status(done)}", soft_wrap=True)
+
     try:
-        if console.is_terminal:
-            with Live(console=console, refresh_per_second=8) as live:
-                yield lambda done: live.update(Text(line(done)))
+        if not console.is_terminal:
+            yield plain
             return
-
-        def plain(done: rr.Progress) -> None:
-            nonlocal last
-            if time.monotonic() - last >= 5:
-                last = time.monotonic()
-                console.print(line(done), soft_wrap=True)
-
-        yield plain
+        columns = (TextColumn(name, markup=False), BarColumn(20), TextColumn("{task.description}"))
+        with Bar(*columns, console=console) as bar:
+            task = bar.add_task("looking at the start", total=max_rides)
+            yield lambda done: bar.update(task, completed=done.num_rides, description=status(done))
     except KeyboardInterrupt:
         console.print(f"stopped; go on with: ridgerider resume {path}", soft_wrap=True)
         raise typer.Exit(130) from None
