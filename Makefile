@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 
 test: lint
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/ready-test
 	$(BIN)/ruff format --check

@@ -321,7 +321,8 @@ def load(
     """
     store = Store.open(path)
     if problem is not None:
-        check_problem(store.meta, problem, path)
+        with store.closed_on_error():
+            check_problem(store.meta, problem, path)
     if rider is None:
         with contextlib.suppress(
             ValueError

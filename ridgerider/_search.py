@@ -150,7 +150,8 @@ def search(
     meta = _meta(problem, rider, settings, budget, name)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
     ride = partial(ride_batch, problem, rider, settings)
-    _run(ride, settings, key, budget, store, batch_size, executor, progress)
+    with store.closed_on_error():
+        _run(ride, settings, key, budget, store, batch_size, executor, progress)
     return Result(store, problem, rider)
 
 
@@ -185,28 +186,30 @@ def resume(
     """
     _check_batch_size(batch_size)
     store = Store.open(path, write=True)
-    settings, meta = store.settings, store.meta
-    given: dict[str, Any] = {
-        "max_rides": max_rides,
-        "max_steps": max_steps,
-        "max_hvps": max_hvps,
-        "max_seconds": max_seconds,
-    }
-    budget = Budget(
-        **{
-            name: meta["budget"][name] if value == "same" else value
-            for name, value in given.items()
+    with store.closed_on_error():
+        settings, meta = store.settings, store.meta
+        given: dict[str, Any] = {
+            "max_rides": max_rides,
+            "max_steps": max_steps,
+            "max_hvps": max_hvps,
+            "max_seconds": max_seconds,
         }
-    )
-    rider = rebuild(meta["rider"]) if rider is None else rider
-    check_problem(meta, problem, path)
-    if meta["rider"] != describe(rider):
-        raise ValueError(f"{path} was ridden with another `rider`.")
-    key = _order_again(settings, order)
-    _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
-    store.set_meta("budget", asdict(budget))
+        budget = Budget(
+            **{
+                name: meta["budget"][name] if value == "same" else value
+                for name, value in given.items()
+            }
+        )
+        rider = rebuild(meta["rider"]) if rider is None else rider
+        check_problem(meta, problem, path)
+        if meta["rider"] != describe(rider):
+            raise ValueError(f"{path} was ridden with another `rider`.")
+        key = _order_again(settings, order)
+        _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
+        store.set_meta("budget", asdict(budget))
     ride = partial(ride_batch, problem, rider, settings)
-    _run(ride, settings, key, budget, store, batch_size, executor, progress)
+    with store.closed_on_error():
+        _run(ride, settings, key, budget, store, batch_size, executor, progress)
     return Result(store, problem, rider)
 
 

@@ -82,24 +82,22 @@ class Store:
         if path is not None:
             path = Path(path)
             check_new(path)
-        connection = None
         try:
             connection = sqlite3.connect(
                 path or ":memory:", isolation_level=None, check_same_thread=False
             )
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
             store = Store(connection, path)
-            with store._transaction():
-                for statement in SCHEMA.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-                store._insert(root, children)
+            with store.closed_on_error():
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                with store._transaction():
+                    for statement in SCHEMA.split(";"):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+                    store._insert(root, children)
         except BaseException as error:
-            if connection is not None:
-                connection.close()
             if path is not None:
                 path.unlink(missing_ok=True)
             if isinstance(error, sqlite3.Error):
@@ -118,7 +116,7 @@ class Store:
                 f"`path` must be a run file that can be written, but {path} is read-only."
             )
         store = Store(_connect(path, write), path)
-        with store._readable():
+        with store.closed_on_error(), store._readable():
             store._check_kind()
             store._check_whole(thoroughly=write)
             store._db.execute("PRAGMA synchronous = NORMAL")
@@ -126,6 +124,17 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     # --- what the run is
 
