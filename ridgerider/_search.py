@@ -38,7 +38,7 @@ from ridgerider._tree import (
 )
 
 Same = Literal["same"]
-Ride = Callable[[list[Branch]], list[Leg]]
+RideBatch = Callable[[list[Branch]], list[Leg]]
 
 
 @dataclass
@@ -214,7 +214,7 @@ def resume(
 
 
 def _run(
-    ride: Ride,
+    ride: RideBatch,
     settings: Settings,
     order: Order,
     budget: Budget,
@@ -250,7 +250,7 @@ def _run(
 
 
 def _legs(
-    ride: Ride, branches: list[Branch], batch_size: int, executor: Executor | None
+    ride: RideBatch, branches: list[Branch], batch_size: int, executor: Executor | None
 ) -> Iterator[Leg]:
     """Ride the branches, here or in the executor; legs come as they end, in any order."""
     if executor is None:

@@ -82,6 +82,10 @@ class Store:
         if path is not None:
             path = Path(path)
             check_new(path)
+            try:
+                path.touch(exist_ok=False)  # from here on the file is ours, and ours to remove
+            except OSError as error:
+                raise OSError(f"`out` cannot be written at {path}: {error.strerror}.") from error
         try:
             connection = sqlite3.connect(
                 path or ":memory:", isolation_level=None, check_same_thread=False
@@ -158,9 +162,8 @@ class Store:
 
     def checkpoint(self) -> None:
         """Move everything into the one file, so that it can be copied."""
-        with contextlib.suppress(
-            sqlite3.OperationalError
-        ):  # a reader is in the way: SQLite does it later
+        # Where a reader is in the way, SQLite does it later.
+        with contextlib.suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def choose(self, branches: Iterable[Branch], round_number: int) -> None:

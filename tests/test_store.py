@@ -2,6 +2,7 @@ import functools
 import os
 import shutil
 import sqlite3
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -265,6 +266,12 @@ def test_nothing_is_left_behind_when_there_is_nothing_to_search(tmp_path):
 def test_a_directory_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"`out` must be in a directory that exists"):
         rr.search(wells(3), out=tmp_path / "no" / "run.sqlite")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_file_that_cannot_be_made():
+    with pytest.raises(OSError, match=r"`out` cannot be written at /proc/run.sqlite"):
+        rr.search(wells(3), out="/proc/run.sqlite")
 
 
 def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
