@@ -20,6 +20,12 @@ class Finish(eqx.Module):
 
     `is_converged`: the gradient vanishes. `is_saddle`: a clearly negative eigenvalue is left. So a
     minimum, strict or flat, is what converged and is no saddle.
+
+    >>> from ridgerider import DenseSpectrum
+    >>> from ridgerider.problems import wells
+    >>> end = Descend()(wells(2), jnp.array([0.0, 0.3]), jax.random.key(0), DenseSpectrum())
+    >>> bool(end.is_converged), bool(end.is_saddle)
+    (True, True)
     """
 
     x: Vector

@@ -31,6 +31,12 @@ class Solution:
 
     `multiplicity` says how many legs led to this solution or an equivalent one, `equivalent_to`
     which of them stands for all.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> solution = rr.search(wells(1)).minima()[0]
+    >>> str(solution.fingerprint), solution.kind, round(solution.loss, 4)
+    ('0+', 'minimum', -0.0625)
     """
 
     fingerprint: Fingerprint

@@ -14,6 +14,14 @@ class Trace(eqx.Module):
     """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
 
     `path` holds every `x`, or nothing where the rider does not keep it.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> ridge = rr.DenseSpectrum()(wells(2), wells(2).x0, jax.random.key(0)).ridge(0)
+    >>> rider = rr.Rider(step=rr.FixedStep(0.5), max_steps=2)
+    >>> trace = rider.ride(wells(2), wells(2).x0, ridge, jax.random.key(0)).trace
+    >>> trace.eigenvalue.tolist(), trace.step_size.tolist()
+    ([-1.5, -0.75, 1.5], [0.0, 0.5, 0.5])
     """
 
     loss: Float[Array, " rows"]
@@ -54,6 +62,14 @@ class Ride(eqx.Module):
 
     A step that leads to NaN or infinity is recorded in the trace but not taken: `x` and `loss` stay
     finite and `is_finite` reads false.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> ridge = rr.DenseSpectrum()(wells(2), wells(2).x0, jax.random.key(0)).ridge(0)
+    >>> rider = rr.Rider(step=rr.FixedStep(0.5), max_steps=2)
+    >>> ride = rider.ride(wells(2), wells(2).x0, ridge, jax.random.key(0))
+    >>> int(ride.num_steps), ride.x.tolist()
+    (2, [0.0, 1.0])
     """
 
     x: Vector

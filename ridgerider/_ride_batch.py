@@ -53,7 +53,16 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
 def ride_batch(
     problem: Problem, rider: Rider, settings: Settings, branches: list[Branch]
 ) -> list[Leg]:
-    """Ride each branch to its end: the unit of work, pure and picklable."""
+    """Ride each branch to its end: the unit of work, pure and picklable.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> start = rr.search(wells(1), rr.Rider(finish=None), max_rides=0).leg("")
+    >>> branch = start.branch(rr.Turn(index=0, sign=1))
+    >>> (leg,) = rr.ride_batch(wells(1), rr.Rider(finish=None), rr.Settings(), [branch])
+    >>> str(leg.fingerprint)
+    '0+'
+    """
     return [_ride_branch(problem, rider, settings, branch) for branch in branches]
 
 

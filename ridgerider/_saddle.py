@@ -33,6 +33,11 @@ class Saddle:
 
     `morse_index` counts the negative eigenvalues. `is_strict` reads true if the gradient vanishes
     and at least one eigenvalue is clearly negative; then every ridge leads downhill both ways.
+
+    >>> from ridgerider.problems import wells
+    >>> saddle = find_saddle(wells(3))
+    >>> saddle.morse_index, [cluster.multiplicity for cluster in saddle.clusters]
+    (3, [1, 1, 1])
     """
 
     params: PyTree

@@ -47,6 +47,14 @@ class Progress:
 
     `num_open` counts the branches that wait, `num_minima` the minima, by distance; `best_loss` is
     the lowest loss at one of them.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> def tell(done):
+    ...     print(done.num_rides, "rides,", done.num_minima, "minima")
+    >>> result = rr.search(wells(1), progress=tell)
+    1 rides, 1 minima
+    2 rides, 2 minima
     """
 
     num_rides: int = 0

@@ -35,6 +35,10 @@ class Ridge(eqx.Module):
     `index` is the rank of its cluster among the clusters at this point and `multiplicity` the
     cluster's dimension. `space` holds rows that span the eigenspace (other rows are zero); an
     update that follows eigenspaces fills it in.
+
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> float(ridge.eigenvalue)
+    -2.0
     """
 
     direction: Vector
@@ -46,7 +50,11 @@ class Ridge(eqx.Module):
 
 @dataclass(frozen=True)
 class Cluster:
-    """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one."""
+    """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one.
+
+    >>> Cluster(eigenvalue=-2.0, multiplicity=3, spread=0.0, gap=1.0).multiplicity
+    3
+    """
 
     eigenvalue: float
     multiplicity: int
@@ -58,6 +66,12 @@ class Spectrum(eqx.Module):
     """Eigenpairs, ascending: `eigenvectors` are unit rows, `labels` number the clusters from 0.
 
     `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero.
+
+    >>> import jax
+    >>> from ridgerider.problems import wells
+    >>> spectrum = DenseSpectrum()(wells(3), wells(3).x0, jax.random.key(0))
+    >>> spectrum.num_downhill(), spectrum.ridge(index=0, sign=-1).direction.tolist()
+    (3, [-0.0, -0.0, -1.0])
     """
 
     eigenvalues: Float[Array, " k"]

@@ -17,7 +17,18 @@ from ridgerider._spectrum import Ridge
 
 
 class Trial(eqx.Module):
-    """One attempted step: where it leads and what became of the ridge."""
+    """One attempted step: where it leads and what became of the ridge.
+
+    A step rule of your own gets trials from `attempt` and returns the one it takes:
+
+    >>> import ridgerider as rr
+    >>> class Shrinking(eqx.Module):
+    ...     size: float = 0.1
+    ...     def __call__(self, attempt, size):
+    ...         trial = attempt(size)
+    ...         return trial, jnp.where(trial.overlap < 0.99, size / 2, size)
+    >>> rider = rr.Rider(step=Shrinking())
+    """
 
     x: Vector
     ridge: Ridge

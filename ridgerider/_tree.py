@@ -93,6 +93,10 @@ def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
 class Branch:
     """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
 
+    >>> branch = Branch(Fingerprint.parse("0+ 1-"), loss=-1.0, eigenvalue=-0.5, multiplicity=1)
+    >>> branch.fingerprint.depth
+    2
+
     `x` and `direction` are there when an order looks at the branch and when it is about to be
     ridden; a branch that waits refers to its parent's and holds no array.
     """
@@ -117,6 +121,12 @@ class Leg:
       rows.
     - `trace`: an array per quantity with an entry for the start and for each step.
     - `finish`: where descent from here ended, if it was run.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> leg = rr.search(wells(1), rr.Rider(finish=None), max_rides=1).leg("0+")
+    >>> leg.ended_by, leg.num_steps == len(leg.trace["loss"]) - 1
+    (('curvature_gone',), True)
     """
 
     fingerprint: Fingerprint
@@ -238,7 +248,11 @@ def order_name(order: str | Order) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the tree, besides the problem and the rider. Part of a run's identity."""
+    """What decides the tree, besides the problem and the rider. Part of a run's identity.
+
+    >>> Settings(max_depth=2).is_last(Fingerprint.parse("0+ 1-"))
+    True
+    """
 
     seed: int = 0
     order: str = "breadth_first"

@@ -20,6 +20,14 @@ class Tracked(eqx.Module):
     - `overlap`: the cosine between the new direction and the old eigenspace;
     - `residual`: |H e - eigenvalue e| at the new point;
     - `gap`: from the eigenvalue to the nearest one outside its cluster.
+
+    An update of your own returns one, e.g. a ridge that is never turned nor looked at:
+
+    >>> import ridgerider as rr
+    >>> def blind(problem, x, ridge, key):
+    ...     one, nothing = jnp.ones(()), jnp.zeros(())
+    ...     return rr.Tracked(ridge, overlap=one, residual=nothing, gap=nothing, cost=rr.Cost())
+    >>> rider = rr.Rider(update=blind)
     """
 
     ridge: Ridge
