@@ -50,4 +50,5 @@ from ridgerider._tree import depth_first as depth_first
 from ridgerider._tree import steepest_first as steepest_first
 from ridgerider._update import Keep as Keep
 from ridgerider._update import Project as Project
+from ridgerider._update import RandomRidge as RandomRidge
 from ridgerider._update import Tracked as Tracked

@@ -112,6 +112,38 @@ class Keep(eqx.Module):
         )
 
 
+class RandomRidge(eqx.Module):
+    """A new random direction at every step, turned downhill. The paper's ablation Rand-Ridge+.
+
+    There is no ridge to lose, so the overlap is 1 and the gap NaN; the eigenvalue is the curvature
+    along the direction, of either sign. Ride with stop rules that do not ask for curvature.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> rider = rr.Rider(update=rr.RandomRidge(), stop=(rr.Stalled(), rr.not_finite))
+    >>> problem = Problem(lambda x: x[0] * x[1] - x[0], jnp.zeros(2))
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> tracked = rr.RandomRidge()(problem, problem.x0, ridge, jax.random.key(0))
+    >>> float(tracked.ridge.direction @ problem.grad(problem.x0)) < 0
+    True
+    """
+
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        direction = _unit(jax.random.normal(key, x.shape, x.dtype))
+        grad, image = jax.jvp(problem.grad, (x,), (direction,))
+        direction, image = (
+            jnp.where(grad @ direction > 0, -vector, vector) for vector in (direction, image)
+        )
+        eigenvalue = direction @ image
+        return Tracked(
+            ridge=Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity),
+            overlap=jnp.ones_like(eigenvalue),
+            residual=jnp.linalg.norm(image - eigenvalue * direction),
+            gap=jnp.full_like(eigenvalue, jnp.nan),
+            cost=Cost(gradients=1, hvps=1),
+        )
+
+
 def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
     """The cosine between `direction` and the eigenspace of `ridge`."""
     space = ridge.direction[None] if ridge.space is None else ridge.space
