@@ -10,10 +10,18 @@
 4
 """
 
+from ridgerider._audit import Audit as Audit
+from ridgerider._batch import Batches as Batches
+from ridgerider._block_spectrum import BlockSpectrum as BlockSpectrum
+from ridgerider._block_spectrum import GradientKrylov as GradientKrylov
+from ridgerider._block_spectrum import PowerSpectrum as PowerSpectrum
+from ridgerider._correct import Valley as Valley
+from ridgerider._davidson import Davidson as Davidson
 from ridgerider._finish import Descend as Descend
 from ridgerider._finish import Finish as Finish
 from ridgerider._problem import Cost as Cost
 from ridgerider._problem import Problem as Problem
+from ridgerider._residual import Residual as Residual
 from ridgerider._result import Result as Result
 from ridgerider._result import Solution as Solution
 from ridgerider._result import load as load

@@ -90,7 +90,7 @@ class Descend(eqx.Module):
     ) -> Finish:
         def finish(x: Vector, before: Finish) -> tuple[Finish, Spectrum]:
             start = spectrum(problem, x, key)
-            scale = jnp.max(jnp.abs(start.eigenvalues))
+            scale = start.scale
             x, loss, grad, num_steps, cost = self._descend(problem, x, scale)
             around = spectrum(problem, x, key)
             end = Finish(

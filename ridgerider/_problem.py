@@ -3,9 +3,14 @@
 The parameters are ravelled into `x` once; everything below the surface works with `x`:
 
     value(x) = L(x)    grad(x) = dL/dx    hvp(x, v) = (d2L/dx2) v    hessian(x) = d2L/dx2
+
+A problem may look at some rows of its data only, a *batch*, and go through them in chunks: then
+each of the above is a mean over equal chunks, and only one chunk at a time is held in memory.
 """
 
+import math
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +71,8 @@ class Problem(eqx.Module):
     loss: Callable[..., Scalar]
     start: PyTree[Float[Array, "..."]]
     args: tuple[Any, ...]
+    rows: Int[Array, "chunks micro_size"] | None
+    num_chunks: int | Int[Array, ""]
 
     def __init__(self, loss: Callable[..., Scalar], start: PyTree, *args: Any):
         if not callable(loss):
@@ -73,6 +80,8 @@ class Problem(eqx.Module):
         self.loss = loss
         self.start = _checked_start(start)
         self.args = args
+        self.rows = None
+        self.num_chunks = 1
         _check_scalar(loss, self.start, args)
 
     @property
@@ -99,17 +108,120 @@ class Problem(eqx.Module):
         """The same loss and data from another start, e.g. one that `find_saddle` found."""
         return Problem(self.loss, params, *self.args)
 
+    def check_deterministic(self) -> None:
+        """Raise if the loss is another function each time it is called.
+
+        Cheap: two traces are compared, and evaluated only if they call back into Python.
+
+        >>> import jax.numpy as jnp, numpy as np
+        >>> noise = np.random.default_rng(0)
+        >>> try:
+        ...     Problem(lambda x: x[0] * noise.normal(), jnp.ones(1)).check_deterministic()
+        ... except ValueError as error:
+        ...     print(str(error).partition(".")[0])
+        `loss` must be deterministic, but two traces of it differ
+        """
+        one, two = (jax.make_jaxpr(lambda x: self.value(x))(self.x0) for _ in range(2))
+        texts = [re.sub(r"0x[0-9a-f]+", "", str(trace)) for trace in (one, two)]
+        what = "two traces of it differ" if texts[0] != texts[1] else ""
+        if not what and "callback" in texts[0]:
+            values = [float(self.value(self.x0)) for _ in range(2)]
+            if values[0] != values[1] and not all(map(math.isnan, values)):
+                what = f"two calls at `start` returned {values[0]} and {values[1]}"
+        if what:
+            raise ValueError(
+                f"`loss` must be deterministic, but {what}. Does it draw random numbers? Draw them "
+                "once and pass them, or a key, as an argument."
+            )
+
+    @property
+    def num_examples(self) -> int:
+        """The common leading length of the data; raises if there is none."""
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.args)}
+        if len(lengths) != 1 or lengths == {()}:
+            raise ValueError(
+                "`args` must be arrays of one leading length, an entry for each example, to be cut "
+                f"into batches, not of leading lengths {sorted(lengths)}."
+            )
+        return lengths.pop()[0]
+
+    def on_rows(
+        self, rows: Int[Array, "chunks micro_size"], num_chunks: int | Int[Array, ""] | None = None
+    ) -> "Problem":
+        """The loss on these rows of the data, the mean of the first `num_chunks` chunks.
+
+        The loss must be a mean over examples for this to be the loss on all of them. A `num_chunks`
+        that is traced lets a batch grow inside a compiled loop; `value` can then no longer be
+        differentiated in reverse, but `grad` and `hvp` work as ever.
+
+        >>> import jax.numpy as jnp
+        >>> def loss(x, data):
+        ...     return jnp.mean(data) * x[0] ** 2
+        >>> problem = Problem(loss, jnp.ones(1), jnp.arange(6.0))
+        >>> float(problem.on_rows(jnp.array([[1, 2], [3, 4]])).value(problem.x0))
+        2.5
+        """
+        chunks = len(rows) if num_chunks is None else num_chunks
+        return eqx.tree_at(
+            lambda p: (p.rows, p.num_chunks),
+            self,
+            (rows, chunks),
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+    def halves(self) -> tuple["Problem", "Problem"]:
+        """Two problems, each on every other row of the batch."""
+        if self.rows is None:
+            raise ValueError("only a problem on a batch can be halved: see `on_rows`.")
+        one, two = self.rows[:, 0::2], self.rows[:, 1::2]
+        return self.on_rows(one, self.num_chunks), self.on_rows(two, self.num_chunks)
+
     def value(self, x: Vector) -> Scalar:
-        return jnp.asarray(self.loss(self.unravel(x), *self.args)).astype(x.dtype)
+        return self._mean(lambda args: self._value(x, args))
 
     def grad(self, x: Vector) -> Vector:
-        return jax.grad(self.value)(x)
+        return self._mean(lambda args: jax.grad(self._value)(x, args))
 
     def hvp(self, x: Vector, v: Vector) -> Vector:
-        return jax.jvp(self.grad, (x,), (v,))[1]
+        return self.hvp_at(x)(v)
+
+    def hvp_at(self, x: Vector) -> Callable[[Vector], Vector]:
+        """`v -> hvp(x, v)`. What does not depend on `v` is computed once."""
+        if self.rows is None or len(self.rows) == 1:
+            return jax.linearize(self.grad, x)[1]
+
+        def hvp(v: Vector) -> Vector:
+            return self._mean(
+                lambda args: jax.jvp(lambda x: jax.grad(self._value)(x, args), (x,), (v,))[1]
+            )
+
+        return hvp
 
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
-        return jax.hessian(self.value)(x)
+        return self._mean(lambda args: jax.hessian(self._value)(x, args))
+
+    def _value(self, x: Vector, args: tuple[Any, ...]) -> Scalar:
+        return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
+
+    def _mean(self, of: Callable[[tuple[Any, ...]], Array]) -> Array:
+        """The mean of `of(args)` over the chunks."""
+        rows = self.rows
+        if rows is None:
+            return of(self.args)
+
+        def chunk(index: int | Int[Array, ""]) -> Array:
+            return of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows[index]], self.args))
+
+        if len(rows) == 1:
+            return chunk(0)
+        empty = jax.eval_shape(chunk, 0)
+        total = jax.lax.fori_loop(
+            0,
+            self.num_chunks,
+            lambda index, total: total + chunk(index),
+            jnp.zeros(empty.shape, empty.dtype),
+        )
+        return total / jnp.asarray(self.num_chunks).astype(total.dtype)
 
 
 def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:

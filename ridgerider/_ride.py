@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ridgerider._audit import Audit
 from ridgerider._problem import Cost, Scalar, Vector
 from ridgerider._spectrum import Ridge
 from ridgerider._step import Trial
@@ -13,7 +14,7 @@ from ridgerider._step import Trial
 class Trace(eqx.Module):
     """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
 
-    `path` holds every `x`, or nothing where the rider does not keep it.
+    `path` holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -32,19 +33,20 @@ class Trace(eqx.Module):
     step_size: Float[Array, " rows"]
     multiplicity: Int[Array, " rows"]
     path: Float[Array, "rows n"] | None
+    audit: Audit | None = None
 
     @staticmethod
-    def empty(trial: Trial, max_steps: int, keep_path: bool) -> "Trace":
-        row = _row(trial, keep_path)
+    def empty(trial: Trial, max_steps: int, keep_path: bool, audit: Audit | None = None) -> "Trace":
+        row = _row(trial, keep_path, audit)
         zeros = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
-        return zeros.record(trial, jnp.array(0))
+        return zeros.record(trial, jnp.array(0), audit)
 
-    def record(self, trial: Trial, step: Int[Array, ""]) -> "Trace":
-        row = _row(trial, self.path is not None)
+    def record(self, trial: Trial, step: Int[Array, ""], audit: Audit | None = None) -> "Trace":
+        row = _row(trial, self.path is not None, audit)
         return jax.tree.map(lambda column, entry: column.at[step].set(entry), self, row)
 
 
-def _row(trial: Trial, keep_path: bool) -> Trace:
+def _row(trial: Trial, keep_path: bool, audit: Audit | None) -> Trace:
     return Trace(
         loss=trial.loss,
         eigenvalue=trial.ridge.eigenvalue,
@@ -54,6 +56,7 @@ def _row(trial: Trial, keep_path: bool) -> Trace:
         step_size=trial.step_size,
         multiplicity=trial.ridge.multiplicity,
         path=trial.x if keep_path else None,
+        audit=audit,
     )
 
 
@@ -100,7 +103,7 @@ class Ride(eqx.Module):
             cost=trial.cost,
         )
 
-    def advance(self, trial: Trial, next_size: Scalar) -> "Ride":
+    def advance(self, trial: Trial, next_size: Scalar, audit: Audit | None = None) -> "Ride":
         is_finite = _is_finite(trial)
 
         def keep(new: Array, old: Array) -> Array:
@@ -116,7 +119,7 @@ class Ride(eqx.Module):
             next_size=next_size,
             num_steps=self.num_steps + 1,
             is_finite=is_finite,
-            trace=self.trace.record(trial, self.num_steps + 1),
+            trace=self.trace.record(trial, self.num_steps + 1, audit),
             cost=self.cost + trial.cost,
         )
 

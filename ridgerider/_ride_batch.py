@@ -23,11 +23,18 @@ from ridgerider._tree import Branch, Fingerprint, Leg, Settings, hashed
 def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
     """The start as a leg of no steps. Raises if there is nothing to ride."""
     began = time.perf_counter()
+    problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
     loss, spectrum = jax.device_get(_look(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
         raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
+    if not spectrum.scale > 0:
+        raise ValueError(
+            "`start` must have negative curvature to ride along, but the Hessian there is zero. Is "
+            "the loss linear in pieces (relu, abs, sign, max)? A smooth activation such as tanh or "
+            "softplus has curvature."
+        )
     if not spectrum.num_downhill():
         raise ValueError(
             "`start` must have negative curvature to ride along, but its least eigenvalue is "
@@ -115,7 +122,7 @@ def _ride_branch(problem: Problem, rider: Rider, settings: Settings, branch: Bra
 
 @eqx.filter_jit
 def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> tuple[Scalar, Spectrum]:
-    return problem.value(x), rider.spectrum(problem, x, key)
+    return problem.value(x), rider.look(problem, x, key)
 
 
 @eqx.filter_jit
@@ -123,7 +130,7 @@ def _ride_and_look(
     problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
 ) -> tuple[Ride, Bool[Array, " rules"], Spectrum]:
     ride = rider.ride(problem, x, ridge, key)
-    return ride, rider.ended(ride), rider.spectrum(problem, ride.x, key)
+    return ride, rider.ended(ride), rider.look(problem, ride.x, key)
 
 
 @eqx.filter_jit
@@ -148,5 +155,6 @@ def _rideable(
 
 def _rows(ride: Ride) -> dict[str, np.ndarray]:
     """The part of the trace that was written."""
-    columns = {name: column for name, column in vars(ride.trace).items() if column is not None}
+    columns = {**vars(ride.trace), **(vars(ride.trace.audit) if ride.trace.audit else {})}
+    columns = {name: columns[name] for name in columns if isinstance(columns[name], np.ndarray)}
     return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}

@@ -1,6 +1,6 @@
 """Rider: the inner loop of Ridge Rider, as one compiled program.
 
-    step -> correct -> update -> stop?
+    batch -> step -> correct -> update -> stop?
 
 Each plug-in is a field; swap a field to swap a rule.
 """
@@ -10,8 +10,10 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from ridgerider._audit import Audit, audit
+from ridgerider._block_spectrum import check_count
 from ridgerider._finish import Descend, Finish
 from ridgerider._problem import Cost, Problem, Scalar, Vector
 from ridgerider._ride import Ride, Trace
@@ -36,6 +38,10 @@ class Rider(eqx.Module):
     - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
       updated; or None.
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
+    - `batch(problem, key, step) -> Problem`: the rows of the data that a step looks at, such as
+      `Batches`; or None for all of them.
+    - `audit_every`: compare every so many steps with a fresh spectrum, dense for up to 1,000
+      parameters and `spectrum` beyond; what is found goes into the trace. 0: never.
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well (small problems only).
 
@@ -51,13 +57,15 @@ class Rider(eqx.Module):
     stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
     correct: Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]] | None = None
     finish: Callable[..., Finish] | None = Descend()
+    batch: Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem] | None = None
+    audit_every: int = eqx.field(static=True, default=0)
     max_steps: int = eqx.field(static=True, default=1000)
     keep_path: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        for name in ("spectrum", "update", "step", "correct", "finish"):
+        for name in ("spectrum", "update", "step", "correct", "finish", "batch"):
             plug = getattr(self, name)
-            if not callable(plug) and not (plug is None and name in ("correct", "finish")):
+            if not callable(plug) and not (plug is None and name in ("correct", "finish", "batch")):
                 raise ValueError(f"`{name}` must be callable, not {plug!r}.")
         if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
             raise ValueError(
@@ -73,10 +81,8 @@ class Rider(eqx.Module):
                     "`cluster_tolerance` must be the same for `spectrum` and `update`, "
                     f"not {one!r} and {two!r}."
                 )
-        if not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise ValueError(
-                f"`max_steps` must be a whole number of at least 1, not {self.max_steps!r}."
-            )
+        check_count("max_steps", self.max_steps)
+        check_count("audit_every", self.audit_every, 0)
 
     def rule_names(self) -> tuple[str, ...]:
         """The reasons a ride may end for, in the order of `ended`."""
@@ -97,17 +103,49 @@ class Rider(eqx.Module):
 
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)
+            on_batch = self.on_batch(problem, key, ride.num_steps)
             trial, next_size = self.step(
-                lambda size: self._attempt(problem, ride, here, size), ride.next_size
+                lambda size: self._attempt(on_batch, ride, here, size), ride.next_size
             )
-            return ride.advance(trial, next_size)
+            found, cost = self._audit(on_batch, ride, trial, here)
+            trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
+            return ride.advance(trial, next_size, found)
 
-        return jax.lax.while_loop(go_on, step, self._begin(problem, x, ridge, key))
+        on_batch = self.on_batch(problem, key, jnp.array(0))
+        return jax.lax.while_loop(go_on, step, self._begin(on_batch, x, ridge, key))
+
+    def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        """The ridges at `x`, on a batch if the rider has batches."""
+        return self.spectrum(self.on_batch(problem, key, jnp.array(0)), x, key)
+
+    def on_batch(self, problem: Problem, key: PRNGKeyArray, step: Int[Array, ""]) -> Problem:
+        """The problem as step `step` sees it."""
+        if self.batch is None:
+            return problem
+        # A key of its own: the update draws from the one that is folded with the step.
+        return self.batch(problem, jax.random.fold_in(key, 2**31), step)
+
+    def _audit(
+        self, problem: Problem, ride: Ride, trial: Trial, key: PRNGKeyArray
+    ) -> tuple[Audit | None, Cost]:
+        if not self.audit_every:
+            return None, Cost()
+
+        def look() -> tuple[Audit, Cost]:
+            found, cost = audit(
+                problem, trial.x, ride.ridge, trial.ridge, self.update, self.spectrum, key
+            )
+            return found, jax.tree.map(jnp.asarray, cost)
+
+        nothing = (Audit.nothing(trial.x), jax.tree.map(jnp.zeros_like, jax.eval_shape(look)[1]))
+        is_due = (ride.num_steps + 1) % self.audit_every == 0
+        return jax.lax.cond(is_due, look, lambda: nothing)
 
     def _begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         size = jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
         trial = self._arrive(problem, x, ridge, key, jnp.zeros_like(size), Cost())
-        return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path))
+        found = Audit.nothing(x) if self.audit_every else None
+        return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path, found))
 
     def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
         x, cost = ride.x + size * ride.ridge.direction, Cost()

@@ -101,8 +101,8 @@ def find_saddle(
     loss, grad, spectrum = jax.device_get(_look(problem, x, key))
     grad_norm = float(np.linalg.norm(grad))
     # As in `Descend`: what a small displacement makes of a zero gradient.
-    scale = np.abs(spectrum.eigenvalues).max() * max(1.0, float(jnp.linalg.norm(x)))
-    is_stationary = bool(grad_norm <= tolerance_of(None, dtype) * scale)
+    size = float(spectrum.scale) * max(1.0, float(jnp.linalg.norm(x)))
+    is_stationary = bool(grad_norm <= tolerance_of(None, dtype) * size)
     morse_index = int(np.sum(spectrum.is_downhill))
     return Saddle(
         params=problem.unravel(x),

@@ -20,7 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 
@@ -34,7 +34,8 @@ class Ridge(eqx.Module):
 
     `index` is the rank of its cluster among the clusters at this point and `multiplicity` the
     cluster's dimension. `space` holds rows that span the eigenspace (other rows are zero); an
-    update that follows eigenspaces fills it in.
+    update that follows eigenspaces fills it in. `memory` is whatever else an update wants to find
+    again at the next step; None until it was called once.
 
     >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
     >>> float(ridge.eigenvalue)
@@ -46,11 +47,15 @@ class Ridge(eqx.Module):
     index: Int[Array, ""]
     multiplicity: Int[Array, ""]
     space: Float[Array, "k n"] | None = None
+    memory: PyTree = None
 
 
 @dataclass(frozen=True)
 class Cluster:
     """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one.
+
+    Where a spectrum was computed in part, there may be more copies than were seen: `is_complete`
+    then reads false.
 
     >>> Cluster(eigenvalue=-2.0, multiplicity=3, spread=0.0, gap=1.0).multiplicity
     3
@@ -60,12 +65,16 @@ class Cluster:
     multiplicity: int
     spread: float
     gap: float
+    is_complete: bool = True
 
 
 class Spectrum(eqx.Module):
     """Eigenpairs, ascending: `eigenvectors` are unit rows, `labels` number the clusters from 0.
 
-    `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero.
+    `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero and
+    `scale` is the largest |eigenvalue|. An iterative engine computes the `k` lowest pairs only; it
+    says with what `residuals` |H e - eigenvalue e|, which of them are converged, and estimates
+    `scale` from below. `sees_copies` reads false for one that finds one vector per eigenspace.
 
     >>> import jax
     >>> from ridgerider.problems import wells
@@ -78,7 +87,11 @@ class Spectrum(eqx.Module):
     eigenvectors: Float[Array, "k n"]
     labels: Int[Array, " k"]
     is_downhill: Bool[Array, " k"]
+    scale: Scalar
     cost: Cost
+    residuals: Float[Array, " k"] | None = None
+    is_converged: Bool[Array, " k"] | None = None
+    sees_copies: bool = eqx.field(static=True, default=True)
 
     def clusters(self) -> tuple[Cluster, ...]:
         """The clusters, most negative first."""
@@ -89,14 +102,17 @@ class Spectrum(eqx.Module):
         # Ascending, so the nearest eigenvalue outside a group is a neighbouring group's edge.
         below = [-math.inf] + [group[-1] for group in groups[:-1]]
         above = [group[0] for group in groups[1:]] + [math.inf]
+        is_whole = len(eigenvalues) == np.shape(self.eigenvectors)[1]
+        last = len(groups) - 1
         return tuple(
             Cluster(
                 eigenvalue=float(group.mean()),
                 multiplicity=len(group),
                 spread=float(group[-1] - group[0]),
                 gap=float(min(group[0] - low, high - group[-1])),
+                is_complete=self.sees_copies and (is_whole or number < last),
             )
-            for group, low, high in zip(groups, below, above, strict=True)
+            for number, (group, low, high) in enumerate(zip(groups, below, above, strict=True))
         )
 
     def num_downhill(self) -> int:
@@ -162,6 +178,7 @@ class DenseSpectrum(eqx.Module):
             eigenvectors=fix_signs(rows),
             labels=labels,
             is_downhill=is_downhill,
+            scale=jnp.max(jnp.abs(eigenvalues)),
             cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
         )
 
@@ -184,12 +201,14 @@ def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:
     return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
 
 
-def downhill(eigenvalues: Float[Array, " k"], tolerance: Number | None = None) -> Bool[Array, " k"]:
-    """Which eigenvalues are negative beyond doubt.
+def downhill(
+    eigenvalues: Float[Array, " k"], tolerance: Number | None = None, scale: Scalar | None = None
+) -> Bool[Array, " k"]:
+    """Which eigenvalues are negative beyond doubt, where `scale` is the largest |eigenvalue|.
 
     `eigenvalue < 0` is no test: rounding turns half of the zeros of a rank-one Hessian negative.
     """
-    scale = jnp.max(jnp.abs(eigenvalues))
+    scale = jnp.max(jnp.abs(eigenvalues)) if scale is None else scale
     return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
 
 
@@ -197,6 +216,7 @@ def cluster_labels(
     eigenvalues: Float[Array, " k"],
     tolerance: Number | None = None,
     is_downhill: Bool[Array, " k"] | None = None,
+    scale: Scalar | None = None,
 ) -> Int[Array, " k"]:
     """Number the clusters of ascending eigenvalues.
 
@@ -206,7 +226,7 @@ def cluster_labels(
     if tolerance is None:
         # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
         tolerance = float(jnp.finfo(eigenvalues.dtype).eps) ** (2 / 3)
-    width = tolerance * jnp.max(jnp.abs(eigenvalues))
+    width = tolerance * (jnp.max(jnp.abs(eigenvalues)) if scale is None else scale)
     kinds = jnp.zeros(eigenvalues.shape, bool) if is_downhill is None else is_downhill
 
     def label(

@@ -66,7 +66,7 @@ class Project(eqx.Module):
         coefficients = ridge.direction @ columns
         weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
         is_inside = labels == jnp.argmax(weights)
-        direction = _unit(columns @ jnp.where(is_inside, coefficients, 0))
+        direction = unit(columns @ jnp.where(is_inside, coefficients, 0))
         image = hessian @ direction
         eigenvalue = direction @ image
         new = Ridge(
@@ -129,7 +129,7 @@ class RandomRidge(eqx.Module):
     """
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
-        direction = _unit(jax.random.normal(key, x.shape, x.dtype))
+        direction = unit(jax.random.normal(key, x.shape, x.dtype))
         grad, image = jax.jvp(problem.grad, (x,), (direction,))
         direction, image = (
             jnp.where(grad @ direction > 0, -vector, vector) for vector in (direction, image)
@@ -150,7 +150,7 @@ def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
     return jnp.linalg.norm(space @ direction)
 
 
-def _unit(vector: Vector) -> Vector:
+def unit(vector: Vector) -> Vector:
     return vector / jnp.linalg.norm(vector)
 
 

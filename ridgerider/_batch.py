@@ -1,0 +1,85 @@
+"""Mini-batches: which rows of the data a step looks at.
+
+A batch rule is a callable `batch(problem, key, step) -> problem` that is asked once per step, so
+that all of a step (corrector, update, every attempt of a line search) sees the same rows: common
+random numbers.
+"""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from ridgerider._block_spectrum import check_count
+from ridgerider._problem import Problem
+
+
+class Batches(eqx.Module):
+    """Random rows of the data, one from each of `size` equal strata.
+
+    The arrays in `Problem.args` must have one leading length, and the loss must be a mean over it.
+    Strata make every row equally likely and none appear twice; a batch of all rows is all rows.
+
+    **Arguments**
+
+    - `size`: rows in a batch.
+    - `kind`: `"resampled"` draws anew for each step, as the paper does, `"fixed"` once for a ride.
+    - `growth`: each step's batch is larger by this factor, up to all of the data, rounded up to
+      whole micro-batches.
+    - `micro_size`: rows that are held in memory at a time; gradients and Hessian-vector products
+      are accumulated over them. Default: `size`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x, data: jnp.mean(data * x[0] ** 2), jnp.ones(1), jnp.arange(10.0))
+    >>> on_batch = Batches(size=5)(problem, jax.random.key(0), 0)
+    >>> (on_batch.rows // 2).tolist()
+    [[0, 1, 2, 3, 4]]
+    """
+
+    size: int = eqx.field(static=True, default=1024)
+    kind: Literal["resampled", "fixed"] = eqx.field(static=True, default="resampled")
+    growth: float = eqx.field(static=True, default=1.0)
+    micro_size: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        check_count("size", self.size)
+        if self.kind not in ("resampled", "fixed"):
+            raise ValueError(f"`kind` must be resampled or fixed, not {self.kind!r}.")
+        if not self.growth >= 1:
+            raise ValueError(f"`growth` must be at least 1, not {self.growth!r}.")
+        if self.micro_size is not None:
+            check_count("micro_size", self.micro_size)
+            if self.size % self.micro_size:
+                raise ValueError(
+                    f"`micro_size` must divide `size`, {self.size}, but it is {self.micro_size}."
+                )
+
+    def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
+        num_examples, micro_size = problem.num_examples, self.micro_size or self.size
+        if self.size > num_examples:
+            raise ValueError(
+                f"`size` must be at most the number of examples, {num_examples}, not {self.size}."
+            )
+        if self.kind == "resampled":
+            key = jax.random.fold_in(key, step)
+        if self.growth == 1:
+            rows = _strata(key, self.size, self.size, num_examples)
+            return problem.on_rows(rows.reshape(-1, micro_size))
+        max_chunks = num_examples // micro_size
+        grown = self.size / micro_size * self.growth ** jnp.asarray(step, jnp.float32)
+        num_chunks = jnp.clip(jnp.ceil(grown), 1, max_chunks).astype(int)
+        rows = _strata(key, max_chunks * micro_size, num_chunks * micro_size, num_examples)
+        return problem.on_rows(rows.reshape(-1, micro_size), num_chunks)
+
+
+def _strata(
+    key: PRNGKeyArray, length: int, size: int | Int[Array, ""], num_examples: int
+) -> Int[Array, " length"]:
+    """One row out of each of `size` strata of the examples; `length` >= `size` fixes the shape."""
+    places = jnp.arange(length).astype(jnp.float32) + jax.random.uniform(
+        key, (length,), jnp.float32
+    )
+    width = num_examples / jnp.asarray(size, jnp.float32)
+    return jnp.minimum((places * width).astype(int), num_examples - 1)

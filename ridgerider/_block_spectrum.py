@@ -1,0 +1,282 @@
+"""Ridges from Hessian-vector products alone, for problems whose Hessian does not fit.
+
+All of these are a rider's `spectrum`, in place of `DenseSpectrum`:
+
+- `BlockSpectrum`: the k most negative eigenpairs with their copies;
+- `GradientKrylov`: one direction per distinct eigenvalue, the gradient's projection onto its
+  eigenspace;
+- `PowerSpectrum`: the paper's power method, with deflation.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ridgerider._krylov import Pairs, lanczos, lowest_pairs, unit_outside
+from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._spectrum import (
+    DenseSpectrum,
+    Gauge,
+    Spectrum,
+    check_fraction,
+    check_gauge,
+    cluster_labels,
+    downhill,
+    fix_gauge,
+    fix_signs,
+    tolerance_of,
+)
+
+
+class BlockSpectrum(eqx.Module):
+    """The `k` most negative eigenpairs by Rayleigh-Ritz on Hessian-vector products.
+
+    Copies of a repeated eigenvalue are all found, up to `k`; the last cluster may go on beyond them
+    (`Cluster.is_complete`). Every pair says its residual and whether it converged.
+
+    **Arguments**
+
+    - `k`: how many pairs.
+    - `tolerance`: converged once |H e - eigenvalue e| <= tolerance * max |eigenvalue|. Default:
+      eps^(1/2), which makes the eigenvalues exact to rounding. The error of an eigenvalue is at
+      most residual^2 / gap.
+    - `max_hvps`: never spend more. Pairs that have not converged by then say so.
+    - `max_rows`: basis vectors held, with an image for each: 2 * max_rows vectors of memory.
+      Default: k + 20. Fewer rows cost more products.
+    - `dense_below`: smaller problems, and those with fewer than 2 k parameters, are solved by
+      `eigh`, which is then faster.
+    - `gauge`, `cluster_tolerance`, `downhill_tolerance`: as for `DenseSpectrum`.
+
+    >>> import jax
+    >>> from ridgerider.problems import wells
+    >>> problem, key = wells(40), jax.random.key(0)
+    >>> spectrum = BlockSpectrum(k=2, dense_below=0)(problem, problem.x0, key)
+    >>> [round(cluster.eigenvalue, 3) for cluster in spectrum.clusters()]
+    [-1.5, -1.474]
+    """
+
+    k: int = eqx.field(static=True, default=8)
+    tolerance: Number | None = None
+    max_hvps: int = eqx.field(static=True, default=1000)
+    max_rows: int | None = eqx.field(static=True, default=None)
+    dense_below: int = eqx.field(static=True, default=100)
+    gauge: Gauge = "gradient"
+    cluster_tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_count("k", self.k)
+        check_count("max_hvps", self.max_hvps, self.k)
+        if self.max_rows is not None:
+            check_count("max_rows", self.max_rows, self.k + 2)
+        check_gauge(self.gauge)
+        for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
+            check_fraction(name, getattr(self, name))
+
+    def __call__(
+        self,
+        problem: Problem,
+        x: Vector,
+        key: PRNGKeyArray,
+        start: Float[Array, "j n"] | None = None,
+    ) -> Spectrum:
+        """The spectrum at `x`. `start`: rows close to the eigenvectors wanted, if any are known."""
+        check_k(self.k, problem)
+        if problem.size < max(self.dense_below, 2 * self.k):
+            dense = DenseSpectrum(self.gauge, self.cluster_tolerance, self.downhill_tolerance)
+            return _first(dense(problem, x, key), self.k)
+        tolerance = tolerance_of(self.tolerance, x.dtype)
+        random = jax.random.normal(key, (self.k, problem.size), x.dtype)
+        # The random rows see the copies that a warm start may have lost.
+        rows = random if start is None else jnp.concatenate([start, random])[: self.k + len(start)]
+        pairs = lowest_pairs(
+            problem.hvp_at(x),
+            rows,
+            self.k,
+            tolerance,
+            self.max_hvps,
+            max(self.max_rows or self.k + 20, len(rows) + 2),
+        )
+        return self._spectrum(problem, x, key, pairs, tolerance)
+
+    def _spectrum(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, pairs: Pairs, tolerance: Number
+    ) -> Spectrum:
+        is_downhill = downhill(pairs.eigenvalues, self.downhill_tolerance, pairs.scale)
+        labels = cluster_labels(pairs.eigenvalues, self.cluster_tolerance, is_downhill, pairs.scale)
+        rows, gauge_cost = fix_gauge(
+            self.gauge, problem, x, key, pairs.rows, pairs.eigenvalues, labels
+        )
+        return Spectrum(
+            eigenvalues=pairs.eigenvalues,
+            eigenvectors=fix_signs(rows),
+            labels=labels,
+            is_downhill=is_downhill,
+            scale=pairs.scale,
+            cost=Cost(hvps=pairs.num_hvps) + gauge_cost,
+            residuals=pairs.residuals,
+            is_converged=pairs.residuals <= tolerance * pairs.scale,
+        )
+
+
+class GradientKrylov(eqx.Module):
+    """One direction per distinct eigenvalue: the gradient's projection onto each eigenspace.
+
+    A Krylov space started at the gradient holds exactly these, whatever the multiplicities; the
+    `k` lowest Ritz pairs of `num_hvps` products are returned. Where the gradient vanishes, a random
+    vector takes its place. As many basis vectors as products are held, each with its image.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x: -jnp.sum(x**2) / 2 - x[0] ** 2, jnp.array([0.1, 0.3, 0.4]))
+    >>> spectrum = GradientKrylov(k=2, num_hvps=2)(problem, problem.x0, jax.random.key(0))
+    >>> [[abs(round(float(entry), 3)) for entry in row] for row in spectrum.eigenvectors]
+    [[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]]
+    """
+
+    k: int = eqx.field(static=True, default=8)
+    num_hvps: int = eqx.field(static=True, default=40)
+    tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_count("k", self.k)
+        check_count("num_hvps", self.num_hvps, self.k)
+        for name in ("tolerance", "downhill_tolerance"):
+            check_fraction(name, getattr(self, name))
+
+    def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        check_k(self.k, problem)
+        grad, random = problem.grad(x), jax.random.normal(key, x.shape, x.dtype)
+        has_grad = jnp.linalg.norm(grad) > 0
+        space = lanczos(problem.hvp_at(x), jnp.where(has_grad, grad, random), self.num_hvps)
+        ritz = space.ritz()
+        lowest = ritz.coefficients[:, : self.k].T
+        rows, images = lowest @ space.rows, lowest @ space.images
+        residuals = jnp.linalg.norm(images - ritz.eigenvalues[: self.k, None] * rows, axis=1)
+        scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+        is_there = ritz.is_there[: self.k]
+        is_downhill = downhill(ritz.eigenvalues[: self.k], self.downhill_tolerance, scale)
+        tolerance = tolerance_of(self.tolerance, x.dtype)
+        return Spectrum(
+            eigenvalues=ritz.eigenvalues[: self.k],
+            eigenvectors=fix_signs(rows),
+            labels=jnp.arange(self.k),
+            is_downhill=is_downhill & is_there,
+            scale=scale,
+            cost=Cost(gradients=1, hvps=self.num_hvps),
+            residuals=residuals,
+            is_converged=(residuals <= tolerance * scale) & is_there,
+            sees_copies=False,
+        )
+
+
+class PowerSpectrum(eqx.Module):
+    """The paper's GetRidges: the power method on (shift - H), one eigenvector after another.
+
+    Each is kept orthogonal to those before it. The shift is the largest eigenvalue, found by the
+    same method. Slow: the number of products grows with the inverse of the gap, where
+    `BlockSpectrum` needs that of its root.
+
+    >>> import jax
+    >>> from ridgerider.problems import wells
+    >>> spectrum = PowerSpectrum(k=2, tolerance=1e-3)(wells(3), wells(3).x0, jax.random.key(0))
+    >>> [round(float(eigenvalue), 2) for eigenvalue in spectrum.eigenvalues]
+    [-1.5, -1.0]
+    """
+
+    k: int = eqx.field(static=True, default=1)
+    tolerance: Number | None = None
+    max_hvps: int = eqx.field(static=True, default=10_000)
+    cluster_tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_count("k", self.k)
+        check_count("max_hvps", self.max_hvps, self.k + 1)
+        for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
+            check_fraction(name, getattr(self, name))
+
+    def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        check_k(self.k, problem)
+        hvp, tolerance = problem.hvp_at(x), tolerance_of(self.tolerance, x.dtype)
+        starts = jax.random.normal(key, (self.k + 1, problem.size), x.dtype)
+        max_hvps = self.max_hvps // (self.k + 1)
+
+        def power(
+            sign: Number, shift: Scalar, found: Float[Array, "k n"], start: Vector
+        ) -> tuple[Scalar, Vector, Scalar, Array]:
+            """The dominant eigenpair of sign * H + shift outside the rows found already."""
+
+            def go_on(carry: tuple) -> Array:
+                _, _, _, residual, size, num_hvps = carry
+                return ~(residual <= tolerance * size) & (num_hvps < max_hvps)
+
+            def step(carry: tuple) -> tuple:
+                v, _, _, _, size, num_hvps = carry
+                image = hvp(v)
+                eigenvalue = v @ image
+                residual = jnp.linalg.norm(image - eigenvalue * v)
+                size = jnp.maximum(size, jnp.maximum(jnp.abs(eigenvalue), shift / 2))
+                new = unit_outside(found, sign * image + shift * v)
+                return new, v, eigenvalue, residual, size, num_hvps + 1
+
+            v, zero = unit_outside(found, start), jnp.zeros((), x.dtype)
+            first = (v, v, zero, zero + jnp.inf, zero, jnp.array(0))
+            _, v, eigenvalue, residual, _, num_hvps = jax.lax.while_loop(go_on, step, first)
+            return eigenvalue, v, residual, num_hvps
+
+        nothing = jnp.zeros((self.k, problem.size), x.dtype)
+        # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
+        largest, _, _, spent = power(1.0, jnp.zeros((), x.dtype), nothing, starts[-1])
+        scale = jnp.abs(largest)
+
+        def one_more(index: int, carry: tuple) -> tuple:
+            eigenvalues, rows, residuals, spent = carry
+            eigenvalue, v, residual, num_hvps = power(-1.0, scale, rows, starts[index])
+            return (
+                eigenvalues.at[index].set(eigenvalue),
+                rows.at[index].set(v),
+                residuals.at[index].set(residual),
+                spent + num_hvps,
+            )
+
+        zeros = jnp.zeros(self.k, x.dtype)
+        eigenvalues, rows, residuals, spent = jax.lax.fori_loop(
+            0, self.k, one_more, (zeros, nothing, zeros, spent)
+        )
+        order = jnp.argsort(eigenvalues)
+        pairs = Pairs(eigenvalues[order], rows[order], residuals[order], scale, spent)
+        as_block = BlockSpectrum(
+            k=self.k,
+            gauge="basis",
+            max_hvps=self.max_hvps,
+            cluster_tolerance=self.cluster_tolerance,
+            downhill_tolerance=self.downhill_tolerance,
+        )
+        return as_block._spectrum(problem, x, key, pairs, tolerance)
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, not {value!r}.")
+
+
+def check_k(k: int, problem: Problem) -> None:
+    if k > problem.size:
+        raise ValueError(f"`k` must be at most the number of parameters, {problem.size}, not {k}.")
+
+
+def _first(spectrum: Spectrum, k: int) -> Spectrum:
+    """The `k` lowest pairs of a dense spectrum, whose residuals are rounding."""
+    eigenvalues = spectrum.eigenvalues[:k]
+    return Spectrum(
+        eigenvalues=eigenvalues,
+        eigenvectors=spectrum.eigenvectors[:k],
+        labels=spectrum.labels[:k],
+        is_downhill=spectrum.is_downhill[:k],
+        scale=spectrum.scale,
+        cost=spectrum.cost,
+        residuals=jnp.full_like(eigenvalues, jnp.finfo(eigenvalues.dtype).eps) * spectrum.scale,
+        is_converged=jnp.ones(k, bool),
+    )

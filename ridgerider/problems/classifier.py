@@ -1,0 +1,132 @@
+"""A multilayer perceptron on images: the paper's MNIST experiments."""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ridgerider._problem import Problem, Scalar
+from ridgerider.data import digits
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+}
+Images = Float[Array, "examples ..."]
+Labels = Int[Array, " examples"]
+
+
+class Classifier(eqx.Module):
+    """A multilayer perceptron's mean cross-entropy; `params` is a list of layers.
+
+    >>> model = Classifier("tanh")
+    >>> params = [{"weights": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}]
+    >>> round(float(model(params, jnp.ones((2, 2, 2)), jnp.array([0, 1]))), 3)
+    1.099
+    """
+
+    activation: str = eqx.field(static=True, default="tanh")
+
+    def __check_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"`activation` must be one of {', '.join(ACTIVATIONS)}, not {self.activation!r}."
+            )
+
+    def logits(self, params: PyTree, images: Images) -> Float[Array, "examples classes"]:
+        hidden = images.reshape(len(images), -1)
+        for number, layer in enumerate(params):
+            hidden = hidden @ layer["weights"] + layer["bias"][None]
+            if number < len(params) - 1:
+                hidden = ACTIVATIONS[self.activation](hidden)
+        return hidden
+
+    def __call__(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
+        log_probabilities = jax.nn.log_softmax(self.logits(params, images))
+        return -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], axis=1))
+
+    def accuracy(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
+        """The fraction of the images that get the right label."""
+        return jnp.mean(jnp.argmax(self.logits(params, images), axis=1) == labels)
+
+
+def classifier(
+    images: np.ndarray | Images,
+    labels: np.ndarray | Labels,
+    *,
+    widths: Sequence[int] = (128,),
+    activation: str = "tanh",
+    init_scale: float = 0.01,
+    num_classes: int | None = None,
+    seed: int = 0,
+) -> Problem:
+    """The cross-entropy of a multilayer perceptron on labelled images, near the saddle at zero.
+
+    Its data come as `args`, so that `Batches` can cut them; its loss is a `Classifier`.
+
+    **Arguments**
+
+    - `widths`: of the hidden layers.
+    - `activation`: tanh, sigmoid, softplus, gelu, silu or relu.
+    - `init_scale`: standard deviation of all parameters at the start; 0 is the saddle itself,
+      where every ridge is repeated once for each hidden unit.
+    - `num_classes`: default: one more than the largest label.
+
+    The parameters have the dtype of the images.
+
+    >>> from ridgerider.data import digits
+    >>> problem = classifier(digits().train_images, digits().train_labels, widths=(8,))
+    >>> problem.size, round(float(problem.value(problem.x0)), 2)
+    (610, 2.3)
+    """
+    images, labels = jnp.asarray(images), jnp.asarray(labels)
+    num_classes = _checked_classes(images, labels, num_classes)
+    sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
+    if not all(isinstance(width, int) and width > 0 for width in widths):
+        raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
+    if not 0 <= init_scale < np.inf:
+        raise ValueError(f"`init_scale` must be a finite number of at least 0, not {init_scale!r}.")
+    keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)
+    start = [
+        {
+            "weights": init_scale * jax.random.normal(one, (fan_in, fan_out), images.dtype),
+            "bias": init_scale * jax.random.normal(two, (fan_out,), images.dtype),
+        }
+        for (one, two), fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
+    ]
+    return Problem(Classifier(activation), start, images, labels)
+
+
+def digits_classifier() -> Problem:
+    """The built-in problem `digits`: 8 hidden units on the small digits."""
+    images = digits()
+    return classifier(images.train_images, images.train_labels, widths=(8,), init_scale=1e-3)
+
+
+def _checked_classes(images: Images, labels: Labels, num_classes: int | None) -> int:
+    if images.ndim < 2 or not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(
+            "`images` must be floating-point numbers with an axis of examples before those of the "
+            f"pixels, not of shape {images.shape} and type {images.dtype}."
+        )
+    if labels.shape != images.shape[:1] or not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(
+            f"`labels` must be whole numbers, one for each of the {len(images)} images, not of "
+            f"shape {labels.shape} and type {labels.dtype}."
+        )
+    if not len(images):
+        raise ValueError("`images` must hold at least one image, but there is none.")
+    low, high = int(labels.min()), int(labels.max())
+    count = high + 1 if num_classes is None else num_classes
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"`labels` must be from 0 to {count - 1}, but they go from {low} to {high}."
+        )
+    return count
