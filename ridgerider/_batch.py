@@ -20,7 +20,7 @@ class Batches(eqx.Module):
     """Random rows of the data, one from each of `size` equal strata.
 
     The arrays in `Problem.args` must have one leading length, and the loss must be a mean over it.
-    Strata make every row equally likely and none appear twice; a batch of all rows is all rows.
+    Every row is equally likely and none appears twice.
 
     **Arguments**
 
@@ -34,8 +34,8 @@ class Batches(eqx.Module):
     >>> import jax, jax.numpy as jnp
     >>> problem = Problem(lambda x, data: jnp.mean(data * x[0] ** 2), jnp.ones(1), jnp.arange(10.0))
     >>> on_batch = Batches(size=5)(problem, jax.random.key(0), 0)
-    >>> (on_batch.rows // 2).tolist()
-    [[0, 1, 2, 3, 4]]
+    >>> len(set(on_batch.rows[0].tolist()))
+    5
     """
 
     size: int = eqx.field(static=True, default=1024)
@@ -77,9 +77,14 @@ class Batches(eqx.Module):
 def _strata(
     key: PRNGKeyArray, length: int, size: int | Int[Array, ""], num_examples: int
 ) -> Int[Array, " length"]:
-    """One row out of each of `size` strata of the examples; `length` >= `size` fixes the shape."""
-    places = jnp.arange(length).astype(jnp.float32) + jax.random.uniform(
-        key, (length,), jnp.float32
-    )
+    """One row out of each of `size` strata of the examples; `length` >= `size` fixes the shape.
+
+    Strata are runs of whole rows whose lengths differ by at most one, counted from a random row on:
+    all rows are equally likely and none is drawn twice.
+    """
+    where, first = jax.random.split(key)
     width = num_examples / jnp.asarray(size, jnp.float32)
-    return jnp.minimum((places * width).astype(int), num_examples - 1)
+    edges = jnp.floor(jnp.arange(length + 1).astype(jnp.float32) * width)
+    inside = jax.random.uniform(where, (length,), jnp.float32) * jnp.diff(edges)
+    rows = (edges[:-1] + jnp.floor(inside)).astype(int)
+    return (rows + jax.random.randint(first, (), 0, num_examples)) % num_examples

@@ -9,6 +9,7 @@ Images are kept, so each vector costs one Hessian-vector product once. (JAX's LO
 operator to 4 k vectors in each of its iterations, here a round costs one product.)
 """
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -100,8 +101,8 @@ def unit_outside(rows: Float[Array, "m n"], vector: Vector) -> Vector:
     first = vector - (rows @ vector) @ rows
     second = first - (rows @ first) @ rows  # twice is enough
     before, after = jnp.linalg.norm(vector), jnp.linalg.norm(second)
-    # What rounding leaves of a vector in the span is about eps of it.
-    is_new = after > 10 * jnp.finfo(vector.dtype).eps * before
+    # Rounding leaves about eps for each of n entries of a vector in the span.
+    is_new = after > 10 * math.sqrt(len(vector)) * jnp.finfo(vector.dtype).eps * before
     return jnp.where(is_new, second / jnp.where(is_new, after, 1), 0)
 
 

@@ -9,7 +9,8 @@ After a step, with u = e / |e|,
 
 At the eigenpair (e, lambda) the second line multiplies the component along an eigenvalue mu by
 1 - 2 LR_e (mu / lambda - 1)^2. So it is stable only for LR_e < 1 / (lambda_max / lambda - 1)^2, and
-then the ridge's own neighbours at a relative distance d fade like exp(-2 S LR_e d^2).
+then the ridge's own neighbours at a relative distance d fade like exp(-2 S LR_e d^2). (As e is not
+normalised inside the loop, too large a rate lengthens it, which lowers the rate: too late.)
 """
 
 import equinox as eqx

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ridgerider._problem import Problem
+from ridgerider.problems.classifier import Classifier as Classifier
+from ridgerider.problems.classifier import classifier as classifier
+from ridgerider.problems.classifier import digits_classifier
 from ridgerider.problems.factorization import factorization as factorization
 from ridgerider.problems.surface import surface as surface
 from ridgerider.problems.wells import wells as wells
@@ -15,6 +18,7 @@ BUILT_IN: dict[str, Callable[[], Problem]] = {
     "surface": surface,
     "wells": wells,
     "factorization": factorization,
+    "digits": digits_classifier,
 }
 
 

@@ -26,6 +26,8 @@ Labels = Int[Array, " examples"]
 class Classifier(eqx.Module):
     """A multilayer perceptron's mean cross-entropy; `params` is a list of layers.
 
+    `decay` / 2 times the sum of all squared parameters is added to it.
+
     >>> model = Classifier("tanh")
     >>> params = [{"weights": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}]
     >>> round(float(model(params, jnp.ones((2, 2, 2)), jnp.array([0, 1]))), 3)
@@ -33,6 +35,7 @@ class Classifier(eqx.Module):
     """
 
     activation: str = eqx.field(static=True, default="tanh")
+    decay: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -50,7 +53,9 @@ class Classifier(eqx.Module):
 
     def __call__(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
         log_probabilities = jax.nn.log_softmax(self.logits(params, images))
-        return -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], axis=1))
+        loss = -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], axis=1))
+        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+        return loss + self.decay / 2 * squares
 
     def accuracy(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
         """The fraction of the images that get the right label."""
@@ -64,6 +69,7 @@ def classifier(
     widths: Sequence[int] = (128,),
     activation: str = "tanh",
     init_scale: float = 0.01,
+    decay: float = 0.0,
     num_classes: int | None = None,
     seed: int = 0,
 ) -> Problem:
@@ -77,6 +83,7 @@ def classifier(
     - `activation`: tanh, sigmoid, softplus, gelu, silu or relu.
     - `init_scale`: standard deviation of all parameters at the start; 0 is the saddle itself,
       where every ridge is repeated once for each hidden unit.
+    - `decay`: of the weights, as a penalty on their squares.
     - `num_classes`: default: one more than the largest label.
 
     The parameters have the dtype of the images.
@@ -91,8 +98,9 @@ def classifier(
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
-    if not 0 <= init_scale < np.inf:
-        raise ValueError(f"`init_scale` must be a finite number of at least 0, not {init_scale!r}.")
+    for name, value in {"init_scale": init_scale, "decay": decay}.items():
+        if not 0 <= value < np.inf:
+            raise ValueError(f"`{name}` must be a finite number of at least 0, not {value!r}.")
     keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)
     start = [
         {
@@ -101,7 +109,7 @@ def classifier(
         }
         for (one, two), fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
     ]
-    return Problem(Classifier(activation), start, images, labels)
+    return Problem(Classifier(activation, float(decay)), start, images, labels)
 
 
 def digits_classifier() -> Problem:

@@ -1,0 +1,156 @@
+"""Mini-batches, chunks, noise and determinism."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+
+KEY = jax.random.key(0)
+DATA = np.random.default_rng(0).normal(size=(60, 3))
+
+
+def wavy_loss(x, data):
+    return jnp.mean(jnp.cos(data @ x)) + jnp.sum(x**4) / 10
+
+
+PROBLEM = rr.Problem(wavy_loss, jnp.array([0.1, 0.2, -0.1]), jnp.asarray(DATA))
+
+
+def test_chunks_change_nothing_but_memory():
+    x, v = jnp.array([0.3, -0.2, 0.5]), jnp.array([1.0, 2.0, -1.0])
+    chunked = PROBLEM.on_rows(jnp.arange(60).reshape(5, 12))
+    growing = eqx.filter_jit(
+        lambda num: PROBLEM.on_rows(jnp.arange(60).reshape(5, 12), num).hvp(x, v)
+    )
+    for one, two in [
+        (PROBLEM.value(x), chunked.value(x)),
+        (PROBLEM.grad(x), chunked.grad(x)),
+        (PROBLEM.grad(x), jax.grad(chunked.value)(x)),
+        (PROBLEM.hvp(x, v), chunked.hvp(x, v)),
+        (PROBLEM.hessian(x), chunked.hessian(x)),
+        (PROBLEM.hvp(x, v), growing(jnp.array(5))),
+    ]:
+        np.testing.assert_allclose(one, two, atol=1e-14)
+    some = rr.Problem(wavy_loss, x, jnp.asarray(DATA[:24]))
+    np.testing.assert_allclose(growing(jnp.array(2)), some.hvp(x, v), atol=1e-14)
+
+
+def test_strata_are_fair():
+    draw = jax.jit(lambda step: rr.Batches(13)(PROBLEM, KEY, step).rows[0])
+    rows = np.stack([draw(step) for step in range(2000)])
+    assert all(len(set(row)) == 13 for row in rows.tolist())
+    counts = np.bincount(rows.ravel(), minlength=60)
+    # Each row is drawn with probability 13 / 60: within 5 standard deviations.
+    np.testing.assert_allclose(counts, 2000 * 13 / 60, atol=5 * np.sqrt(2000 * 0.217 * 0.783))
+    everything = rr.Batches(60)(PROBLEM, KEY, 0).rows
+    np.testing.assert_array_equal(np.sort(everything[0]), np.arange(60))
+
+
+def test_kinds_of_batches():
+    resampled, fixed = rr.Batches(12), rr.Batches(12, "fixed", micro_size=4)
+    one, two = (resampled(PROBLEM, KEY, step).rows for step in (0, 1))
+    assert not np.array_equal(one, two)
+    three, four = (fixed(PROBLEM, KEY, step).rows for step in (0, 1))
+    np.testing.assert_array_equal(three, four)
+    assert three.shape == (3, 4)
+
+
+def test_a_batch_grows_to_all_of_the_data():
+    grow = rr.Batches(10, growth=1.5, micro_size=5)
+    counts = [int(grow(PROBLEM, KEY, step).num_chunks) for step in range(8)]
+    assert counts == [2, 3, 5, 7, 11, 12, 12, 12]  # ceil(10 * 1.5^step / 5), at most 60 / 5
+    whole = grow(PROBLEM, KEY, 7)
+    np.testing.assert_array_equal(np.sort(whole.rows.ravel()), np.arange(60))
+
+
+def test_a_ride_on_batches_is_audited_for_noise():
+    rider = rr.Rider(
+        update=rr.Davidson(),
+        batch=rr.Batches(30),
+        step=rr.FixedStep(0.02),
+        max_steps=6,
+        audit_every=3,
+    )
+    ridge = rider.look(PROBLEM, PROBLEM.x0, KEY).ridge(0)
+    ride = eqx.filter_jit(rider.ride)
+    one, two = (ride(PROBLEM, PROBLEM.x0, ridge, KEY) for _ in range(2))
+    np.testing.assert_array_equal(one.x, two.x)
+    found = one.trace.audit
+    assert np.isfinite(found.eigenvalue_error[3]) and np.isnan(found.eigenvalue_error[2])
+    assert found.drift[3] < 1e-3 and 0 <= found.overlap_error[3] < 0.5
+
+
+def test_the_standard_error_covers_the_truth():
+    """The halves' spread estimates the error of the batch: rms of the ratio near 1."""
+    exact = jnp.linalg.eigvalsh(PROBLEM.hessian(PROBLEM.x0))[0]
+
+    @jax.jit
+    def errors(key):
+        on_batch = rr.Batches(20)(PROBLEM, key, 0)
+        halves = [jnp.linalg.eigvalsh(half.hessian(PROBLEM.x0))[0] for half in on_batch.halves()]
+        mean = jnp.linalg.eigvalsh(on_batch.hessian(PROBLEM.x0))[0]
+        return (mean - exact) ** 2, (halves[0] - halves[1]) ** 2 / 4
+
+    actual, estimated = jax.vmap(errors)(jax.random.split(KEY, 500))
+    ratio = float(jnp.sqrt(jnp.mean(actual) / jnp.mean(estimated)))
+    # Drawing a third of the rows without putting them back lowers the actual error by sqrt(2/3).
+    assert 0.5 < ratio < 1.2
+
+
+def test_a_search_on_batches_runs_and_repeats():
+    rider = rr.Rider(update=rr.Davidson(), batch=rr.Batches(30, "fixed"), max_steps=50)
+    one, two = (rr.search(PROBLEM, rider, max_rides=2) for _ in range(2))
+    assert [leg.loss for leg in one] == [leg.loss for leg in two]
+    assert len(one) == 2
+
+
+def test_a_random_loss_is_named():
+    noise = np.random.default_rng(0)
+
+    def drawing(x):
+        return jnp.sum(x**2) * noise.normal()
+
+    def calling(x):
+        out = jax.ShapeDtypeStruct((), x.dtype)
+        return -jnp.sum(x**2) * jax.lax.stop_gradient(
+            jax.pure_callback(lambda: noise.normal(), out)
+        )
+
+    with pytest.raises(ValueError, match="`loss` must be deterministic, but two traces of it"):
+        rr.search(rr.Problem(drawing, jnp.ones(2)))
+    with pytest.raises(ValueError, match="`loss` must be deterministic, but two calls at `start`"):
+        rr.search(rr.Problem(calling, jnp.ones(2)))
+    PROBLEM.check_deterministic()
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: rr.Batches(0), "`size` must be a whole number of at least 1, not 0"),
+        (lambda: rr.Batches(4, "some"), "`kind` must be resampled or fixed, not 'some'"),  # type: ignore[arg-type]
+        (lambda: rr.Batches(4, growth=0.5), "`growth` must be at least 1, not 0.5"),
+        (lambda: rr.Batches(10, micro_size=3), "`micro_size` must divide `size`, 10, but it is 3"),
+        (
+            lambda: rr.search(PROBLEM, rr.Rider(batch=rr.Batches(61))),
+            "`size` must be at most the number of examples, 60, not 61",
+        ),
+        (
+            lambda: rr.Problem(wavy_loss, jnp.ones(3), jnp.ones((2, 3))).halves(),
+            "only a problem on a batch can be halved",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_data_of_different_lengths_cannot_be_cut():
+    problem = rr.Problem(
+        lambda x, a, b: a[0] * b[0] * x[0] ** 2, jnp.ones(1), jnp.ones(3), jnp.ones(4)
+    )
+    with pytest.raises(ValueError, match="`args` must be arrays of one leading length"):
+        rr.Batches(2)(problem, KEY, 0)
