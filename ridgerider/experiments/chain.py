@@ -1,0 +1,80 @@
+"""A chain of rides through one network: what Algorithm 2 of the paper does, ride after ride."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import ridgerider as rr
+
+Vector = Float[Array, " n"]
+
+
+@dataclass
+class Point:
+    """A chain between two rides: how far it is, what it has spent, and its running average."""
+
+    x: Vector
+    average: Vector
+    cost: rr.Cost
+    num_rides: int = 0
+    num_steps: int = 0
+
+
+def chain(
+    problem: rr.Problem,
+    rider: rr.Rider,
+    *,
+    max_hvps: int,
+    max_rides: int | None = None,
+    averaging: float = 0.0,
+    seed: int = 0,
+    x: Vector | None = None,
+    each: Callable[[Point], None] = lambda point: None,
+) -> Point:
+    """Ride, look for the downhill ridge with the largest share of the gradient, ride on.
+
+    `averaging` is the weight of the past in the running average over ends of rides, which a chain
+    on batches needs: each end is noisy.
+    """
+    start = problem.x0 if x is None else x
+    point, key = Point(start, start, rr.Cost()), jax.random.key(seed)
+    while point.cost.hvps < max_hvps and point.num_rides != max_rides:
+        ride, cost = next_ride(problem, rider, point.x, jax.random.fold_in(key, point.num_rides))
+        weight = averaging if point.num_rides else 0.0
+        point = Point(
+            x=ride.x,
+            average=weight * point.average + (1 - weight) * ride.x,
+            cost=point.cost + jax.tree.map(np.asarray, cost),
+            num_rides=point.num_rides + 1,
+            num_steps=point.num_steps + int(ride.num_steps),
+        )
+        each(point)
+    return point
+
+
+@eqx.filter_jit
+def next_ride(
+    problem: rr.Problem, rider: rr.Rider, x: Vector, key: PRNGKeyArray
+) -> tuple[rr.Ride, rr.Cost]:
+    on_batch = rider.on_batch(problem, key, jnp.array(0))
+    spectrum, grad = rider.spectrum(on_batch, x, key), on_batch.grad(x)
+    share = jnp.where(spectrum.is_downhill, jnp.abs(spectrum.eigenvectors @ grad), -1)
+    ridge = downhill_ridge(spectrum, jnp.argmax(share), grad)
+    ride = rider.ride(problem, x, ridge, key)
+    return ride, ride.cost + spectrum.cost + rr.Cost(gradients=1)
+
+
+def downhill_ridge(spectrum: rr.Spectrum, row: Array, grad: Vector) -> rr.Ridge:
+    """The eigenvector in this row, pointing against the gradient as in the paper."""
+    direction = spectrum.eigenvectors[row]
+    return rr.Ridge(
+        direction=jnp.where(direction @ grad > 0, -direction, direction),
+        eigenvalue=spectrum.eigenvalues[row],
+        index=jnp.asarray(row, int),
+        multiplicity=jnp.array(1),
+    )
