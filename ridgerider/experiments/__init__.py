@@ -5,9 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgerider.experiments import mnist, surface, theory
+from ridgerider.experiments import mnist, mnist_diversity, surface, theory
 
-EXPERIMENTS: dict[str, Any] = {"surface": surface, "mnist": mnist, "theory": theory}
+EXPERIMENTS: dict[str, Any] = {
+    "surface": surface,
+    "mnist": mnist,
+    "mnist-diversity": mnist_diversity,
+    "theory": theory,
+}
 
 
 def reproduce(

@@ -1,0 +1,258 @@
+"""Figure 5: the first ridge decides which digits are learned first.
+
+    ridgerider reproduce mnist-diversity
+
+Near zero the Hessian of a two-layer network has only as many distinct negative eigenvalues as the
+cross-moment of labels and pixels has singular values, one less than there are classes, each
+repeated once for every hidden unit. So there are nine first ridges to choose from, not hundreds:
+raw indices 0, 4, 8, ... are all copies of the first. Both are ridden, several times on other
+batches, and a permutation test asks whether the accuracies by digit depend on the ridge.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import ridgerider as rr
+from ridgerider.data import Images, digits, mnist
+from ridgerider.experiments.chain import chain, downhill_ridge
+from ridgerider.problems import classifier
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 0
+    data: str = "mnist"
+    width: int = 128
+    init_scale: float = 1e-3  # near enough to zero for copies to be copies
+    batch_size: int = 1024
+    look_size: int = 4096  # images the first spectrum is computed on
+    num_hvps: int = 80  # for the distinct ridges
+    num_raw: int = 48  # raw indices, of which every fourth is ridden
+    cluster_tolerance: float = 0.02
+    num_repeats: int = 3
+    num_steps: int = 60  # along the first ridge
+    early: tuple[int, ...] = (30, 40, 50, 60)  # steps whose accuracies are averaged
+    max_late_hvps: int = 600  # of the rides that follow
+    num_permutations: int = 9_999
+
+    @staticmethod
+    def quick(seed: int) -> "Settings":
+        return Settings(
+            seed=seed,
+            data="digits",
+            width=16,
+            batch_size=512,
+            look_size=1400,
+            num_raw=16,
+            num_repeats=2,
+            max_late_hvps=200,
+            num_permutations=999,
+        )
+
+
+def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    images = mnist() if settings.data == "mnist" else digits()
+    problem = classifier(
+        images.train_images,
+        images.train_labels,
+        widths=(settings.width,),
+        init_scale=settings.init_scale,
+        seed=settings.seed,
+    )
+    key = jax.random.key(settings.seed)
+    on_batch = rr.Batches(settings.look_size)(problem, key, 0)
+    starts = {
+        "clusters": distinct_ridges(settings, on_batch, key),
+        "raw": raw_ridges(settings, on_batch, key),
+    }
+    results: dict[str, Any] = {"data": settings.data}
+    for name, ridges in starts.items():
+        say(f"{name}: {len(ridges)} first ridges")
+        found = [ride(settings, problem, images, ridge) for ridge in ridges.values()]
+        early, late = (np.stack([of[part] for of in found]) for part in (0, 1))
+        group = {
+            "indices": list(ridges),
+            "eigenvalues": [float(ridge.eigenvalue) for ridge in ridges.values()],
+            "early": early.mean(axis=1).tolist(),
+            "late": late.mean(axis=1).tolist(),
+            "p_value": permutation_test(early, settings),
+            "late_p_value": permutation_test(late, settings),
+            "spread_between_ridges": float(early.mean(axis=1).std(axis=0).mean()),
+        }
+        say(f"{name}: p = {group['p_value']:.4f} early, {group['late_p_value']:.4f} late")
+        results |= group if name == "clusters" else {"raw": group}
+    draw(results, out)
+    return results
+
+
+def distinct_ridges(
+    settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
+) -> dict[int, rr.Ridge]:
+    """One ridge per distinct eigenvalue: the gradient's projection onto each eigenspace.
+
+    Inside a cluster that noise has split a little, the Krylov space resolves several directions;
+    the one with the largest share of the gradient stands for them.
+    """
+    look = rr.GradientKrylov(k=settings.num_hvps // 2, num_hvps=settings.num_hvps)
+    spectrum, grad = _look(look, on_batch, key)
+    ridges: dict[int, rr.Ridge] = {}
+    eigenvalues, share = np.asarray(spectrum.eigenvalues), abs(spectrum.eigenvectors @ grad)
+    width = settings.cluster_tolerance * abs(eigenvalues[0])
+    row = 0
+    while row < len(eigenvalues) and eigenvalues[row] < -width:
+        inside = np.flatnonzero(abs(eigenvalues - eigenvalues[row]) <= width)
+        inside = inside[inside >= row]
+        best = inside[np.argmax(share[inside])]
+        ridges[len(ridges)] = downhill_ridge(spectrum, jnp.asarray(best), grad)
+        row = int(inside[-1]) + 1
+    return ridges
+
+
+def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
+    """The paper's numbering: every eigenvector on its own, every fourth of them."""
+    look = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2, gauge="basis")
+    spectrum, grad = _look(look, on_batch, key)
+    return {
+        row: downhill_ridge(spectrum, jnp.asarray(row), grad)
+        for row in range(0, settings.num_raw, 4)
+    }
+
+
+@eqx.filter_jit
+def _look(
+    spectrum: Callable[..., rr.Spectrum], problem: rr.Problem, key: PRNGKeyArray
+) -> tuple[rr.Spectrum, Array]:
+    return spectrum(problem, problem.x0, key), problem.grad(problem.x0)
+
+
+def ride(
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy by digit, early and late: a row for each repeat."""
+    first = rr.Rider(
+        update=rr.Davidson(tolerance=None, max_hvps=4),
+        step=rr.FixedStep(0.05),
+        batch=rr.Batches(settings.batch_size),
+        stop=(rr.not_finite,),
+        finish=None,
+        max_steps=settings.num_steps,
+        keep_path=True,
+    )
+    then = rr.Rider(
+        spectrum=rr.GradientKrylov(k=8, num_hvps=20),
+        update=rr.Davidson(tolerance=None, max_hvps=4),
+        step=rr.FixedStep(0.05),
+        correct=rr.Valley(),
+        batch=rr.Batches(settings.batch_size),
+        stop=(rr.curvature_gone, rr.not_finite),
+        finish=None,
+        max_steps=50,
+    )
+    early, late = [], []
+    for repeat in range(settings.num_repeats):
+        done = _ride(first, problem, ridge, jax.random.key(1000 * settings.seed + repeat))
+        path = done.trace.path
+        assert path is not None
+        early.append(np.mean([by_digit(problem, path[step], images) for step in settings.early], 0))
+        end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
+        late.append(by_digit(problem, end.x, images))
+    return np.stack(early), np.stack(late)
+
+
+@eqx.filter_jit
+def _ride(rider: rr.Rider, problem: rr.Problem, ridge: rr.Ridge, key: PRNGKeyArray) -> rr.Ride:
+    return rider.ride(problem, problem.x0, ridge, key)
+
+
+def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
+    guesses = np.asarray(_guesses(problem, x, jnp.asarray(images.test_images)))
+    is_right, labels = guesses == images.test_labels, images.test_labels
+    return np.array([is_right[labels == digit].mean() for digit in range(images.num_classes)])
+
+
+@eqx.filter_jit
+def _guesses(problem: rr.Problem, x: Array, images: Array) -> Array:
+    logits = problem.loss.logits(problem.unravel(x), images)  # type: ignore[attr-defined]
+    return jnp.argmax(logits, axis=1)
+
+
+def permutation_test(
+    accuracies: Float[np.ndarray, "ridges repeats digits"], settings: Any
+) -> float:
+    """How often runs dealt to ridges at random differ as much between ridges as they did.
+
+    The statistic is the variance between ridges, summed over digits.
+    """
+    random = np.random.default_rng(settings.seed)
+    runs = accuracies.reshape(-1, accuracies.shape[-1])
+
+    def between(order: np.ndarray) -> float:
+        return float(runs[order].reshape(accuracies.shape).mean(axis=1).var(axis=0).sum())
+
+    observed = between(np.arange(len(runs)))
+    # Rounding must not make a dealing that equals the observed one smaller.
+    as_large = [
+        between(random.permutation(len(runs))) >= observed * (1 - 1e-12)
+        for _ in range(settings.num_permutations)
+    ]
+    return (1 + sum(as_large)) / (1 + len(as_large))
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots(2, 2)
+    for column, (title, group) in enumerate(
+        [("one ridge per distinct eigenvalue", results), ("raw indices", results["raw"])]
+    ):
+        for row, part in enumerate(("early", "late")):
+            image = _heat_map(axes[row][column], group, part)
+        axes[0][column].set_title(title)
+    figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"mnist-diversity.{suffix}", dpi=160)
+
+
+def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
+    matrix = np.asarray(group[part]).T
+    image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    ax.set_xticks(range(len(group["indices"])), group["indices"])
+    ax.set_yticks(range(len(matrix)))
+    ax.set(xlabel="index of the first ridge", ylabel=f"digit, {part}")
+    return image
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        "| | paper | ours, distinct ridges | ours, raw indices |",
+        "|---|---|---|---|",
+        f"| first ridges | indices up to about 50 | {len(results['indices'])} "
+        f"| {len(results['raw']['indices'])} |",
+    ]
+    for name, part in (("early", "p_value"), ("late", "late_p_value")):
+        lines.append(
+            f"| digits depend on the ridge, {name}: p | (picture) | {results[part]:.4f} "
+            f"| {results['raw'][part]:.4f} |"
+        )
+    spreads = [of["spread_between_ridges"] for of in (results, results["raw"])]
+    lines.append(
+        f"| spread of early accuracies between ridges | | {spreads[0]:.3f} | {spreads[1]:.3f} |"
+    )
+    lines += ["", "Best digit early, by ridge: " + ", ".join(_best(results)) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _best(results: dict[str, Any]) -> list[str]:
+    return [
+        f"{index}: {int(np.argmax(row))}"
+        for index, row in zip(results["indices"], results["early"], strict=True)
+    ]
