@@ -42,8 +42,8 @@ class BlockSpectrum(eqx.Module):
       eps^(1/2), which makes the eigenvalues exact to rounding. The error of an eigenvalue is at
       most residual^2 / gap.
     - `max_hvps`: never spend more. Pairs that have not converged by then say so.
-    - `max_rows`: basis vectors held, with an image for each: 2 * max_rows vectors of memory.
-      Default: k + 20. Fewer rows cost more products.
+    - `max_rows`: basis vectors held, with an image for each; with the compiled loop's own copy
+      about 3 * max_rows vectors of memory. Default: k + 20. Fewer rows cost more products.
     - `dense_below`: smaller problems, and those with fewer than 2 k parameters, are solved by
       `eigh`, which is then faster.
     - `gauge`, `cluster_tolerance`, `downhill_tolerance`: as for `DenseSpectrum`.

@@ -1,7 +1,11 @@
+import jax
 import numpy as np
 import pytest
 
-from ridgerider.experiments import theory
+from ridgerider.data import digits
+from ridgerider.experiments import mnist, mnist_diversity, theory
+from ridgerider.experiments.chain import chain
+from ridgerider.problems import classifier
 
 
 @pytest.mark.parametrize("name", theory.STATEMENTS)
@@ -33,3 +37,59 @@ def test_the_level_set_on_which_theorem_5_fails():
     invariant = [grad_norm(np.array([(1 - p) / 2, (1 - p) / 2, p]), rewards) for p in third]
     other = [grad_norm(np.array([1 - p, 0, p]), rewards) for p in third]
     assert max(invariant) == pytest.approx(np.sqrt(1.5) / 4) and max(invariant) < 0.33 < max(other)
+
+
+# --- MNIST's experiments, on the small digits
+
+
+def test_a_chain_of_rides_learns_the_digits():
+    settings = mnist.Settings.quick(0)
+    problem = mnist.make_problem(settings, digits(), 0)
+    points = []
+    end = chain(
+        problem,
+        mnist.riders(settings)["rr"],
+        max_hvps=1200,
+        averaging=settings.averaging,
+        each=points.append,
+    )
+    train, test = mnist.Judge(problem, digits())(end.average)
+    assert train > 0.9 and test > 0.85
+    assert end.num_rides == len(points) and end.num_steps > 20
+    assert int(end.cost.hvps) >= 1200 > int(points[-2].cost.hvps)
+
+
+def test_near_zero_there_is_one_ridge_less_than_classes():
+    settings = mnist_diversity.Settings.quick(0)
+    images = digits()
+    problem = classifier(images.train_images, images.train_labels, widths=(6,), init_scale=1e-4)
+    ridges = mnist_diversity.distinct_ridges(settings, problem, jax.random.key(0))
+    # Closed form: the singular values of the cross-moment of residual labels and pixels.
+    pixels = images.train_images.reshape(len(images.train_images), -1).astype(float)
+    pixels = np.concatenate([pixels, np.ones((len(pixels), 1))], axis=1)
+    residual = 0.1 - np.eye(10)[images.train_labels]
+    expected = np.linalg.svd(residual.T @ pixels / len(pixels), compute_uv=False)
+    found = -np.array([float(ridge.eigenvalue) for ridge in ridges.values()])
+    assert len(found) == 9
+    np.testing.assert_allclose(found, expected[:9], rtol=0.02)
+
+
+def test_the_permutation_test_tells_noise_from_difference():
+    random, settings = np.random.default_rng(0), mnist_diversity.Settings(num_permutations=499)
+    noise = random.normal(size=(9, 3, 10))
+    p_values = [
+        mnist_diversity.permutation_test(random.normal(size=(5, 3, 4)), settings) for _ in range(40)
+    ]
+    assert 0.3 < np.mean(p_values) < 0.7  # uniform if nothing depends on the ridge
+    differing = noise / 10 + random.normal(size=(9, 1, 10))
+    assert mnist_diversity.permutation_test(differing, settings) == 1 / 500
+
+
+def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
+    one = {"train_accuracy": 0.9, "test_accuracy": 0.8, "hvps": 10, "seconds": 1.0}
+    runs = [{**one, "curve": [[5, 0.5, 0.4], [10, 0.9, 0.8]]}] * 2
+    methods = {name: mnist.summary(runs) for name in mnist.NAMES}
+    mnist.draw(methods, tmp_path)
+    table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
+    assert "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 10 | 1 |" in table
+    assert (tmp_path / "mnist.png").stat().st_size > 10_000

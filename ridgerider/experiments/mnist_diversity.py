@@ -103,18 +103,19 @@ def distinct_ridges(
     Inside a cluster that noise has split a little, the Krylov space resolves several directions;
     the one with the largest share of the gradient stands for them.
     """
-    look = rr.GradientKrylov(k=settings.num_hvps // 2, num_hvps=settings.num_hvps)
+    look = rr.GradientKrylov(
+        k=settings.num_hvps // 2, num_hvps=settings.num_hvps, tolerance=settings.cluster_tolerance
+    )
     spectrum, grad = _look(look, on_batch, key)
-    ridges: dict[int, rr.Ridge] = {}
     eigenvalues, share = np.asarray(spectrum.eigenvalues), abs(spectrum.eigenvectors @ grad)
     width = settings.cluster_tolerance * abs(eigenvalues[0])
-    row = 0
-    while row < len(eigenvalues) and eigenvalues[row] < -width:
-        inside = np.flatnonzero(abs(eigenvalues - eigenvalues[row]) <= width)
-        inside = inside[inside >= row]
-        best = inside[np.argmax(share[inside])]
+    left = np.flatnonzero(np.asarray(spectrum.is_converged) & (eigenvalues < -width))
+    ridges: dict[int, rr.Ridge] = {}
+    while len(left):
+        is_inside = eigenvalues[left] - eigenvalues[left[0]] <= width
+        best = left[is_inside][np.argmax(share[left[is_inside]])]
         ridges[len(ridges)] = downhill_ridge(spectrum, jnp.asarray(best), grad)
-        row = int(inside[-1]) + 1
+        left = left[~is_inside]
     return ridges
 
 

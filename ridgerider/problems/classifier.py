@@ -59,7 +59,8 @@ class Classifier(eqx.Module):
 
     def accuracy(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
         """The fraction of the images that get the right label."""
-        return jnp.mean(jnp.argmax(self.logits(params, images), axis=1) == labels)
+        guesses = jnp.argmax(self.logits(params, images), axis=1)
+        return jnp.mean(guesses == jnp.asarray(labels).astype(guesses.dtype))
 
 
 def classifier(

@@ -1,0 +1,174 @@
+"""The matrix-free engine, measured: products per update, cost of a product, memory, size.
+
+    python -m bench.matrix_free
+
+All comparisons are ratios taken in one run.
+"""
+
+import itertools
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.sparse.linalg import lobpcg_standard
+
+import ridgerider as rr
+from ridgerider.problems import classifier
+from tests.cases import make_quadratic
+from tests.test_follow import follow, perturbed, ridge_along
+
+KEY = jax.random.key(0)
+RATES = [0.01, 0.03, 0.1, 0.2, 0.3]  # of the direction; stable below about 0.35 here
+
+
+def products_per_update():
+    """To a residual of 1e-3, an interior ridge of a 400 x 400 Hessian one step further."""
+    for size in (0.05, 0.2, 0.5):
+        free, warm, paper = [], [], []
+        for seed in range(5):
+            problem, columns = perturbed(seed, size=size)
+            scale = 2.0  # the largest |eigenvalue|
+            ridge = ridge_along(columns[:, 3], -1.4)
+            neighbours = jnp.asarray(columns[:, [0, 1, 2, 4, 5, 6, 7]].T)
+            near = eqx.tree_at(
+                lambda r: r.memory, ridge, neighbours, is_leaf=lambda leaf: leaf is None
+            )
+            free.append(follow(rr.Davidson(1e-3 / scale), problem, problem.x0, ridge))
+            warm.append(
+                follow(rr.Davidson(1e-3 / scale, num_neighbours=7), problem, problem.x0, near)
+            )
+            paper.append(best_of_the_paper(problem, ridge))
+        counts = [[int(tracked.cost.hvps) for tracked in of] for of in (free, warm)]
+        print(f"update, perturbation {size}: HVPs to residual 1e-3, five seeds")
+        print(f"  Davidson {counts[0]}, with 7 neighbours {counts[1]}")
+        print(f"  the paper's, best of {len(RATES) ** 2} pairs of rates {paper}")
+        ratios = [slow / fast for slow, fast in zip(paper, counts[0], strict=True)]
+        print(f"  ratio {min(ratios):.0f} to {max(ratios):.0f}")
+
+
+def best_of_the_paper(problem, ridge, block=10, max_steps=4000):
+    """The fewest products over 25 pairs of learning rates."""
+    pairs = jnp.asarray(list(itertools.product(RATES, [0.01, 0.1, 0.3, 1.0, 2.0])))
+
+    @eqx.filter_jit
+    @eqx.filter_vmap(in_axes=(0, eqx.if_array(0)))
+    def advance(pair, ridge):
+        tracked = rr.Residual(block, pair[0], pair[1])(problem, problem.x0, ridge, KEY)
+        return tracked.ridge, tracked.residual
+
+    ridge = eqx.tree_at(lambda r: r.memory, ridge, problem.x0, is_leaf=lambda leaf: leaf is None)
+    ridges = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(pairs)), ridge)
+    for steps in range(block, max_steps + 1, block):
+        ridges, residuals = advance(pairs, ridges)
+        if bool(jnp.nanmin(residuals) <= 1e-3):
+            return 2 * steps + 1
+    return 2 * max_steps
+
+
+def products_for_a_spectrum():
+    """Ten eigenpairs with copies; JAX's LOBPCG needs 4 k products per iteration."""
+    bulk = np.random.default_rng(0).uniform(-1, 10, 290)
+    problem, _ = make_quadratic([-5.0, *[-3.0] * 6, *[-2.0] * 2, -1.5, *bulk])
+    spectrum = eqx.filter_jit(rr.BlockSpectrum(k=10))(problem, problem.x0, KEY)
+    start = jax.random.normal(KEY, (300, 10))
+    for iterations in range(5, 200, 5):
+        values, vectors, _ = lobpcg_standard(-problem.args[0], start, m=iterations)
+        residuals = jnp.linalg.norm(problem.args[0] @ vectors + vectors * values, axis=0)
+        if bool((residuals <= jnp.finfo(float).eps ** 0.5 * 10).all()):
+            break
+    mine, theirs = int(spectrum.cost.hvps), 40 * iterations
+    print(f"spectrum of ten, same residual: {mine} HVPs, LOBPCG {theirs} ({theirs / mine:.0f} x)")
+
+
+def cost_of_a_product():
+    problem = network(784, 128)
+    x, v = problem.x0, jnp.ones_like(problem.x0)
+    value, grad, hvp = (
+        eqx.filter_jit(lambda problem, f=f: f(problem))
+        for f in (
+            lambda p: p.value(x),
+            lambda p: p.grad(x),
+            lambda p: p.hvp(x, v),
+        )
+    )
+    times = {"value": [], "grad": [], "hvp": []}
+    for _ in range(30):  # interleaved, so that a busy machine slows all of them
+        for name, f in (("value", value), ("grad", grad), ("hvp", hvp)):
+            began = time.perf_counter()
+            jax.block_until_ready(f(problem))
+            times[name].append(time.perf_counter() - began)
+    medians = {name: float(np.median(of[3:])) for name, of in times.items()}
+    print(
+        f"one HVP costs {medians['hvp'] / medians['grad']:.2f} gradients (784-128-10, 1024 images),"
+        f" one gradient {medians['grad'] / medians['value']:.2f} values"
+    )
+
+
+def memory_of_a_ride():
+    problem = network(784, 128)
+    ridge = ridge_along(jnp.ones_like(problem.x0) / np.sqrt(problem.size).astype(np.float32))
+    sizes = []
+    for num in (8, 16, 32, 64):
+        rider = rr.Rider(update=rr.Davidson(max_hvps=num), finish=None, max_steps=10)
+        ride = jax.jit(lambda x, ridge, r=rider: r.ride(problem, x, ridge, KEY))
+        used = ride.lower(problem.x0, ridge).compile().memory_analysis().temp_size_in_bytes
+        sizes.append((num, used / (4 * problem.size)))
+    print("memory of a ride in vectors of parameters, by max_hvps (2 each, and the loop's copy):")
+    print("  " + ", ".join(f"{num}: {vectors:.0f}" for num, vectors in sizes))
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(sizes)]
+    print("  vectors per product allowed: " + ", ".join(f"{slope:.2f}" for slope in slopes))
+
+
+def ten_million_parameters():
+    problem = network(784, 12_600, num_images=64)
+    rider = rr.Rider(
+        spectrum=rr.BlockSpectrum(k=1, tolerance=0.05, max_rows=8, max_hvps=12),
+        update=rr.Davidson(tolerance=0.05, max_hvps=6),
+        step=rr.FixedStep(0.1),
+        correct=rr.Valley(num_hvps=3),
+        finish=None,
+        max_steps=3,
+    )
+    began = time.perf_counter()
+    spectrum = eqx.filter_jit(rider.look)(problem, problem.x0, KEY)
+    ride = eqx.filter_jit(rider.ride)(problem, problem.x0, spectrum.ridge(0), KEY)
+    steps, seconds = int(ride.num_steps), time.perf_counter() - began
+    print(
+        f"{problem.size:,} parameters: {steps} steps, {int(ride.cost.hvps)} HVPs, loss "
+        f"{float(ride.trace.loss[0]):.4f} to {float(ride.loss):.4f}, {seconds:.0f} s"
+    )
+
+
+def network(pixels, width, num_images=1024):
+    random = np.random.default_rng(0)
+    images = random.uniform(size=(num_images, pixels)).astype(np.float32)
+    labels = random.integers(0, 10, num_images)
+    return classifier(images, labels, widths=(width,), init_scale=0.01)
+
+
+def drift_by_precision():
+    """A ride followed by HVPs, audited by dense spectra, in both precisions."""
+    images = np.random.default_rng(0).uniform(size=(200, 16))
+    labels = (images[:, :4].argmax(axis=1)).astype(int)
+    for dtype in (np.float32, np.float64):
+        problem = classifier(images.astype(dtype), labels, widths=(6,), init_scale=0.1)
+        ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
+        rider = rr.Rider(update=rr.Davidson(1e-5), finish=None, max_steps=200, audit_every=5)
+        ride = eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
+        drift = np.asarray(ride.trace.audit.drift)
+        print(
+            f"{np.dtype(dtype).name}: {int(ride.num_steps)} steps, "
+            f"{np.isfinite(drift).sum()} audits, largest drift {np.nanmax(drift):.1e}"
+        )
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    products_per_update()
+    products_for_a_spectrum()
+    cost_of_a_product()
+    memory_of_a_ride()
+    drift_by_precision()
+    ten_million_parameters()
