@@ -9,7 +9,7 @@ looked at for the curves only.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 import ridgerider as rr
 from ridgerider.data import Images, digits, mnist
 from ridgerider.experiments.chain import Point, chain
+from ridgerider.experiments.sweep import run_jobs
 from ridgerider.problems import classifier
 
 COLORS = {
@@ -123,19 +124,38 @@ def _replaced(rider: rr.Rider, **fields: Any) -> rr.Rider:
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    images = mnist() if settings.data == "mnist" else digits()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
-    for seed in range(settings.seed, settings.seed + settings.num_seeds):
-        problem = make_problem(settings, images, seed)
-        judge = Judge(problem, images)
-        for name, rider in riders(settings).items():
-            runs[name].append(ride(settings, problem, name, rider, judge, seed))
-            say(f"seed {seed}, {NAMES[name]}: {_last(runs[name][-1])}")
-        runs["adam"].append(train_adam(settings, problem, judge, seed))
-        say(f"seed {seed}, {NAMES['adam']}: {_last(runs['adam'][-1])}")
+    """Every method on every seed; what is done is kept in `out` and not done again."""
+    seeds = range(settings.seed, settings.seed + settings.num_seeds)
+    jobs = [
+        {**asdict(settings), "seed": seed, "method": name}
+        for names in (("rr", "adam"), [name for name in NAMES if name not in ("rr", "adam")])
+        for seed in seeds
+        for name in names
+    ]
+    done = run_jobs(partial(work, say=say), jobs, out / "runs.jsonl", 1, say)
+    runs = {
+        name: [run for job, run in zip(jobs, done, strict=True) if job["method"] == name]
+        for name in NAMES
+    }
     results = {name: summary(of) for name, of in runs.items()}
     draw(results, out)
     return {"data": settings.data, "seeds": settings.num_seeds, "methods": results}
+
+
+def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, Any]:
+    """One method on one seed."""
+    name, seed = job["method"], job["seed"]
+    settings = Settings(**{part: job[part] for part in job if part != "method"})
+    images = mnist() if settings.data == "mnist" else digits()
+    problem = make_problem(settings, images, seed)
+    judge = Judge(problem, images)
+    if name == "adam":
+        done = train_adam(settings, problem, judge, seed)
+    else:
+        done = ride(settings, problem, name, riders(settings)[name], judge, seed)
+    accuracies = f"train {done['train_accuracy']:.2%}, test {done['test_accuracy']:.2%}"
+    say(f"seed {seed}, {NAMES[name]}: {accuracies}, {done['hvps']} HVPs, {done['seconds']:.0f} s")
+    return done
 
 
 def make_problem(settings: Settings, images: Images, seed: int) -> rr.Problem:
@@ -255,11 +275,6 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for name, of in numbers.items()
     }
     return {**means, "runs": runs}
-
-
-def _last(one: dict[str, Any]) -> str:
-    accuracies = f"train {one['train_accuracy']:.2%}, test {one['test_accuracy']:.2%}"
-    return f"{accuracies}, {one['hvps']} HVPs, {one['seconds']:.0f} s"
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
