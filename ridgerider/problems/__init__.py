@@ -8,6 +8,9 @@ from pathlib import Path
 
 from ridgerider._problem import Problem
 from ridgerider.problems.factorization import factorization as factorization
+from ridgerider.problems.levers import Levers as Levers
+from ridgerider.problems.levers import WornLevers as WornLevers
+from ridgerider.problems.levers import levers as levers
 from ridgerider.problems.surface import surface as surface
 from ridgerider.problems.wells import wells as wells
 
@@ -15,6 +18,7 @@ BUILT_IN: dict[str, Callable[[], Problem]] = {
     "surface": surface,
     "wells": wells,
     "factorization": factorization,
+    "levers": levers,
 }
 
 
