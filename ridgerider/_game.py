@@ -4,7 +4,6 @@ Cross-play of N players, J(a_1, ..., a_N), is the payoff when player k plays its
 set of parameters. Self-play is J(a, ..., a).
 """
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol, runtime_checkable
 
@@ -12,10 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PyTree
 
-from ridgerider._problem import Problem, Scalar, Vector
+from ridgerider._problem import Problem, Scalar
 
 
 @runtime_checkable
@@ -73,30 +71,39 @@ def check_game(game: Game) -> None:
             f"`game` must have start, self_play, cross_play and entropy, but {type(game).__name__} "
             f"has no {' and no '.join(missing)}."
         )
-    problem, players = game_problem(game), num_players(game)
-    keys = jax.random.split(jax.random.key(0), players)
-    policies = [
-        problem.unravel(problem.x0 + jax.random.normal(key, (problem.size,), problem.dtype))
-        for key in keys
-    ]
-    scale = max(abs(float(game.self_play(policy))) for policy in policies)
-    tolerance = 1e3 * float(jnp.finfo(problem.dtype).eps) * scale
-    alone, same = (
-        float(value)
-        for value in (game.self_play(policies[0]), game.cross_play(*[policies[0]] * players))
-    )
-    if not abs(alone - same) <= tolerance:
+    alone, scores = map(np.asarray, _try_out(game))
+    tolerance = 1e3 * float(np.finfo(alone.dtype).eps) * np.abs(alone).max()
+    same = scores[(0,) * scores.ndim]
+    if not abs(alone[0] - same) <= tolerance:
         raise ValueError(
             "`game` must pay the same for `self_play` as for `cross_play` of equal arguments, "
-            f"not {alone:.6g} and {same:.6g}."
+            f"not {alone[0]:.6g} and {same:.6g}."
         )
-    if getattr(game, "is_symmetric", False):
-        one, other = (float(game.cross_play(*order)) for order in (policies, policies[::-1]))
-        if not abs(one - other) <= tolerance:
-            raise ValueError(
-                "`game` must have a symmetric `cross_play`, as its `is_symmetric` claims, but two "
-                f"random policies score {one:.6g} one way round and {other:.6g} the other."
-            )
+    one, other = scores[tuple(range(scores.ndim))], scores[tuple(range(scores.ndim))[::-1]]
+    if getattr(game, "is_symmetric", False) and not abs(one - other) <= tolerance:
+        raise ValueError(
+            "`game` must have a symmetric `cross_play`, as its `is_symmetric` claims, but random "
+            f"policies score {one:.6g} one way round and {other:.6g} the other."
+        )
+
+
+def check_num_runs(num_runs: int, game: Game) -> None:
+    least = num_players(game)
+    if isinstance(num_runs, bool) or not isinstance(num_runs, int) or num_runs < least:
+        raise ValueError(
+            f"`num_runs` must be a whole number of at least {least}, one for each player, "
+            f"not {num_runs!r}."
+        )
+
+
+@eqx.filter_jit
+def _try_out(game: Game) -> tuple[Float[Array, " runs"], Float[Array, "..."]]:
+    """Random policies, one for each player: their self-play and cross-play."""
+    problem = game_problem(game)
+    shape = (num_players(game), problem.size)
+    x = problem.x0[None] + jax.random.normal(jax.random.key(0), shape, problem.dtype)
+    policies = jax.vmap(problem.unravel)(x)
+    return jax.vmap(game.self_play)(policies), cross_play(game, policies)
 
 
 @eqx.filter_jit
@@ -125,144 +132,3 @@ def with_strangers(scores: Float[np.ndarray, "runs *runs"]) -> float:
     )
     is_mixed = [len(set(column)) == scores.ndim for column in axes.T]
     return float(scores.ravel()[is_mixed].mean())
-
-
-# --- the baselines
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Independent runs of a baseline: their policies and how they play with each other.
-
-    `cross_play` averages over all combinations of runs, `with_strangers` over those of different
-    runs only. `scores` has an axis of runs for each player.
-
-    >>> from ridgerider.problems import Levers
-    >>> baseline = play_alone(Levers((1.0, 0.5)), num_runs=3)
-    >>> round(baseline.self_play, 2), round(baseline.cross_play, 2)
-    (1.0, 1.0)
-    """
-
-    policies: PyTree
-    scores: np.ndarray
-    self_play: float
-    cross_play: float
-    with_strangers: float
-
-
-def play_alone(
-    game: Game,
-    num_runs: int = 25,
-    *,
-    learning_rate: float = 0.1,
-    max_steps: int = 2000,
-    noise: float = 0.1,
-    seed: int = 0,
-) -> Baseline:
-    """Self-play: every run maximises its own payoff from a random start, by Adam.
-
-    Nothing tells a run which of several equivalent optima the others will reach.
-
-    >>> from ridgerider.problems import Levers
-    >>> baseline = play_alone(Levers((1.0,) * 5), num_runs=10)
-    >>> round(baseline.self_play, 2), baseline.with_strangers < 0.5
-    (1.0, True)
-    """
-    size = game_problem(game).size
-    none = np.arange(size)[None]
-    return other_play(
-        game,
-        none,
-        num_runs,
-        learning_rate=learning_rate,
-        max_steps=max_steps,
-        noise=noise,
-        seed=seed,
-    )
-
-
-def other_play(
-    game: Game,
-    symmetries: Int[np.ndarray, "symmetries size"],
-    num_runs: int = 25,
-    *,
-    learning_rate: float = 0.1,
-    max_steps: int = 2000,
-    noise: float = 0.1,
-    seed: int = 0,
-) -> Baseline:
-    """Other-Play (Hu et al., 2020): maximise the payoff with partners relabelled by a symmetry.
-
-    The method that is told the symmetries, which Ridge Rider must discover: each run maximises the
-    mean of `cross_play(params, permuted params)` over them.
-
-    **Arguments**
-
-    - `symmetries`: permutations of the vector of all parameters, one in each row, the identity
-      among them.
-    - `learning_rate`, `max_steps`: of Adam. `noise`: of the start.
-
-    >>> from ridgerider.problems import Levers
-    >>> game = Levers((1.0, 1.0, 0.8))
-    >>> round(other_play(game, game.symmetries(), num_runs=3).cross_play, 2)
-    0.8
-    """
-    check_game(game)
-    check_num_runs(num_runs, game)
-    problem = game_problem(game)
-    rows = np.asarray(symmetries)
-    if rows.ndim != 2 or not (np.sort(rows, axis=1) == np.arange(problem.size)).all():
-        raise ValueError(
-            f"`symmetries` must hold permutations of 0 to {problem.size - 1} as rows, "
-            f"not an array of shape {rows.shape}."
-        )
-    key = jax.random.key(seed)
-    x = problem.x0 + noise * jax.random.normal(key, (num_runs, problem.size), problem.dtype)
-    rate = jnp.asarray(learning_rate, problem.dtype)
-    ends = _ascend(game, problem, jnp.asarray(rows), rate, max_steps, x)
-    policies = jax.vmap(problem.unravel)(ends)
-    scores = np.asarray(cross_play(game, policies))
-    alone = [scores[(run,) * scores.ndim] for run in range(num_runs)]
-    return Baseline(
-        policies, scores, float(np.mean(alone)), float(scores.mean()), with_strangers(scores)
-    )
-
-
-def check_num_runs(num_runs: int, game: Game) -> None:
-    least = num_players(game)
-    if isinstance(num_runs, bool) or not isinstance(num_runs, int) or num_runs < least:
-        raise ValueError(
-            f"`num_runs` must be a whole number of at least {least}, one for each player, "
-            f"not {num_runs!r}."
-        )
-
-
-@eqx.filter_jit
-def _ascend(
-    game: Game,
-    problem: Problem,
-    symmetries: Int[Array, "symmetries size"],
-    learning_rate: Scalar,
-    max_steps: int,
-    starts: Float[Array, "runs size"],
-) -> Float[Array, "runs size"]:
-    others = num_players(game) - 1
-    optimizer = optax.adam(1.0)
-
-    def loss(x: Vector) -> Scalar:
-        def play(permutation: Int[Array, " size"]) -> Scalar:
-            partner = problem.unravel(x[permutation])
-            return game.cross_play(problem.unravel(x), *[partner] * others)
-
-        return -jnp.mean(jax.vmap(play)(symmetries))
-
-    def step(_: int, carry: tuple) -> tuple:
-        x, state = carry
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, state = optimizer.update(jax.grad(loss)(x), state, x)
-        return x + learning_rate * updates.astype(x.dtype), state
-
-    def ascend(x: Vector) -> Vector:
-        return jax.lax.fori_loop(0, max_steps, step, (x, optimizer.init(x)))[0]
-
-    return jax.vmap(ascend)(starts)

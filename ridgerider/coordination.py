@@ -29,19 +29,18 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._finish import Descend, Finish
-from ridgerider._game import Baseline as Baseline
+from ridgerider._game import Game as Game
 from ridgerider._game import (
-    Game,
     NegativeEntropy,
     check_game,
     check_num_runs,
     cross_play,
     game_problem,
-    num_players,
     with_strangers,
 )
-from ridgerider._game import other_play as other_play
-from ridgerider._game import play_alone as play_alone
+from ridgerider._other_play import Baseline as Baseline
+from ridgerider._other_play import other_play as other_play
+from ridgerider._other_play import play_alone as play_alone
 from ridgerider._problem import Cost, Problem, Vector
 from ridgerider._ride_batch import branch_key, look, ride_batch
 from ridgerider._rider import Rider
@@ -140,7 +139,9 @@ class Coordination:
         return jax.tree.map(lambda leaf: leaf[0], self.best.policies)
 
     def __str__(self) -> str:
-        rows = [("fingerprint", "multiplicity", "confidence", "self-play", "cross-play")]
+        rows: list[tuple[str, ...]] = [
+            ("fingerprint", "multiplicity", "confidence", "self-play", "cross-play")
+        ]
         for one in self.candidates:
             numbers = (one.confidence, one.self_play, one.cross_play)
             rows.append((one.fingerprint, str(one.multiplicity), *(f"{n:.3f}" for n in numbers)))
@@ -154,9 +155,10 @@ def coordinate(
     *,
     max_depth: int | None = None,
     fingerprints: Sequence[str] | None = None,
+    max_ridges: int | None = None,
     members: Literal["one", "all"] = "one",
     rider: Rider = RIDER,
-    noise: float = 0.1,
+    noise: float = 0.01,
     weight: float = 1e-2,
     max_saddle_steps: int = 2000,
     require_saddle: bool = True,
@@ -170,6 +172,7 @@ def coordinate(
     - `max_depth`: ride every fingerprint of up to so many ridges. Default: 1.
     - `fingerprints`: or only these, such as `["0", "0 1", "3.2"]`: indices of ridges, most negative
       first, with `.member` inside a repeated eigenvalue.
+    - `max_ridges`: at each point only the so many most negative eigenvalues.
     - `members`: of a repeated eigenvalue ride "one" member or "all": they are as good as each
       other.
     - `rider`: its `finish` polishes the policies once the way is chosen. Give `spectrum` the gauge
@@ -192,7 +195,7 @@ def coordinate(
     problem, regularizer = game_problem(game), NegativeEntropy(game)
     runs = []
     for run in range(num_runs):
-        own = Settings(seed=_run_seed(seed, run), members=members)
+        own = Settings(seed=_run_seed(seed, run), members=members, max_ridges=max_ridges)
         saddle = find_saddle(
             problem,
             regularizer,
@@ -234,7 +237,7 @@ class _Run:
         depth: int,
     ) -> "_Run":
         here, unpolished = problem.with_start(saddle.params), replace(rider, finish=None)
-        ends = {(): [_End(look(here, unpolished, settings), ())]}
+        ends: dict[Ridges, list[_End]] = {(): [_End(look(here, unpolished, settings), ())]}
         for num_ridden in range(depth):
             for ridges in [one for one in ends if len(one) == num_ridden]:
                 for end in ends[ridges]:
@@ -250,9 +253,7 @@ class _Run:
         ways = sorted(self.ends[ridges], key=lambda end: end.leg.loss)
         best = ways[0].leg.loss
         tied = [end for end in ways if end.leg.loss - best <= TIE * abs(best)]
-        chosen = min(
-            tied, key=lambda end: hashed("way", self.settings.seed, end.leg.fingerprint)
-        )
+        chosen = min(tied, key=lambda end: hashed("way", self.settings.seed, end.leg.fingerprint))
         if len(tied) > 1:
             return chosen, 0.0
         return chosen, (ways[1].leg.loss - best if len(ways) > 1 else float("inf"))
@@ -289,11 +290,12 @@ def _compare(
         cost = sum((end.leg.cost for ends in run.ends.values() for end in ends), cost)
         cost = cost + run.saddle.cost
     first = problem.with_start(runs[0].saddle.params)
+    reversible = {ridges[0][0] for ridges in asked if runs[0].choose(ridges[:1])[1] == 0}
     return Coordination(
         candidates=tuple(candidates),
         scores=np.stack(scores, axis=-1),
         saddles=tuple(run.saddle for run in runs),
-        symmetry=symmetry_report(first, rider.spectrum, runs[0].settings.seed),
+        symmetry=symmetry_report(first, rider.spectrum, reversible),
         num_dropped=len(known) - len(shared),
         cost=cost,
     )
@@ -331,7 +333,10 @@ def _candidate(
         with_strangers=with_strangers(scores),
         self_play=float(alone.mean()),
         multiplicity=max(cluster.multiplicity for end in ends for cluster in end.clusters),
-        confidence=min(_index_confidence(column) for column in zip(*(e.clusters for e in ends))),
+        confidence=min(
+            _index_confidence(column)
+            for column in zip(*(end.clusters for end in ends), strict=True)
+        ),
         sign_confidence=_ratio(min(margins), float(np.ptp(before))),
         ridden=tuple(end.leg.fingerprint for end in ends),
         policies=policies,
