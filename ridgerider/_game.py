@@ -9,7 +9,6 @@ from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -125,7 +124,7 @@ def cross_play(game: Game, policies: PyTree[Float[Array, "runs ..."]]) -> Float[
     return nested(*[policies] * players)
 
 
-def with_strangers(scores: Float[np.ndarray, "runs *runs"]) -> float:
+def with_strangers(scores: np.ndarray) -> float:
     """The mean over combinations in which every player comes from another run."""
     axes = np.stack(np.meshgrid(*map(np.arange, scores.shape), indexing="ij")).reshape(
         scores.ndim, -1

@@ -14,6 +14,7 @@ has the last word, which each implied swap must leave unchanged at random points
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -138,10 +139,8 @@ def _implied_sets(rows: Float[np.ndarray, "k n"], tolerance: float = 1e-3) -> Se
     size = np.sqrt(np.diag(projector))
     (support,) = np.nonzero(size > tolerance * size.max())
     cosines = (projector / size[:, None].clip(1e-300) / size.clip(1e-300))[np.ix_(support, support)]
-    if len(rows) == 1:  # the two signs of an eigenvector
-        is_same = cosines > 0
-    else:
-        is_same = np.abs(cosines) > 1 - tolerance
+    # The two signs of a simple eigenvector are all it tells.
+    is_same = cosines > 0 if len(rows) == 1 else np.abs(cosines) > 1 - tolerance
     sets = sorted({tuple(support[row].tolist()) for row in is_same})
     sizes = [size[list(one)] for one in sets]
     is_right = (
@@ -156,7 +155,7 @@ def _is_symmetric(problem: Problem, sets: Sets, num_points: int = 3) -> bool:
     """Whether swapping any two neighbouring sets leaves the loss alone at random points."""
     if not sets:
         return False
-    for one, two in zip(sets, sets[1:], strict=False):
+    for one, two in pairwise(sets):
         swap = np.arange(problem.size)
         swap[[*one, *two]] = [*two, *one]
         if not _keeps_loss(problem, jnp.asarray(swap), num_points):

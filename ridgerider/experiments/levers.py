@@ -101,12 +101,11 @@ def greedy(candidate: Candidate) -> np.ndarray:
 def eigenvalue_error(result: Coordination, payoffs: tuple[float, ...]) -> float:
     """The largest distance of a run's eigenvalues from the closed form."""
     expected = lever_eigenvalues(payoffs)
-    return max(
-        float(np.abs(np.repeat(*zip(*clusters, strict=True)) - expected).max())
-        for clusters in (
-            [(c.eigenvalue, c.multiplicity) for c in saddle.clusters] for saddle in result.saddles
-        )
-    )
+    found = [
+        [cluster.eigenvalue for cluster in saddle.clusters for _ in range(cluster.multiplicity)]
+        for saddle in result.saddles
+    ]
+    return float(np.abs(np.array(found) - expected).max())
 
 
 def chance(payoff: float, num_runs: int) -> float:
