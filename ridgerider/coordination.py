@@ -17,6 +17,7 @@ For each run:
 4. only then polish, by descent from the end of the ride: a polished wrong way may score better.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -68,6 +69,7 @@ RIDER = Rider(
     finish=GENTLE,
 )
 
+_RIDGE = re.compile(r"\d+(\.\d+)?")
 Ridges = tuple[tuple[int, int], ...]  # (index, member) of each ridge of a fingerprint
 
 
@@ -190,6 +192,8 @@ def coordinate(
     """
     wanted = _wanted(fingerprints, max_depth)
     depth = max(map(len, wanted)) if wanted is not None else max_depth or 1
+    if wanted is not None and any(member for ridges in wanted for _, member in ridges):
+        members = "all"
     check_num_runs(num_runs, game)
     check_game(game)
     problem, regularizer = game_problem(game), NegativeEntropy(game)
@@ -384,13 +388,12 @@ def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[R
         raise ValueError(
             "`fingerprints` must not be given together with `max_depth`, which means all of them."
         )
-    if isinstance(fingerprints, str) or not all(
-        isinstance(one, str) and one.split() for one in fingerprints
-    ):
+    words = [] if isinstance(fingerprints, str) else [str(one).split() for one in fingerprints]
+    if not words or not all(one and all(map(_RIDGE.fullmatch, one)) for one in words):
         raise ValueError(
             f"`fingerprints` must be a list such as ['0', '0 1', '3.2'], not {fingerprints!r}."
         )
-    turns = [[Turn.parse(f"{word}+") for word in one.split()] for one in fingerprints]
+    turns = [[Turn.parse(f"{word}+") for word in one] for one in words]
     return [tuple((turn.index, turn.member) for turn in one) for one in turns]
 
 
