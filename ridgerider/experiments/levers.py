@@ -31,13 +31,20 @@ class Settings:
     num_runs: int = 25  # as in the paper
     num_repeats: int = 5  # as in the paper
     num_lists: int = 200  # random payoff lists; ours
+    list_runs: int = 15  # of each list; ours, a matter of time
     max_levers: int = 8  # in a random list; ours
     worn_runs: int = 25  # of the game of two rounds; ours
 
     @staticmethod
     def quick(seed: int) -> "Settings":
         return Settings(
-            seed=seed, num_runs=10, num_repeats=2, num_lists=4, max_levers=4, worn_runs=4
+            seed=seed,
+            num_runs=10,
+            num_repeats=2,
+            num_lists=4,
+            list_runs=6,
+            max_levers=4,
+            worn_runs=4,
         )
 
 
@@ -148,7 +155,7 @@ def random_lists(settings: Settings, say: Callable[[str], None]) -> dict[str, An
     while len(outcomes) < settings.num_lists:
         payoffs = random.integers(1, 11, size=random.integers(3, settings.max_levers + 1)) / 10
         if len(untied(payoffs)):
-            outcomes.append(deployed(payoffs, settings.num_runs, len(outcomes)))
+            outcomes.append(deployed(payoffs, settings.list_runs, len(outcomes)))
             if len(outcomes) % 20 == 0:
                 say(f"{len(outcomes)} lists")
     kinds = [outcome["kind"] for outcome in outcomes]
