@@ -149,7 +149,7 @@ def test_the_uniform_policy_is_the_wrong_start():
 def test_the_solvers_basis_is_an_accident():
     # From the same saddle to the last bit, LAPACK gives all runs the same basis of the six-fold
     # eigenspace: they agree on a 1.0 lever, as strangers never would.
-    game = eqx.tree_at(lambda g: g.payoffs, StartsAtSaddle(), jnp.asarray(PAPER))
+    game = StartsAtSaddle(jnp.asarray(PAPER), 2)
     settings = {"num_runs": 4, "noise": 0.0, "max_saddle_steps": 0, "fingerprints": ["0", "3"]}
     spectrum = rr.DenseSpectrum(gauge="basis", cluster_tolerance=CLUSTER_TOLERANCE)
     accident = coordinate(game, rider=dataclasses.replace(RIDER, spectrum=spectrum), **settings)
@@ -252,9 +252,18 @@ class Slope(Levers):
         (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, one for"),
         (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, one for each player"),
         (lambda: coordinate(3, num_runs=2), "`game` must have start, self_play, cross_play"),
-        (lambda: coordinate(Dishonest(), num_runs=2), "`game` must have a symmetric `cross_play`"),
-        (lambda: coordinate(Wrong(), num_runs=2), "`self_play` as for `cross_play` of equal"),
-        (lambda: coordinate(Slope(), num_runs=2), "run 0 found has gradient norm 3.16"),
+        (
+            lambda: coordinate(Dishonest(jnp.asarray(PAPER), 2), num_runs=2),
+            "`game` must have a symmetric `cross_play`",
+        ),
+        (
+            lambda: coordinate(Wrong(jnp.asarray(PAPER), 2), num_runs=2),
+            "`self_play` as for `cross_play` of equal",
+        ),
+        (
+            lambda: coordinate(Slope(jnp.asarray(PAPER), 2), num_runs=2),
+            "run 0 found has gradient norm 3.16",
+        ),
         (lambda: coordinate(Levers(), max_depth=0), "`max_depth` must be a whole number"),
         (lambda: coordinate(Levers(), fingerprints="0"), "`fingerprints` must be a list such as"),
         (lambda: coordinate(Levers(), fingerprints=[]), "`fingerprints` must be a list such as"),

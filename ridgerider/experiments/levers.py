@@ -41,10 +41,10 @@ class Settings:
             seed=seed,
             num_runs=10,
             num_repeats=2,
-            num_lists=4,
+            num_lists=3,
             list_runs=6,
-            max_levers=4,
-            worn_runs=4,
+            max_levers=3,
+            worn_runs=3,
         )
 
 
@@ -206,7 +206,7 @@ def kind(payoffs: np.ndarray, best: Candidate, reached: list[float]) -> str:
 
 def draw(repeats: list[Coordination], out: Path) -> None:
     """The average payoff of each ridge, and what three runs play on it."""
-    figure = Figure(figsize=(10.5, 3.9), layout="constrained")
+    figure = Figure(figsize=(10.5, 3.3), layout="constrained")
     left, *right = figure.subplots(1, 4, width_ratios=(1.9, 1, 1, 1))
     draw_payoffs(repeats, left)
     names = [one.fingerprint for one in repeats[0].candidates]
@@ -231,7 +231,7 @@ def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
     ax.bar([0], [0], color=BLUE, label="with each other, repeated eigenvalue")
     ax.plot([], [], "_", color=ORANGE, ms=14, mew=2.2, label="in self-play")
     ax.set_xticks(place, [one["fingerprint"] for one in ridges])
-    ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.38), yticks=np.arange(0, 1.01, 0.2))
+    ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.45), yticks=np.arange(0, 1.01, 0.2))
     ax.legend(loc="upper left", frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
 
