@@ -60,3 +60,4 @@ from ridgerider._update import Keep as Keep
 from ridgerider._update import Project as Project
 from ridgerider._update import RandomRidge as RandomRidge
 from ridgerider._update import Tracked as Tracked
+from ridgerider.coordination import coordinate as coordinate

@@ -6,8 +6,14 @@ import optax
 import pytest
 
 import ridgerider as rr
-from ridgerider.experiments.theory import lever_loss, negative_entropy
 from ridgerider.problems import wells
+from ridgerider.problems.levers import (
+    PAPER,
+    entropy,
+    lever_eigenvalues,
+    lever_loss,
+    lever_saddle,
+)
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_quadratic
 
@@ -22,21 +28,20 @@ def finish(descend, problem, x):
 # --- find_saddle
 
 
+def negative_entropy(params):
+    return -entropy(params)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_saddle_of_the_lever_game(seed):
-    # p = q proportional to 1 / payoff; there the Hessian of J is +-J eig(diag(p) - p p^T).
-    payoffs = np.array([1.0] * 7 + [0.8] * 2 + [0.6])
-    start = {"p": jnp.zeros(10), "q": jnp.zeros(10)}
-    problem = rr.Problem(lever_loss, start, jnp.asarray(payoffs))
+    problem = rr.Problem(lever_loss, jnp.zeros((2, 10)), jnp.asarray(PAPER))
     saddle = rr.find_saddle(problem, negative_entropy, noise=0.1, seed=seed)
-    p = 1 / payoffs / np.sum(1 / payoffs)
-    value = 1 / np.sum(1 / payoffs)
-    np.testing.assert_allclose(jax.nn.softmax(saddle.params["p"]), p, atol=1e-8)
-    assert saddle.loss == pytest.approx(-value, abs=1e-12) and saddle.grad_norm < 1e-10
-    assert saddle.is_strict and saddle.morse_index == 9
-    expected = value * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[:0:-1]
-    found = [c.eigenvalue for c in saddle.clusters[:4] for _ in range(c.multiplicity)]
-    np.testing.assert_allclose(found, -expected, atol=1e-8)
+    expected = jax.nn.softmax(lever_saddle(jnp.asarray(PAPER)))
+    np.testing.assert_allclose(jax.nn.softmax(saddle.params), expected, atol=1e-8)
+    assert saddle.grad_norm < 1e-10 and saddle.is_strict and saddle.morse_index == 9
+    assert saddle.loss == pytest.approx(-1 / sum(1 / payoff for payoff in PAPER), abs=1e-12)
+    found = [c.eigenvalue for c in saddle.clusters for _ in range(c.multiplicity)]
+    np.testing.assert_allclose(found, lever_eigenvalues(PAPER), atol=1e-8)
     assert [c.multiplicity for c in saddle.clusters[:4]] == [1, 1, 1, 6]
 
 

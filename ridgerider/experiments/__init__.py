@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgerider.experiments import mnist, mnist_diversity, surface, theory
+from ridgerider.experiments import levers, mnist, mnist_diversity, surface, theory
 
 EXPERIMENTS: dict[str, Any] = {
     "surface": surface,
+    "levers": levers,
     "mnist": mnist,
     "mnist-diversity": mnist_diversity,
     "theory": theory,

@@ -11,6 +11,9 @@ from ridgerider.problems.classifier import Classifier as Classifier
 from ridgerider.problems.classifier import classifier as classifier
 from ridgerider.problems.classifier import digits_classifier
 from ridgerider.problems.factorization import factorization as factorization
+from ridgerider.problems.levers import Levers as Levers
+from ridgerider.problems.levers import WornLevers as WornLevers
+from ridgerider.problems.levers import levers as levers
 from ridgerider.problems.surface import surface as surface
 from ridgerider.problems.wells import wells as wells
 
@@ -18,6 +21,7 @@ BUILT_IN: dict[str, Callable[[], Problem]] = {
     "surface": surface,
     "wells": wells,
     "factorization": factorization,
+    "levers": levers,
     "digits": digits_classifier,
 }
 

@@ -1,0 +1,133 @@
+r"""Fully cooperative games, and how independently found policies play with each other.
+
+Cross-play of N players, J(a_1, ..., a_N), is the payoff when player k plays its part of the k-th
+set of parameters. Self-play is J(a, ..., a).
+"""
+
+from functools import reduce
+from typing import Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ridgerider._problem import Problem, Scalar
+
+
+@runtime_checkable
+class Game(Protocol):
+    """A game in which all players get the same payoff. Any `eqx.Module` with these will do.
+
+    - `start`: parameters of *all* players, any pytree; where the search for the saddle begins.
+    - `self_play(params)`: the expected payoff, differentiable.
+    - `cross_play(params_a, params_b)`: the payoff when player one plays its part of `params_a` and
+      player two its part of `params_b`; with equal arguments it is `self_play`.
+    - `entropy(params)`: of all policies; what is made large on the way to the saddle.
+
+    Two more are read where they are there: `num_players`, for a `cross_play` of as many arguments,
+    and `is_symmetric`, the claim that the arguments of `cross_play` may change places.
+
+    >>> from ridgerider.problems import Levers
+    >>> isinstance(Levers(), Game)
+    True
+    """
+
+    @property
+    def start(self) -> PyTree: ...
+    def self_play(self, params: PyTree, /) -> Scalar: ...
+    def cross_play(self, *params: PyTree) -> Scalar: ...
+    def entropy(self, params: PyTree, /) -> Scalar: ...
+
+
+def num_players(game: Game) -> int:
+    return getattr(game, "num_players", 2)
+
+
+def payoff_loss(params: PyTree, game: Game) -> Scalar:
+    return -game.self_play(params)
+
+
+def game_problem(game: Game) -> Problem:
+    """Minus the payoff of self-play; the game is its data."""
+    return Problem(payoff_loss, game.start, game)
+
+
+class NegativeEntropy(eqx.Module):
+    game: Game
+
+    def __call__(self, params: PyTree) -> Scalar:
+        return -self.game.entropy(params)
+
+
+def check_game(game: Game) -> None:
+    """Raise unless `game` is what it says, as far as random policies can tell."""
+    missing = [
+        name for name in ("start", "self_play", "cross_play", "entropy") if not hasattr(game, name)
+    ]
+    if missing:
+        raise ValueError(
+            f"`game` must have start, self_play, cross_play and entropy, but {type(game).__name__} "
+            f"has no {' and no '.join(missing)}."
+        )
+    alone, scores = map(np.asarray, _try_out(game))
+    tolerance = 1e3 * float(np.finfo(alone.dtype).eps) * np.abs(alone).max()
+    same = scores[(0,) * scores.ndim]
+    if not abs(alone[0] - same) <= tolerance:
+        raise ValueError(
+            "`game` must pay the same for `self_play` as for `cross_play` of equal arguments, "
+            f"not {alone[0]:.6g} and {same:.6g}."
+        )
+    one, other = scores[tuple(range(scores.ndim))], scores[tuple(range(scores.ndim))[::-1]]
+    if getattr(game, "is_symmetric", False) and not abs(one - other) <= tolerance:
+        raise ValueError(
+            "`game` must have a symmetric `cross_play`, as its `is_symmetric` claims, but random "
+            f"policies score {one:.6g} one way round and {other:.6g} the other."
+        )
+
+
+def check_num_runs(num_runs: int, game: Game) -> None:
+    least = num_players(game)
+    if isinstance(num_runs, bool) or not isinstance(num_runs, int) or num_runs < least:
+        raise ValueError(
+            f"`num_runs` must be a whole number of at least {least}, one for each player, "
+            f"not {num_runs!r}."
+        )
+
+
+@eqx.filter_jit
+def _try_out(game: Game) -> tuple[Float[Array, " runs"], Float[Array, "..."]]:
+    """Random policies, one for each player: their self-play and cross-play."""
+    problem = game_problem(game)
+    shape = (num_players(game), problem.size)
+    x = problem.x0[None] + jax.random.normal(jax.random.key(0), shape, problem.dtype)
+    policies = jax.vmap(problem.unravel)(x)
+    return jax.vmap(game.self_play)(policies), cross_play(game, policies)
+
+
+@eqx.filter_jit
+def cross_play(game: Game, policies: PyTree[Float[Array, "runs ..."]]) -> Float[Array, "..."]:
+    """The payoff of every combination of runs; axis k is the run that player k comes from."""
+    players = num_players(game)
+
+    def play(*params: PyTree) -> Scalar:
+        return game.cross_play(*params)
+
+    # The last vmap added is the first axis.
+    nested = reduce(
+        lambda function, player: jax.vmap(
+            function, in_axes=tuple(0 if k == player else None for k in range(players))
+        ),
+        reversed(range(players)),
+        play,
+    )
+    return nested(*[policies] * players)
+
+
+def with_strangers(scores: np.ndarray) -> float:
+    """The mean over combinations in which every player comes from another run."""
+    axes = np.stack(np.meshgrid(*map(np.arange, scores.shape), indexing="ij")).reshape(
+        scores.ndim, -1
+    )
+    is_mixed = [len(set(column)) == scores.ndim for column in axes.T]
+    return float(scores.ravel()[is_mixed].mean())

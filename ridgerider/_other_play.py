@@ -1,0 +1,158 @@
+"""Baselines for zero-shot coordination: self-play, and Other-Play, which is told the symmetries."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from ridgerider._game import (
+    Game,
+    check_game,
+    check_num_runs,
+    cross_play,
+    game_problem,
+    num_players,
+    with_strangers,
+)
+from ridgerider._problem import Problem, Scalar, Vector
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Independent runs of a baseline: their policies and how they play with each other.
+
+    `cross_play` averages over all combinations of runs, `with_strangers` over those of different
+    runs only. `scores` has an axis of runs for each player.
+
+    >>> from ridgerider.problems import Levers
+    >>> baseline = play_alone(Levers((1.0, 0.5)), num_runs=3)
+    >>> round(baseline.self_play, 2), round(baseline.cross_play, 2)
+    (1.0, 1.0)
+    """
+
+    policies: PyTree
+    scores: np.ndarray
+    self_play: float
+    cross_play: float
+    with_strangers: float
+
+
+def play_alone(
+    game: Game,
+    num_runs: int = 25,
+    *,
+    learning_rate: float = 0.3,
+    max_steps: int = 500,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> Baseline:
+    """Self-play: every run maximises its own payoff by gradient ascent (Adam) from a random start.
+
+    Nothing tells a run which of several equivalent optima the others will reach.
+
+    >>> from ridgerider.problems import Levers
+    >>> baseline = play_alone(Levers((1.0,) * 5), num_runs=10)
+    >>> round(baseline.self_play, 2), baseline.with_strangers < 0.5
+    (1.0, True)
+    """
+    return other_play(
+        game,
+        None,
+        num_runs,
+        num_starts=1,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        noise=noise,
+        seed=seed,
+    )
+
+
+def other_play(
+    game: Game,
+    symmetries: Int[np.ndarray, "symmetries size"] | None,
+    num_runs: int = 25,
+    *,
+    num_starts: int = 50,
+    learning_rate: float = 0.3,
+    max_steps: int = 500,
+    noise: float = 2.0,
+    seed: int = 0,
+) -> Baseline:
+    """Other-Play (Hu et al., 2020): maximise the payoff with partners relabelled by a symmetry.
+
+    The method that is told the symmetries, which Ridge Rider must discover: each run maximises the
+    mean of `cross_play(params, permuted params)` over them. That mean has local maxima, so each run
+    takes the best of `num_starts`.
+
+    **Arguments**
+
+    - `symmetries`: permutations of the vector of all parameters, one in each row, the identity
+      among them; None is the identity alone.
+    - `learning_rate`, `max_steps`: of Adam. `noise`: of the starts.
+
+    >>> from ridgerider.problems import Levers
+    >>> game = Levers((1.0, 1.0, 0.8))
+    >>> round(other_play(game, game.symmetries(), num_runs=3).cross_play, 2)
+    0.8
+    """
+    check_num_runs(num_runs, game)
+    check_game(game)
+    problem = game_problem(game)
+    rows = np.arange(problem.size)[None] if symmetries is None else np.asarray(symmetries)
+    if rows.ndim != 2 or not np.array_equal(
+        np.sort(rows, axis=1), np.tile(np.arange(problem.size), (len(rows), 1))
+    ):
+        raise ValueError(
+            f"`symmetries` must hold permutations of 0 to {problem.size - 1} as rows, "
+            f"not an array of shape {rows.shape}."
+        )
+    shape = (num_runs, num_starts, problem.size)
+    noises = noise * jax.random.normal(jax.random.key(seed), shape, problem.dtype)
+    rate = jnp.asarray(learning_rate, problem.dtype)
+    ends = _ascend(game, problem, jnp.asarray(rows), rate, max_steps, noises)
+    policies = jax.vmap(problem.unravel)(ends)
+    scores = np.asarray(cross_play(game, policies))
+    alone = [scores[(run,) * scores.ndim] for run in range(num_runs)]
+    return Baseline(
+        policies, scores, float(np.mean(alone)), float(scores.mean()), with_strangers(scores)
+    )
+
+
+@eqx.filter_jit
+def _ascend(
+    game: Game,
+    problem: Problem,
+    symmetries: Int[Array, "symmetries size"],
+    learning_rate: Scalar,
+    max_steps: int,
+    noises: Float[Array, "runs starts size"],
+) -> Float[Array, "runs size"]:
+    optimizer = optax.adam(1.0)
+
+    def loss(x: Vector) -> Scalar:
+        def play(permutation: Int[Array, " size"]) -> Scalar:
+            partners = [problem.unravel(x[permutation])] * (num_players(game) - 1)
+            return game.cross_play(problem.unravel(x), *partners)
+
+        return -jnp.mean(jax.vmap(play)(symmetries))
+
+    def step(_: int, carry: tuple) -> tuple:
+        x, state = carry
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(jax.grad(loss)(x), state, x)
+        return x + learning_rate * updates.astype(x.dtype), state
+
+    def ascend(noise: Vector) -> tuple[Vector, Scalar]:
+        x = problem.x0 + noise
+        x, _ = jax.lax.fori_loop(0, max_steps, step, (x, optimizer.init(x)))
+        return x, loss(x)
+
+    def best(noises: Float[Array, "starts size"]) -> Vector:
+        xs, losses = jax.vmap(ascend)(noises)
+        return xs[jnp.argmin(losses)]
+
+    return jax.vmap(best)(noises)

@@ -1,0 +1,276 @@
+"""Figure 6: zero-shot coordination in the lever game.
+
+    ridgerider reproduce levers
+
+Paper: of all ridges only the first, the lever that pays 0.6, is the same for everybody; strangers
+who deploy it score 0.6, while each of the better paid ridges breaks a symmetry at random.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
+from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, lever_eigenvalues
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+CLOSE = 1e-3  # two payoffs are equal
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 0
+    num_runs: int = 25  # as in the paper
+    num_repeats: int = 5  # as in the paper
+    num_lists: int = 200  # random payoff lists; ours
+    list_runs: int = 15  # of each list; ours, a matter of time
+    max_levers: int = 8  # in a random list; ours
+    worn_runs: int = 25  # of the game of two rounds; ours
+
+    @staticmethod
+    def quick(seed: int) -> "Settings":
+        return Settings(
+            seed=seed,
+            num_runs=10,
+            num_repeats=2,
+            num_lists=3,
+            list_runs=6,
+            max_levers=3,
+            worn_runs=3,
+        )
+
+
+def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    game, began = Levers(PAPER), time.perf_counter()
+    seeds = [settings.seed * 1000 + repeat for repeat in range(settings.num_repeats)]
+    repeats = []
+    for seed in seeds:
+        repeats.append(coordinate(game, settings.num_runs, members="all", seed=seed))
+        best = repeats[-1].best
+        say(f"repeat {len(repeats)}: ridge {best.fingerprint}, cross-play {best.cross_play:.4f}")
+    seconds = time.perf_counter() - began
+    draw(repeats, out)
+    alone = [play_alone(game, settings.num_runs, seed=seed).cross_play for seed in seeds]
+    told = [
+        other_play(game, game.symmetries(), settings.num_runs, seed=seed).cross_play
+        for seed in seeds
+    ]
+    say(f"self-play {np.mean(alone):.4f}, Other-Play {np.mean(told):.4f}")
+    results = {
+        "runs": settings.num_runs,
+        "ridges": [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)],
+        "best": {
+            "fingerprint": [r.best.fingerprint for r in repeats],
+            "cross_play": [r.best.cross_play for r in repeats],
+            "same_greedy_action": [len(set(greedy(r.best).ravel())) == 1 for r in repeats],
+        },
+        "eigenvalue_error": max(eigenvalue_error(r, PAPER) for r in repeats),
+        "seconds": seconds,
+        "self_play_baseline": {"cross_play": float(np.mean(alone)), "repeats": alone},
+        "other_play": {"cross_play": float(np.mean(told)), "repeats": told},
+        "chance": [chance(payoff, settings.num_runs) for payoff in (0.8, 1.0)],
+        "original": original(settings),
+        "worn_levers": worn(settings),
+    }
+    say(f"original game {results['original']}")
+    say(f"two rounds {results['worn_levers']}")
+    results["random_lists"] = random_lists(settings, say)
+    return results
+
+
+def ridge(repeats: tuple[Candidate, ...]) -> dict[str, Any]:
+    """One ridge over all repeats."""
+    cross_play = [one.cross_play for one in repeats]
+    return {
+        "fingerprint": repeats[0].fingerprint,
+        "multiplicity": repeats[0].multiplicity,
+        "cross_play": float(np.mean(cross_play)),
+        "cross_play_error": float(np.std(cross_play, ddof=min(1, len(repeats) - 1))),
+        "self_play": float(np.mean([one.self_play for one in repeats])),
+        "confidence": min(one.confidence for one in repeats),
+        "sign_confidence": min(one.sign_confidence for one in repeats),
+    }
+
+
+def greedy(candidate: Candidate) -> np.ndarray:
+    """The lever that each player of each run pulls most often."""
+    return np.asarray(candidate.policies).argmax(axis=-1)
+
+
+def eigenvalue_error(result: Coordination, payoffs: tuple[float, ...]) -> float:
+    """The largest distance of a run's eigenvalues from the closed form."""
+    expected = lever_eigenvalues(payoffs)
+    found = [
+        [cluster.eigenvalue for cluster in saddle.clusters for _ in range(cluster.multiplicity)]
+        for saddle in result.saddles
+    ]
+    return float(np.abs(np.array(found) - expected).max())
+
+
+def chance(payoff: float, num_runs: int) -> float:
+    """The average cross-play of runs that pick one of the tied levers at random."""
+    return payoff * (1 / num_runs + (1 - 1 / num_runs) / PAPER.count(payoff))
+
+
+def original(settings: Settings) -> dict[str, float]:
+    """The game in which nine levers pay 1 and one 0.9."""
+    game = Levers(ORIGINAL)
+    result = coordinate(game, settings.num_runs, seed=settings.seed)
+    alone = play_alone(game, settings.num_runs, seed=settings.seed)
+    told = other_play(game, game.symmetries(), settings.num_runs, seed=settings.seed)
+    return {
+        "cross_play": result.best.cross_play,
+        "self_play_baseline": alone.cross_play,
+        "other_play": told.cross_play,
+    }
+
+
+def worn(settings: Settings) -> dict[str, Any]:
+    """Two rounds, two ridges: 0.9 for the odd lever, then 0.7 for the same one, now worn."""
+    game = WornLevers()
+    result = coordinate(game, settings.worn_runs, max_depth=2, max_ridges=2, seed=settings.seed)
+    alone = play_alone(game, settings.worn_runs, seed=settings.seed)
+    return {
+        "fingerprint": result.best.fingerprint,
+        "cross_play": result.best.cross_play,
+        "self_play_baseline": alone.cross_play,
+    }
+
+
+# --- random payoff lists
+
+
+def random_lists(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Payoffs of 0.1 to 1.0 in tenths, with ties; what is deployed when a lever is untied."""
+    random = np.random.default_rng(settings.seed)
+    outcomes: list[dict[str, Any]] = []
+    while len(outcomes) < settings.num_lists:
+        payoffs = random.integers(1, 11, size=random.integers(3, settings.max_levers + 1)) / 10
+        if len(untied(payoffs)):
+            outcomes.append(deployed(payoffs, settings.list_runs, len(outcomes)))
+            if len(outcomes) % 20 == 0:
+                say(f"{len(outcomes)} lists")
+    kinds = [outcome["kind"] for outcome in outcomes]
+    return {
+        "lists": len(outcomes),
+        "counts": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        "closed_form_saddle": sum(outcome["is_interior"] for outcome in outcomes),
+        "exceptions": [one for one in outcomes if one["kind"] not in ("best", "best reached")],
+    }
+
+
+def untied(payoffs: np.ndarray) -> np.ndarray:
+    values, counts = np.unique(payoffs, return_counts=True)
+    return values[counts == 1]
+
+
+def deployed(payoffs: np.ndarray, num_runs: int, seed: int) -> dict[str, Any]:
+    """Coordinate on one list and say what kind of lever came out."""
+    result = coordinate(Levers(payoffs), num_runs, seed=seed)
+    best = result.best
+    reached = [one.self_play for one in result.candidates if one.self_play - one.cross_play < CLOSE]
+    return {
+        "payoffs": sorted(payoffs.tolist()),
+        "kind": kind(payoffs, best, reached),
+        "cross_play": best.cross_play,
+        "self_play": best.self_play,
+        "confidence": best.confidence,
+        "is_interior": eigenvalue_error(result, tuple(payoffs)) < 1e-8,
+    }
+
+
+def kind(payoffs: np.ndarray, best: Candidate, reached: list[float]) -> str:
+    values, counts = np.unique(payoffs, return_counts=True)
+    if best.self_play - best.cross_play < CLOSE:
+        if np.abs(untied(payoffs) - best.self_play).min() > CLOSE:
+            return "tied lever, all runs alike"
+        if untied(payoffs).max() - best.self_play < CLOSE:
+            return "best"
+        return "best reached" if best.self_play >= max(reached) - CLOSE else "worse than reached"
+    by_chance = np.max(values[counts > 1] / counts[counts > 1], initial=0.0)
+    if by_chance > max(reached, default=0.0) - CLOSE:
+        return "tied levers pay more even by chance"
+    return "no coordination"
+
+
+# --- figure and table
+
+
+def draw(repeats: list[Coordination], out: Path) -> None:
+    """The average payoff of each ridge, and what three runs play on it."""
+    figure = Figure(figsize=(10.5, 3.3), layout="constrained")
+    left, *right = figure.subplots(1, 4, width_ratios=(1.9, 1, 1, 1))
+    draw_payoffs(repeats, left)
+    names = [one.fingerprint for one in repeats[0].candidates]
+    for number, ax in enumerate(right):
+        draw_run(repeats[0], number, ax)
+        ax.set_yticks(range(len(names)), names if number == 0 else [""] * len(names))
+    right[0].set_ylabel("ridge")
+    right[1].set_xlabel("lever, with its payoff")
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"levers.{suffix}", dpi=160)
+
+
+def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
+    ridges = [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)]
+    place = np.arange(len(ridges))
+    heights = [one["cross_play"] for one in ridges]
+    errors = [one["cross_play_error"] for one in ridges]
+    colors = [GREEN if one["multiplicity"] == 1 else BLUE for one in ridges]
+    ax.bar(place, heights, 0.7, color=colors, yerr=errors, capsize=3, ecolor="#222222")
+    ax.plot(place, [one["self_play"] for one in ridges], "_", color=ORANGE, ms=18, mew=2.2)
+    ax.bar([0], [0], color=GREEN, label="with each other, simple eigenvalue")
+    ax.bar([0], [0], color=BLUE, label="with each other, repeated eigenvalue")
+    ax.plot([], [], "_", color=ORANGE, ms=14, mew=2.2, label="in self-play")
+    ax.set_xticks(place, [one["fingerprint"] for one in ridges])
+    ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.45), yticks=np.arange(0, 1.01, 0.2))
+    ax.legend(loc="upper left", frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def draw_run(result: Coordination, number: int, ax: Axes) -> None:
+    """A square for each lever and ridge; its area is the probability that player one pulls it."""
+    for row, one in enumerate(result.candidates):
+        for lever, p in enumerate(np.asarray(jax.nn.softmax(one.policies[number, 0]))):
+            side = 0.85 * np.sqrt(p)
+            corner = (lever - side / 2, row - side / 2)
+            ax.add_patch(Rectangle(corner, side, side, color=BLUE, linewidth=0))
+    ax.set(xlim=(-0.6, len(PAPER) - 0.4), ylim=(len(result.candidates) - 0.4, -0.6))
+    ax.set_title(f"run {number + 1}", fontsize=10)
+    ax.set_aspect("equal")
+    ax.set_xticks([3, 7.5, 9], ["1.0", "0.8", "0.6"], fontsize=8)
+    ax.tick_params(length=0)
+    for edge in (6.5, 8.5):
+        ax.axvline(edge, color=GREY, linewidth=0.6)
+
+
+def table(results: dict[str, Any]) -> str:
+    best, ridges, lists = results["best"], results["ridges"], results["random_lists"]
+    pair, seven = results["chance"]
+    group = [one["cross_play"] for one in ridges if one["multiplicity"] > 1]
+    low, high = min(best["cross_play"]), max(best["cross_play"])
+    original, two = results["original"], results["worn_levers"]
+    counts = ", ".join(f"{count} {name}" for name, count in lists["counts"].items())
+    return (
+        "| | paper | ours |\n|---|---|---|\n"
+        f"| ridge deployed | 0 | {', '.join(best['fingerprint'])} |\n"
+        f"| its cross-play | 0.6 | {low:.4f} to {high:.4f} |\n"
+        f"| ridge 1, two 0.8 levers (chance {pair:.3f}) | | {ridges[1]['cross_play']:.3f} |\n"
+        f"| ridges of the seven 1.0 levers (chance {seven:.3f}) | | {np.mean(group):.3f} |\n"
+        f"| self-play, paired | | {results['self_play_baseline']['cross_play']:.3f} |\n"
+        f"| Other-Play, told the symmetries | | {results['other_play']['cross_play']:.3f} |\n"
+        f"| original game: Ridge Rider, self-play | | {original['cross_play']:.3f}, "
+        f"{original['self_play_baseline']:.3f} |\n"
+        f"| two rounds: Ridge Rider, self-play | | {two['cross_play']:.3f}, "
+        f"{two['self_play_baseline']:.3f} |\n"
+        f"| {lists['lists']} random lists: lever deployed | | {counts} |\n"
+        f"| seconds for all runs | | {results['seconds']:.0f} |\n"
+    )

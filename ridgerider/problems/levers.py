@@ -1,0 +1,206 @@
+r"""Lever games: players who cannot talk must pull the same lever.
+
+**One round.** Each of N players picks one of n levers; all get `payoffs[i]` if everybody picked i
+and nothing otherwise. With a softmax policy per player,
+
+    J = sum_i payoffs_i prod_k p_k,i
+
+is stationary inside the simplex exactly where all players mix by p_i ~ payoffs_i^(-1/(N-1)); there
+J = payoffs_i p_i^(N-1) for every i, and the Hessian of J in the logits is
+
+    J (ones(N, N) - I) (x) (diag(p) - p p^T).
+
+So the loss -J has one ridge, -(N-1) J mu, for each positive eigenvalue mu of diag(p) - p p^T: all
+players move together. A lever that pays little is picked often at the saddle and is the steepest
+ridge; n equal levers repeat an eigenvalue n - 1 times.
+
+**Two rounds.** `WornLevers` is played twice, and everybody sees which lever paid. In the second
+round all levers pay the same, but the one that paid before is worn and pays less: what singles a
+lever out is the history and no payoff matrix.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ridgerider._problem import Problem, Scalar
+
+PAPER = (1.0,) * 7 + (0.8,) * 2 + (0.6,)
+ORIGINAL = (1.0,) * 9 + (0.9,)
+
+Policies = Float[Array, "players levers"]
+Payoffs = Sequence[float] | Float[np.ndarray, " levers"] | Float[Array, " levers"]
+
+
+class Levers(eqx.Module):
+    """The lever game of one round, for `coordinate`. The logits are one row for each player.
+
+    >>> game = Levers((1.0, 1.0, 0.5))
+    >>> params = lever_saddle(game.payoffs)
+    >>> [round(float(p), 3) for p in jax.nn.softmax(params[0])]
+    [0.25, 0.25, 0.5]
+    >>> round(float(game.self_play(params)), 3)
+    0.25
+    """
+
+    payoffs: Float[Array, " levers"]
+    num_players: int = eqx.field(static=True)
+
+    def __init__(self, payoffs: Payoffs = PAPER, num_players: int = 2):
+        if isinstance(num_players, bool) or not isinstance(num_players, int) or num_players < 2:
+            raise ValueError(
+                f"`num_players` must be a whole number of at least 2, not {num_players!r}."
+            )
+        self.payoffs = _checked("payoffs", payoffs)
+        self.num_players = num_players
+
+    @property
+    def start(self) -> Policies:
+        """The uniform policies. No saddle, unless all levers pay the same."""
+        return jnp.zeros((self.num_players, len(self.payoffs)), self.payoffs.dtype)
+
+    def self_play(self, params: Policies) -> Scalar:
+        return -lever_loss(params, self.payoffs)
+
+    def cross_play(self, *params: Policies) -> Scalar:
+        """Player k plays row k of the k-th of `params`."""
+        return self.self_play(jnp.stack([one[k] for k, one in enumerate(params)]))
+
+    def entropy(self, params: Policies) -> Scalar:
+        return entropy(params)
+
+    def symmetries(self) -> Int[np.ndarray, "symmetries size"]:
+        """Permutations of the parameters that keep the payoff, handed over to `other_play`.
+
+        Turning every set of tied levers in a circle averages over such a set as all of its
+        permutations would, and needs far fewer.
+
+        >>> Levers((1.0, 1.0, 0.5)).symmetries().tolist()
+        [[0, 1, 2, 3, 4, 5], [1, 0, 2, 4, 3, 5]]
+        """
+        payoffs = np.asarray(self.payoffs)
+        turns = [np.arange(len(payoffs))]
+        for payoff in np.unique(payoffs):
+            (tied,) = np.nonzero(payoffs == payoff)
+            turned = []
+            for one in turns:
+                for shift in range(len(tied)):
+                    circle = one.copy()
+                    circle[tied] = one[np.roll(tied, -shift)]
+                    turned.append(circle)
+            turns = turned
+        offsets = len(payoffs) * np.arange(self.num_players)
+        return np.stack([(offsets[:, None] + turn).ravel() for turn in turns])
+
+
+def lever_loss(params: Policies, payoffs: Float[Array, " levers"]) -> Scalar:
+    """Minus the expected payoff."""
+    return -jnp.sum(jnp.prod(jax.nn.softmax(params, axis=-1), axis=0) * payoffs)
+
+
+def entropy(logits: Float[Array, "... actions"]) -> Scalar:
+    """The entropy of all softmax policies together; the actions are the last axis."""
+    return -jnp.sum(jax.nn.softmax(logits, axis=-1) * jax.nn.log_softmax(logits, axis=-1))
+
+
+def levers(payoffs: Payoffs = PAPER, num_players: int = 2) -> Problem:
+    """The lever game from its saddle; the default is the paper's game.
+
+    >>> problem = levers()
+    >>> round(float(problem.value(problem.x0)), 5)
+    -0.08955
+    """
+    game = Levers(payoffs, num_players)
+    return Problem(lever_loss, lever_saddle(game.payoffs, num_players), game.payoffs)
+
+
+def lever_saddle(payoffs: Payoffs, num_players: int = 2) -> Policies:
+    """The logits of the one saddle inside the simplex."""
+    logits = -jnp.log(jnp.asarray(payoffs)) / (num_players - 1)
+    return jnp.tile(logits, (num_players, 1))
+
+
+def lever_eigenvalues(payoffs: Payoffs, num_players: int = 2) -> Float[np.ndarray, " size"]:
+    """All eigenvalues of the loss at the saddle, ascending.
+
+    >>> [round(float(one), 6) for one in lever_eigenvalues(PAPER)[:4]]
+    [-0.012683, -0.010025, -0.00946, -0.00802]
+    """
+    p = np.asarray(jax.nn.softmax(lever_saddle(payoffs, num_players)[0]))
+    value = float(np.asarray(payoffs)[0] * p[0] ** (num_players - 1))
+    around = value * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))
+    return np.sort(np.concatenate([-(num_players - 1) * around, *[around] * (num_players - 1)]))
+
+
+class WornLevers(eqx.Module):
+    """Two rounds of levers, of which the one that paid first is worn. For `coordinate`.
+
+    In the first round lever i pays `first[i]` if both players pull it, in the second round 1, or
+    `worn` if it paid in the first. Both see which lever paid, if any, and may act on it.
+
+    The logits are `first`, a row for each player, and `second`, for each player a row for each
+    lever that may have paid and a last one for none.
+
+    >>> game = WornLevers()
+    >>> round(float(game.self_play(game.saddle())), 4)
+    0.6408
+    """
+
+    first: Float[Array, " levers"]
+    worn: float
+
+    def __init__(self, first: Payoffs = (1.0, 1.0, 0.9), worn: float = 0.7):
+        if not 0 < worn < 1:
+            raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
+        self.first = _checked("first", first)
+        self.worn = worn
+
+    @property
+    def start(self) -> dict[str, Array]:
+        num, dtype = len(self.first), self.first.dtype
+        return {"first": jnp.zeros((2, num), dtype), "second": jnp.zeros((2, num + 1, num), dtype)}
+
+    def self_play(self, params: dict[str, Array]) -> Scalar:
+        return self.cross_play(params, params)
+
+    def cross_play(self, params_a: dict[str, Array], params_b: dict[str, Array]) -> Scalar:
+        """Player one of `params_a` with player two of `params_b`."""
+        a, b = (jax.tree.map(jax.nn.softmax, params) for params in (params_a, params_b))
+        both = a["first"][0] * b["first"][1]  # that a lever pays in the first round
+        seen = jnp.concatenate([both, 1 - jnp.sum(both, keepdims=True)])
+        second = jnp.sum(a["second"][0] * b["second"][1] * self._second(), axis=1)
+        return both @ self.first + seen @ second
+
+    def entropy(self, params: dict[str, Array]) -> Scalar:
+        return entropy(params["first"]) + entropy(params["second"])
+
+    def saddle(self) -> dict[str, Array]:
+        """The saddle in closed form: in each round and after each history a lever game's own.
+
+        A lever's payoff in the first round counts with what it makes of the second.
+        """
+        second = -jnp.log(self._second())
+        value = 1 / jnp.sum(1 / self._second(), axis=1)
+        first = lever_saddle(self.first + value[:-1] - value[-1])
+        return {"first": first, "second": jnp.stack([second, second])}
+
+    def _second(self) -> Float[Array, "histories levers"]:
+        """The payoffs of the second round for each lever that may have paid, and for none."""
+        num = len(self.first)
+        fresh = jnp.ones((num + 1, num), self.first.dtype)
+        return fresh - (1 - self.worn) * jnp.eye(num + 1, num, dtype=self.first.dtype)
+
+
+def _checked(name: str, payoffs: Payoffs) -> Float[Array, " levers"]:
+    array = jnp.asarray(payoffs)
+    if array.ndim != 1 or len(array) < 2:
+        raise ValueError(
+            f"`{name}` must be a list of at least two numbers, not of shape {array.shape}."
+        )
+    if not np.all(np.isfinite(array)) or not np.all(np.asarray(array) > 0):
+        raise ValueError(f"`{name}` must be finite and positive, not {np.asarray(array).tolist()}.")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)

@@ -1,0 +1,290 @@
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._game import cross_play, game_problem, with_strangers
+from ridgerider.coordination import (
+    CLUSTER_TOLERANCE,
+    RIDER,
+    _index_confidence,
+    coordinate,
+    other_play,
+    play_alone,
+    symmetry_report,
+)
+from ridgerider.experiments.levers import deployed, greedy
+from ridgerider.problems import Levers, WornLevers, levers
+from ridgerider.problems.levers import ORIGINAL, PAPER, lever_eigenvalues, lever_saddle
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return coordinate(Levers(PAPER), num_runs=8, members="all")
+
+
+@eqx.filter_jit
+def look(problem):
+    return problem.value(problem.x0), problem.grad(problem.x0), problem.hessian(problem.x0)
+
+
+# --- the games
+
+
+@pytest.mark.parametrize(("payoffs", "num_players"), [(PAPER, 2), (ORIGINAL, 2), (PAPER[5:], 3)])
+def test_saddle_and_spectrum_in_closed_form(payoffs, num_players):
+    problem = levers(payoffs, num_players)
+    value, grad, hessian = look(problem)
+    assert np.abs(grad).max() < 1e-15 and value < 0
+    expected = lever_eigenvalues(payoffs, num_players)
+    np.testing.assert_allclose(np.linalg.eigvalsh(hessian), expected, atol=1e-14)
+
+
+def test_the_game_of_two_rounds_by_counting():
+    # Every joint choice of pure policies, against the formula on nearly pure softmax policies.
+    game, random = WornLevers((1.0, 0.8, 0.6), worn=0.5), np.random.default_rng(0)
+    play = eqx.filter_jit(lambda a, b: game.cross_play(a, b))
+    for _ in range(20):
+        first, second = random.integers(3, size=2), random.integers(3, size=(2, 4))
+        params = {"first": 60 * jnp.eye(3)[first], "second": 60 * jnp.eye(3)[second]}
+        is_match = first[0] == first[1]
+        seen = first[0] if is_match else 3
+        payoff = game.first[first[0]] if is_match else 0.0
+        if second[0, seen] == second[1, seen]:
+            payoff += 0.5 if second[0, seen] == seen else 1.0
+        assert float(play(params, params)) == pytest.approx(float(payoff), abs=1e-12)
+
+
+def test_the_saddle_of_two_rounds():
+    game = WornLevers()
+    _, grad, hessian = look(game_problem(game).with_start(game.saddle()))
+    assert np.abs(grad).max() < 1e-15 and np.linalg.eigvalsh(hessian)[0] < -0.1
+
+
+def test_cross_play_is_a_loop_over_runs():
+    game = Levers((1.0, 0.7, 0.4), num_players=3)
+    policies = jax.random.normal(jax.random.key(0), (3, *game.start.shape))
+    scores = np.asarray(cross_play(game, policies))
+    p = np.asarray(jax.nn.softmax(policies))
+    for i, j, k in np.ndindex(3, 3, 3):
+        expected = np.sum(p[i, 0] * p[j, 1] * p[k, 2] * np.asarray(game.payoffs))
+        assert scores[i, j, k] == pytest.approx(expected, abs=1e-14)
+    mixed = [scores[i, j, k] for i, j, k in np.ndindex(3, 3, 3) if len({i, j, k}) == 3]
+    assert with_strangers(scores) == pytest.approx(np.mean(mixed))
+
+
+# --- the paper's game
+
+
+def test_all_runs_find_the_saddle(paper):
+    for saddle in paper.saddles:
+        found = [c.eigenvalue for c in saddle.clusters for _ in range(c.multiplicity)]
+        np.testing.assert_allclose(found, lever_eigenvalues(PAPER), atol=1e-8)
+
+
+def test_ridge_0_is_deployed(paper):
+    assert [one.fingerprint for one in paper.candidates[:5]] == ["0", "1", "2", "3", "3.1"]
+    best = paper.best
+    assert best.fingerprint == "0" and best.multiplicity == 1 and best.confidence > 0.999
+    assert best.cross_play == pytest.approx(0.6, abs=1e-3)
+    assert set(greedy(best).ravel()) == {9} and best.sign_confidence > 0.999
+    assert np.argmax(paper.params, axis=1).tolist() == [9, 9]
+
+
+def test_symmetric_ridges_are_recognised(paper):
+    pair, group = paper.candidates[1], paper.candidates[3:]
+    assert set(greedy(pair).ravel()) == {7, 8} and pair.sign_confidence == 0
+    assert pair.self_play == pytest.approx(0.8, abs=1e-3) and pair.cross_play < 0.7
+    assert [one.multiplicity for one in group] == [6] * 6
+    assert all(one.confidence == 0 and one.cross_play < 0.5 for one in group)
+    assert all(one.self_play == pytest.approx(1.0, abs=1e-3) for one in group)
+    # Players of one run agree, whatever lever it is.
+    assert all((actions[:, 0] == actions[:, 1]).all() for actions in map(greedy, group))
+
+
+def test_the_scores_are_those_of_the_policies(paper):
+    assert paper.scores.shape == (8, 8, 9) and paper.num_dropped == 0
+    for k, one in enumerate(paper.candidates):
+        p = np.asarray(jax.nn.softmax(one.policies))
+        expected = np.einsum("al,bl,l->ab", p[:, 0], p[:, 1], np.asarray(PAPER))
+        np.testing.assert_allclose(paper.scores[..., k], expected, atol=1e-14)
+        assert one.cross_play == pytest.approx(expected.mean())
+        assert one.self_play == pytest.approx(np.trace(expected) / 8)
+    assert paper.cost.hvps > 0 and paper.cost.gradients > 0
+
+
+def test_the_symmetry_report(paper):
+    report = paper.symmetry
+    assert report.unique == (0, 2) and [one.index for one in report.groups] == [1, 3]
+    # Lever i is the parameters i and 10 + i: two of them swap, seven permute.
+    assert report.groups[0].sets == ((7, 17), (8, 18))
+    assert report.groups[1].sets == tuple((i, 10 + i) for i in range(7))
+    # n - m (N - 2) = 20 - 2 * 5, and the two zero eigenvalues coincide as well.
+    assert report.max_distinct == 10 and report.num_distinct == 9
+
+
+def test_equal_looking_parameters_that_are_no_symmetry():
+    # Two levers: every eigenvector is (1, -1), but the payoffs differ.
+    report = symmetry_report(levers((1.0, 0.5)))
+    assert report.unique == (0,) and report.groups == () and report.max_distinct == 4
+
+
+# --- what can go wrong, and does
+
+
+def test_the_uniform_policy_is_the_wrong_start():
+    # At the uniform policy the order is reversed: ridge 0 breaks the symmetry of the 1.0 levers.
+    settings = {"noise": 0.0, "max_saddle_steps": 0}
+    with pytest.raises(ValueError, match=r"gradient of self-play vanishes .* gradient norm 0\.00"):
+        coordinate(Levers(PAPER), num_runs=8, **settings)
+    wrong = coordinate(Levers(PAPER), num_runs=8, require_saddle=False, **settings)
+    assert wrong.candidates[0].multiplicity == 6
+    assert wrong.candidates[0].cross_play < 0.5 and wrong.best.cross_play < 0.59
+
+
+def test_the_solvers_basis_is_an_accident():
+    # From the same saddle to the last bit, LAPACK gives all runs the same basis of the six-fold
+    # eigenspace: they agree on a 1.0 lever, as strangers never would.
+    game = StartsAtSaddle(jnp.asarray(PAPER), 2)
+    settings = {"num_runs": 4, "noise": 0.0, "max_saddle_steps": 0, "fingerprints": ["0", "3"]}
+    spectrum = rr.DenseSpectrum(gauge="basis", cluster_tolerance=CLUSTER_TOLERANCE)
+    accident = coordinate(game, rider=dataclasses.replace(RIDER, spectrum=spectrum), **settings)
+    assert accident.candidates[1].cross_play == pytest.approx(1.0, abs=1e-3)
+    assert accident.best.fingerprint == "3"
+    honest = coordinate(game, **settings)
+    assert honest.candidates[1].cross_play < 0.7 and honest.best.fingerprint == "0"
+
+
+class StartsAtSaddle(Levers):
+    @property
+    def start(self):
+        return lever_saddle(self.payoffs)
+
+
+def test_confidence_is_gap_against_spread():
+    def clusters(*eigenvalues):
+        return [rr.Cluster(one, 1, 0.0, gap=0.3) for one in eigenvalues]
+
+    assert _index_confidence(clusters(-1.0, -1.0)) == 1
+    assert _index_confidence(clusters(-1.0, -1.1)) == pytest.approx(0.75)
+    assert _index_confidence([rr.Cluster(-1.0, 2, 0.0, gap=0.3)]) == 0
+
+
+# --- other games
+
+
+def test_the_original_game():
+    result = coordinate(Levers(ORIGINAL), num_runs=4)
+    assert result.best.cross_play == pytest.approx(0.9, abs=1e-3)
+    assert [one.multiplicity for one in result.candidates] == [1, 8]
+    alone = play_alone(Levers(ORIGINAL), num_runs=50)
+    # Chance is 1/50 + (49/50)/9 = 0.129; 50 throws of nine levers spread by about 0.007. A start
+    # may happen to lie in the valley of the 0.9 lever.
+    assert alone.self_play > 0.99 and 0.11 < alone.cross_play < 0.17
+
+
+def test_other_play_knows():
+    game = Levers((1.0, 1.0, 1.0, 0.8, 0.8, 0.6))
+    told = other_play(game, game.symmetries(), num_runs=4)
+    assert told.cross_play == pytest.approx(0.6, abs=1e-2)
+    permutation = game.symmetries()[3]
+    params = jax.random.normal(jax.random.key(0), game.start.shape)
+    moved = params.ravel()[permutation].reshape(params.shape)
+    assert float(game.self_play(moved)) == pytest.approx(float(game.self_play(params)), abs=1e-15)
+
+
+def test_two_rounds_need_two_ridges():
+    result = coordinate(WornLevers(), num_runs=3, fingerprints=["0 0", "0"])
+    one, two = result.candidates
+    assert (one.fingerprint, two.fingerprint) == ("0", "0 0")
+    assert two.cross_play == pytest.approx(1.6, abs=2e-3) == two.self_play
+    assert {path.depth for path in two.ridden} == {2} and two.confidence > 0.999
+
+
+def test_payoff_lists_with_ties():
+    random = np.random.default_rng(7)
+    allowed = {"best", "best reached", "tied levers pay more even by chance"}
+    for seed in range(8):
+        payoffs = np.append(random.choice([0.6, 0.8, 1.0], size=4), 0.5 + 0.01 * seed)
+        outcome = deployed(payoffs, num_runs=6, seed=seed)
+        if outcome["kind"] not in allowed:  # six runs may coincide by luck, 25 hardly
+            outcome = deployed(payoffs, num_runs=25, seed=seed)
+        assert outcome["kind"] in allowed, outcome
+
+
+def test_a_seed_decides_everything():
+    small = {"num_runs": 2, "fingerprints": ["3"]}
+    one, two, three = (coordinate(Levers(PAPER), seed=seed, **small) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(one.best.policies, two.best.policies)
+    assert not np.allclose(one.best.policies, three.best.policies)
+
+
+# --- bad input
+
+
+class Dishonest(Levers):
+    is_symmetric = True
+
+
+class Wrong(Levers):
+    def cross_play(self, *params):
+        return 2 * super().cross_play(*params)
+
+
+class Slope(Levers):
+    def self_play(self, params):
+        return jnp.sum(params[0])
+
+    def cross_play(self, *params):
+        return jnp.sum(params[0][0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Levers((1.0,)), "`payoffs` must be a list of at least two numbers"),
+        (lambda: Levers((1.0, np.inf)), "`payoffs` must be finite and positive"),
+        (lambda: Levers((1.0, np.nan)), "`payoffs` must be finite and positive"),
+        (lambda: Levers((1.0, 0.5), num_players=1), "`num_players` must be a whole number"),
+        (lambda: WornLevers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
+        (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, one for"),
+        (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, one for each player"),
+        (lambda: coordinate(3, num_runs=2), "`game` must have start"),  # type: ignore[arg-type]
+        (
+            lambda: coordinate(Dishonest(jnp.asarray(PAPER), 2), num_runs=2),
+            "`game` must have a symmetric `cross_play`",
+        ),
+        (
+            lambda: coordinate(Wrong(jnp.asarray(PAPER), 2), num_runs=2),
+            "`self_play` as for `cross_play` of equal",
+        ),
+        (
+            lambda: coordinate(Slope(jnp.asarray(PAPER), 2), num_runs=2),
+            "run 0 found has gradient norm 3.16",
+        ),
+        (lambda: coordinate(Levers(), max_depth=0), "`max_depth` must be a whole number"),
+        (lambda: coordinate(Levers(), fingerprints="0"), "`fingerprints` must be a list such as"),
+        (lambda: coordinate(Levers(), fingerprints=[]), "`fingerprints` must be a list such as"),
+        (lambda: coordinate(Levers(), fingerprints=["0+"]), "must be a list such as"),
+        (
+            lambda: coordinate(Levers(), fingerprints=["0"], max_depth=2),
+            "must not be given together with `max_depth`",
+        ),
+        (
+            lambda: coordinate(Levers(), num_runs=2, fingerprints=["7"]),
+            "`fingerprints` must hold one that all runs can ride",
+        ),
+        (
+            lambda: other_play(Levers(), np.zeros((2, 20), int)),
+            "`symmetries` must hold permutations of 0 to 19",
+        ),
+    ],
+)
+def test_bad_input(make, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
