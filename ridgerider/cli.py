@@ -22,6 +22,8 @@ from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem, wells
 
 RUN_FILE = "run.sqlite"
+DENSE_UP_TO = 300  # parameters: a step then takes some ten milliseconds
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -77,16 +79,28 @@ def search(
     gauge: Annotated[
         str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")
     ] = "gradient",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="dense Hessians, hvp (Hessian-vector products only), or auto: dense up to "
+            f"{DENSE_UP_TO} parameters."
+        ),
+    ] = "auto",
     round_size: Annotated[
         int, typer.Option(help="Branches chosen before their results come back.")
     ] = 1,
 ) -> None:
     """Search a problem for different solutions."""
+    if engine not in ("auto", "dense", "hvp"):
+        raise ValueError(f"`engine` must be auto, dense or hvp, not {engine!r}.")
+    loaded = load_problem(problem)
+    is_dense = engine == "dense" or (engine == "auto" and loaded.size <= DENSE_UP_TO)
+    look = rr.DenseSpectrum if is_dense else rr.BlockSpectrum
     rider = rr.Rider(
-        spectrum=rr.DenseSpectrum(gauge=gauge),  # type: ignore[arg-type]  # checked there
+        spectrum=look(gauge=gauge),  # type: ignore[arg-type]  # checked there
+        update=rr.Project() if is_dense else rr.Davidson(),
         step=rr.Backtracking(step_size, delta_break),
     )
-    loaded = load_problem(problem)
     with new_run(out, problem) as path, shown_progress(path, max_rides) as progress:
         result = rr.search(
             loaded,

@@ -106,6 +106,7 @@ def test_reproduce_writes_results_table_and_figures():
         (["search", "mine:bowl"], "`start` must have negative curvature"),
         (["search", "wells", "--order", "sideways"], "`order` must be one of"),
         (["search", "wells", "--gauge", "sideways"], "`gauge` must be one of"),
+        (["search", "wells", "--engine", "steam"], "`engine` must be auto, dense or hvp"),
         (["search", "wells", "--max-rides", "-1"], "`max_rides` must be a number of at least 0"),
         (
             ["search", "wells", "--out", "mine.py"],
