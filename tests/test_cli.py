@@ -93,7 +93,7 @@ def test_reproduce_writes_results_table_and_figures():
             ["search", "mine:number"],
             "mine:number must be a Problem or a function that returns one, not int",
         ),
-        (["search", "mine"], "must be one of surface, wells, factorization or module:attribute"),
+        (["search", "mine"], "must be one of surface, wells, factorization, tree or module"),
         (
             ["search", "./mine.py:problem"],
             "mine:problem for `problem` in mine.py, not './mine.py:problem'",

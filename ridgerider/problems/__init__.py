@@ -9,12 +9,14 @@ from pathlib import Path
 from ridgerider._problem import Problem
 from ridgerider.problems.factorization import factorization as factorization
 from ridgerider.problems.surface import surface as surface
+from ridgerider.problems.tree import tree as tree
 from ridgerider.problems.wells import wells as wells
 
 BUILT_IN: dict[str, Callable[[], Problem]] = {
     "surface": surface,
     "wells": wells,
     "factorization": factorization,
+    "tree": tree,
 }
 
 
