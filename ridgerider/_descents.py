@@ -54,14 +54,15 @@ class Descent(eqx.Module):
         lanes = next((count for count in (64, 8) if tally.steps_left >= 2000 * count), 1)
         method = jax.tree.map(lambda number: jnp.asarray(number, problem.dtype), self)
         state = _first_starts(problem, method, lanes, jax.random.key(seed))
-        while not tally.is_over():
+        while True:  # however small the budget, one chunk is made
             state, *out = _descend(problem, method, state)
             is_end, x, loss = jax.device_get(out)
             step, lane = np.nonzero(is_end)
             num_steps = int(min(is_end.size, tally.steps_left))
             cost = Cost(values=num_steps, gradients=num_steps)
             tally.add(x[step, lane], loss[step, lane], (step + 1) * lanes, num_steps, cost)
-        return tally.ends()
+            if tally.is_over():
+                return tally.ends()
 
     def start(self, problem: Problem, key: PRNGKeyArray) -> Vector:
         noise = jax.random.normal(key, (problem.size,), problem.dtype)

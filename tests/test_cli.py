@@ -110,7 +110,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (["resume", "nothing"], "must be a run file, but there is none at nothing"),
         (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
-        (["reproduce", "everything"], "the experiment must be one of surface, theory"),
+        (["reproduce", "everything"], "the experiment must be one of surface, theory, trees"),
     ],
 )
 def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directory):

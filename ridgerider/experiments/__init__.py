@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgerider.experiments import surface, theory
+from ridgerider.experiments import surface, theory, trees
 
-EXPERIMENTS: dict[str, Any] = {"surface": surface, "theory": theory}
+EXPERIMENTS: dict[str, Any] = {"surface": surface, "theory": theory, "trees": trees}
 
 
 def reproduce(

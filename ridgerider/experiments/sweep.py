@@ -1,0 +1,100 @@
+"""Many independent jobs in spawned processes, each kept as a line of a file when it is done."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import stats
+
+Job = dict[str, Any]
+
+
+def run_jobs(
+    work: Callable[[Job], dict[str, Any]],
+    jobs: Iterable[Job],
+    path: Path,
+    num_workers: int,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """What `work` makes of each job, in the order of the jobs.
+
+    A job is plain data and `work` a module-level function. Results are appended to the file `path`
+    as they come; jobs whose result is there already are not done again, so that a sweep that was
+    stopped goes on where it was.
+    """
+    jobs = list(jobs)
+    done = dict(_read(path))
+    missing = [job for job in jobs if _name(job) not in done]
+    if len(missing) < len(jobs):
+        say(f"{len(jobs) - len(missing)} of {len(jobs)} are done already: {path}")
+    for number, (job, result) in enumerate(_work_on(work, missing, num_workers), start=1):
+        done[_name(job)] = result
+        with path.open("a") as file:
+            file.write(json.dumps({"job": job, "result": result}) + "\n")
+        if number % 10 == 0 or number == len(missing):
+            say(f"{number} of {len(missing)} done")
+    return [done[_name(job)] for job in jobs]
+
+
+def _work_on(
+    work: Callable[[Job], dict[str, Any]], jobs: list[Job], num_workers: int
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    if num_workers < 2:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+    with (
+        _one_thread_each(),
+        ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin) as pool,
+    ):
+        futures = {pool.submit(work, job): job for job in jobs}
+        yield from ((futures[future], future.result()) for future in as_completed(futures))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes begun in here use one thread: two that share two cores' threads wait for them."""
+    settings = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _begin() -> None:
+    jax.config.update("jax_enable_x64", True)
+
+
+def _name(job: Job) -> str:
+    return json.dumps(job, sort_keys=True)
+
+
+def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the last line of a process that was killed
+            continue
+        yield _name(entry["job"]), entry["result"]
+
+
+def interval(values: Iterable[float]) -> dict[str, float]:
+    """The mean of some fractions with its 95 % t-interval, cut to [0, 1]."""
+    values = np.asarray(list(values))
+    mean = float(values.mean())
+    if len(values) < 2:
+        return {"mean": mean, "low": 0.0, "high": 1.0}
+    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    return {"mean": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
