@@ -249,7 +249,8 @@ def table(results: dict[str, Any]) -> str:
         lines += ["|---|---|---|---|---|---|"]
         lines += [
             f"| {row['p_terminal']} | {row['p_positive']} | {row['depth']} "
-            f"| {percent(row['rr'])} | {percent(row['gd_random'])} | {percent(row['gd_random_10'])} |"
+            f"| {percent(row['rr'])} | {percent(row['gd_random'])} "
+            f"| {percent(row['gd_random_10'])} |"
             for row in results["sensitivity"]
         ]
     return "\n".join(lines) + "\n"
