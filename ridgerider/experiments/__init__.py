@@ -5,9 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgerider.experiments import surface, theory, trees
+from ridgerider.experiments import ablation, dice, surface, theory, trees
 
-EXPERIMENTS: dict[str, Any] = {"surface": surface, "theory": theory, "trees": trees}
+EXPERIMENTS: dict[str, Any] = {
+    "surface": surface,
+    "theory": theory,
+    "trees": trees,
+    "ablation": ablation,
+    "dice": dice,
+}
 
 
 def reproduce(
