@@ -26,7 +26,7 @@ from ridgerider.experiments.tree_methods import (
     random_vectors,
     recommended,
 )
-from ridgerider.problems.tree import make_tree
+from ridgerider.problems.tree import Tree, make_tree
 
 STEP_SIZES = (0.1, 1.0, 3.0, 10.0, 30.0)  # tried for gradient descent; the best one is reported
 WIDE = 3.0  # spread of the starts of the last baseline
@@ -57,85 +57,108 @@ class Settings:
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     began = time.perf_counter()
-    jobs = main_jobs(settings)
-    more = sensitivity_jobs(settings)
-    # Deep trees take longest and go first.
-    ordered = sorted(jobs + more, key=lambda job: -job["depth"])
-    done = run_jobs(work, ordered, out / "trees.jsonl", settings.num_workers, say)
-    results = {str(job): result for job, result in zip(ordered, done, strict=True)}
+    main = {
+        depth: jobs_at(settings, "main", depth, settings.num_trees) for depth in settings.depths
+    }
+    theirs = {depth: jobs_at(settings, "paper", depth, settings.num_trees) for depth in main}
+    more = {
+        (*generator, depth): jobs_at(
+            settings, "sensitivity", depth, settings.num_sensitivity, *generator
+        )
+        for generator in GENERATORS
+        for depth in (6, 8)
+    }
+    todo = [job for group in (main, theirs, more) for jobs in group.values() for job in jobs]
+    # The longest last, and among those the deepest first: a worker is not left alone for long.
+    todo.sort(key=lambda job: (job["kind"] == "paper", -job["depth"]))
+    done = run_jobs(work, todo, out / "trees.jsonl", settings.num_workers, say)
+    results = {str(job): result for job, result in zip(todo, done, strict=True)}
     depths = {
-        str(depth): summary([results[str(job)] for job in jobs if job["depth"] == depth])
-        for depth in settings.depths
+        str(depth): summary(
+            [
+                {**results[str(one)], "methods": methods_of(results, one, other)}
+                for one, other in zip(main[depth], theirs[depth], strict=True)
+            ]
+        )
+        for depth in main
     }
     draw(depths, settings, out)
     return {
         "depths": depths,
-        "sensitivity": sensitivity(more, results),
-        "seconds": time.perf_counter() - began,
+        "sensitivity": [
+            sensitivity(place, [results[str(job)] for job in more[place]])
+            for place in more
+            if more[place]
+        ],
         "max_steps": settings.max_steps,
         "num_trees": settings.num_trees,
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": sum(result["cpu_seconds"] for result in done),
     }
 
 
-def main_jobs(settings: Settings) -> list[Job]:
+def jobs_at(
+    settings: Settings,
+    kind: str,
+    depth: int,
+    count: int,
+    p_terminal: float = 0.4,
+    p_positive: float = 0.4,
+) -> list[Job]:
     return [
         {
-            "kind": "main",
-            "depth": depth,
-            "p_terminal": 0.4,
-            "p_positive": 0.4,
-            "seed": settings.seed * 1000 + number,
-            "max_steps": settings.max_steps,
-        }
-        for depth in settings.depths
-        for number in range(settings.num_trees)
-    ]
-
-
-def sensitivity_jobs(settings: Settings) -> list[Job]:
-    return [
-        {
-            "kind": "sensitivity",
+            "kind": kind,
             "depth": depth,
             "p_terminal": p_terminal,
             "p_positive": p_positive,
             "seed": settings.seed * 1000 + number,
             "max_steps": settings.max_steps,
         }
-        for p_terminal, p_positive in GENERATORS
-        for depth in (6, 8)
-        for number in range(settings.num_sensitivity)
+        for number in range(count)
     ]
 
 
+def methods_of(results: dict[str, dict[str, Any]], *jobs: Job) -> dict[str, Any]:
+    """What all methods did on the tree of these jobs."""
+    return {name: found for job in jobs for name, found in results[str(job)]["methods"].items()}
+
+
 def work(job: Job) -> dict[str, Any]:
-    """All methods on one tree."""
+    """Some methods on one tree."""
     began = time.process_time()
     tree = make_tree(job["depth"], job["p_terminal"], job["p_positive"], job["seed"])
-    ridges = measure(recommended(), tree, max_steps=job["max_steps"], is_stopped=True)
-    steps, seconds = ridges["iterations"], ridges["seconds"]
-    out = {"rr": ridges}
-    if job["kind"] == "sensitivity":
-        out["gd_random"] = measure(descent(), tree, max_steps=steps)
-        out["gd_random_10"] = measure(descent(10.0), tree, max_steps=steps)
+    if job["kind"] == "paper":
+        found = {"rr_paper": measure(paper(), tree, max_steps=job["max_steps"], is_stopped=True)}
     else:
-        out["rr_paper"] = measure(paper(), tree, max_steps=job["max_steps"], is_stopped=True)
-        for name, method in others().items():
-            out[name] = measure(method, tree, max_steps=steps)
-            out[f"{name}_time"] = measure(method, tree, max_seconds=seconds)
-        out["gd_random_T"] = measure(descent(), tree, max_steps=job["max_steps"])
+        found = compare(tree, job["max_steps"], others() if job["kind"] == "main" else few())
+    if job["kind"] == "main":
+        found["gd_random_T"] = measure(descent(), tree, max_steps=job["max_steps"])
         evd = baselines.EigenvectorDescent(target=TARGET)
-        out["evd_time"] = measure(evd, tree, max_seconds=seconds)
+        found["evd_time"] = measure(evd, tree, max_seconds=found["rr"]["seconds"])
     return {
         "decisions": tree.num_decisions,
         "solutions": tree.num_solutions,
-        "methods": out,
+        "methods": found,
         "cpu_seconds": time.process_time() - began,
     }
 
 
+def compare(tree: Tree, max_steps: int, methods: dict[str, Any]) -> dict[str, Any]:
+    """Ridge Rider, and methods with as many steps, and as many seconds, as it used."""
+    ridges = measure(recommended(), tree, max_steps=max_steps, is_stopped=True)
+    found = {"rr": ridges}
+    for name, method in methods.items():
+        found[name] = measure(method, tree, max_steps=ridges["iterations"])
+        found[f"{name}_time"] = measure(method, tree, max_seconds=ridges["seconds"])
+    return found
+
+
+def few() -> dict[str, Any]:
+    return {"gd_random": descent(), "gd_random_10": descent(10.0)}
+
+
 def others() -> dict[str, Any]:
-    """The baselines that get as many steps, and as many seconds, as Ridge Rider used."""
+    """The baselines of the main figure."""
     return {
         **{f"gd_random_{size:g}": descent(size) for size in STEP_SIZES},
         "gd_wide": descent(1.0, WIDE),
@@ -172,29 +195,19 @@ def mean(measured: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def sensitivity(jobs: list[Job], results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
-    for p_terminal, p_positive in GENERATORS:
-        for depth in sorted({job["depth"] for job in jobs}):
-            here = (p_terminal, p_positive, depth)
-            done = [
-                results[str(job)]
-                for job in jobs
-                if (job["p_terminal"], job["p_positive"], job["depth"]) == here
-            ]
-            rows.append(
-                {
-                    "p_terminal": p_terminal,
-                    "p_positive": p_positive,
-                    "depth": depth,
-                    "decisions": sum(one["decisions"] for one in done) / len(done),
-                    **{
-                        name: mean([one["methods"][name] for one in done])
-                        for name in ("rr", "gd_random", "gd_random_10")
-                    },
-                }
-            )
-    return rows
+def sensitivity(place: tuple[float, float, int], done: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same for trees made with other probabilities."""
+    p_terminal, p_positive, depth = place
+    return {
+        "p_terminal": p_terminal,
+        "p_positive": p_positive,
+        "depth": depth,
+        "decisions": sum(one["decisions"] for one in done) / len(done),
+        **{
+            name: mean([one["methods"][name] for one in done])
+            for name in ("rr", "gd_random", "gd_random_10")
+        },
+    }
 
 
 def draw(depths: dict[str, Any], settings: Settings, out: Path) -> None:
