@@ -36,6 +36,8 @@ LABELS = {
 }
 DEEP, SHALLOW = ("rr", "fixed_ev", "rand_ridge"), ("rr", "fixed_step", "fixed_step_fixed_ridge")
 
+NONE = "no solution"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -164,47 +166,55 @@ def draw_paths(seed: int, out: Path) -> None:
     """Two rides and two gradient descents, seen in the plane of the two first ridges."""
     tree = make_tree(4, seed=seed)
     problem, key = tree.problem(), jax.random.key(0)
-    rider = rr.Rider(step=rr.Backtracking(0.2), finish=None, keep_path=True, max_steps=60)
+    rider = rr.Rider(step=rr.Backtracking(0.2), finish=None, keep_path=True, max_steps=40)
     spectrum = eqx.filter_jit(rider.spectrum)(problem, problem.x0, key)
     plane = np.asarray(spectrum.eigenvectors[:2])
     ride = eqx.filter_jit(rider.ride)
-    figure = Figure(figsize=(4.6, 4), layout="constrained")
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
     ax = figure.subplots()
-    side = np.linspace(-7, 7, 141)
+    side = np.linspace(-8, 8, 161)
     first, second = np.meshgrid(side, side)
     grid = first[..., None] * plane[0] + second[..., None] * plane[1]
-    image = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
-    figure.colorbar(image, label="expected return")
-    for index, color in ((0, "#009E73"), (1, "#E69F00")):
-        sign = 1 if _is_better(problem, spectrum, index) else -1
+    shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
+    figure.colorbar(shades, label="expected return")
+
+    def reached(end: np.ndarray) -> str:
+        return ", ".join(tree.solutions(end)) or NONE
+
+    def ridden(index: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
         one = ride(problem, problem.x0, spectrum.ridge(index, sign), key)
-        path = np.asarray(one.trace.path)[: int(one.num_steps) + 1] @ plane.T
-        ax.plot(*path.T, color=color, linewidth=2.2, label=f"ride along ridge {index}")
-    for number, style in enumerate(("-", (0, (2, 2)))):
-        path = _descend(problem, number) @ plane.T
-        ax.plot(*path.T, color="#D55E00", linestyle=style, linewidth=1.6, label=f"GD {number + 1}")
+        return np.asarray(one.trace.path)[: int(one.num_steps) + 1], _descend(problem, one.x)
+
+    ways = {(index, sign): ridden(index, sign) for index in (0, 1) for sign in (1, -1)}
+    # Of the ways along each ridge those that lead to two different solutions, if there are any.
+    pairs = [((0, one), (1, other)) for one in (1, -1) for other in (1, -1)]
+    pair = max(pairs, key=lambda pair: len({reached(ways[way][1][-1]) for way in pair} - {NONE}))
+    for way, color in zip(pair, ("#009E73", "#E69F00"), strict=True):
+        path, down = ways[way]
+        label = f"ride along ridge {way[0]}, then descent: {reached(down[-1])}"
+        ax.plot(*(path @ plane.T).T, color=color, linewidth=2.4, label=label)
+        ax.plot(*(down @ plane.T).T, color=color, linewidth=1.6, linestyle=(0, (1, 1.2)))
+    for number, style in enumerate(({"color": "#D55E00"}, {"color": "white", "dashes": (2, 2)})):
+        noise = 1e-3 * jax.random.normal(jax.random.key(number), (problem.size,))
+        down = _descend(problem, problem.x0 + noise)
+        label = f"gradient descent {number + 1}: {reached(down[-1])}"
+        ax.plot(*(down @ plane.T).T, linewidth=1.8, label=label, **style)  # type: ignore[arg-type]
     ax.plot(0, 0, "o", color="black", markersize=5)
-    ax.set(xlabel="ridge 0", ylabel="ridge 1", xlim=(-7, 7), ylim=(-7, 7))
-    ax.legend(frameon=True, fontsize=8, loc="lower right")
+    ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-8, 8), ylim=(-8, 8))
+    legend = ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
+    legend.get_frame().set(facecolor="#BBBBBB", edgecolor="none")
     for suffix in ("png", "svg"):
         figure.savefig(out / f"paths.{suffix}", dpi=160)
 
 
-def _is_better(problem: rr.Problem, spectrum: rr.Spectrum, index: int) -> bool:
-    """Whether + leads further down than -."""
-    up, down = (problem.value(problem.x0 + 2 * spectrum.ridge(index, s).direction) for s in (1, -1))
-    return bool(up < down)
-
-
-def _descend(problem: rr.Problem, number: int) -> np.ndarray:
-    """The way of gradient descent from the start, moved a little."""
-    x = problem.x0 + 1e-3 * jax.random.normal(jax.random.key(number), (problem.size,))
+def _descend(problem: rr.Problem, x: jax.Array) -> np.ndarray:
+    """The way of gradient descent."""
 
     def step(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         x = x - 0.1 * problem.grad(x)
         return x, x
 
-    return np.asarray(jax.jit(lambda x: jax.lax.scan(step, x, None, length=200)[1])(x))
+    return np.asarray(jax.jit(lambda x: jax.lax.scan(step, x, None, length=300)[1])(x))
 
 
 def table(results: dict[str, Any]) -> str:
