@@ -28,7 +28,7 @@ from ridgerider.experiments.tree_methods import (
 )
 from ridgerider.problems.tree import Tree, make_tree
 
-STEP_SIZES = (0.1, 1.0, 3.0, 10.0, 30.0)  # tried for gradient descent; the best one is reported
+STEP_SIZES = (0.1, 1.0, 10.0)  # tried for gradient descent; the best one is reported
 WIDE = 3.0  # spread of the starts of the last baseline
 GENERATORS = ((0.3, 0.4), (0.5, 0.4), (0.4, 0.3), (0.4, 0.5))  # P(terminal), P(positive)
 LABELS = {
