@@ -22,6 +22,7 @@ docs: $(VENV)/ready-docs
 bench: $(VENV)/ready
 	$(BIN)/python -m bench.dense_ride
 	$(BIN)/python -m bench.matrix_free
+	$(BIN)/python -m bench.tree_search
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache

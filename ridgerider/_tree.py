@@ -328,10 +328,11 @@ def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
     branches = (
         leg.branch(Turn(index, sign, member)) for index, member in leg.turns for sign in (1, -1)
     )
-    return [
-        replace(branch, priority=_plain(order(branch)), x=None, direction=None)
-        for branch in branches
-    ]
+    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
+
+
+def with_priority(branch: Branch, order: Order) -> Branch:
+    return replace(branch, priority=_plain(order(branch)))
 
 
 def _plain(priority: Any) -> Any:

@@ -95,7 +95,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["search", "mine"],
-            "must be one of surface, wells, factorization, levers, digits or module:attribute",
+            "must be one of surface, wells, factorization, levers, digits, tree or module",
         ),
         (
             ["search", "./mine.py:problem"],
@@ -114,7 +114,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (["resume", "nothing"], "must be a run file, but there is none at nothing"),
         (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
-        (["reproduce", "everything"], "the experiment must be one of surface, levers, mnist"),
+        (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
     ],
 )
 def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directory):

@@ -5,10 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgerider.experiments import levers, mnist, mnist_diversity, surface, theory
+from ridgerider.experiments import (
+    ablation,
+    dice,
+    levers,
+    mnist,
+    mnist_diversity,
+    surface,
+    theory,
+    trees,
+)
 
 EXPERIMENTS: dict[str, Any] = {
     "surface": surface,
+    "trees": trees,
+    "ablation": ablation,
+    "dice": dice,
     "levers": levers,
     "mnist": mnist,
     "mnist-diversity": mnist_diversity,

@@ -15,6 +15,7 @@ from ridgerider.problems.levers import Levers as Levers
 from ridgerider.problems.levers import WornLevers as WornLevers
 from ridgerider.problems.levers import levers as levers
 from ridgerider.problems.surface import surface as surface
+from ridgerider.problems.tree import tree as tree
 from ridgerider.problems.wells import wells as wells
 
 BUILT_IN: dict[str, Callable[[], Problem]] = {
@@ -23,6 +24,7 @@ BUILT_IN: dict[str, Callable[[], Problem]] = {
     "factorization": factorization,
     "levers": levers,
     "digits": digits_classifier,
+    "tree": tree,
 }
 
 

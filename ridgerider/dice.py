@@ -1,0 +1,252 @@
+r"""Loaded DiCE: gradients, Hessians and Hessian-vector products of a return, from samples.
+
+With log pi_t the log-probability of the action taken at time t and A_t its advantage (no
+derivatives flow through it), each trajectory contributes
+
+    J = sum_t gamma^t [box(w_t) - box(v_t)] A_t,    box(x) = exp(x - stop_gradient(x))
+    w_t = lambda w_{t-1} + log pi_t,                v_t = w_t - log pi_t = lambda w_{t-1}
+
+and minus the mean over trajectories is the loss. Its *value* is always 0; only its derivatives mean
+something, so never compare values of it. With lambda = 1 and tau = 1 all derivatives are unbiased;
+less of either gives up some of that for less variance. Advantages are generalised ones,
+
+    A_t = sum_k (gamma tau)^k delta_{t+k},    delta_t = r_t + gamma V_{t+1} - V_t.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ridgerider._problem import Number
+
+
+class Trajectories(NamedTuple):
+    """What was sampled: a row for each trajectory, a column for each time.
+
+    `mask` is 1 while the trajectory lasts and 0 afterwards. `states` is whatever the environment's
+    `log_probabilities` and `values` need to know.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment = TreeEnvironment(make_tree(3, seed=3))
+    >>> some = environment.sample(jnp.zeros(8), jax.random.key(0), 5)
+    >>> some.rewards.shape, bool((some.rewards.sum(1) >= -1).all())
+    ((5, 3), True)
+    """
+
+    states: PyTree
+    actions: Int[Array, "samples time"]
+    rewards: Float[Array, "samples time"]
+    mask: Float[Array, "samples time"]
+
+
+class Environment(Protocol):
+    """What you write to use this on your own environment: two pure functions.
+
+    - `sample(params, key, num_samples) -> Trajectories`: act, and say what happened.
+    - `log_probabilities(params, trajectories)`: of the actions taken, shaped as `actions`;
+      differentiable in `params`.
+    """
+
+    def sample(self, params: PyTree, key: PRNGKeyArray, num_samples: int) -> Trajectories: ...
+
+    def log_probabilities(
+        self, params: PyTree, trajectories: Trajectories
+    ) -> Float[Array, "samples time"]: ...
+
+
+class Dice(eqx.Module):
+    """The settings of Loaded DiCE: `discount` gamma, `decay` lambda, `tau` of the advantages.
+
+    >>> Dice(discount=0.9).decay
+    1.0
+    """
+
+    discount: Number = 1.0
+    decay: Number = 1.0
+    tau: Number = 1.0
+
+    def __check_init__(self) -> None:
+        for name in ("discount", "decay", "tau"):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not 0 <= value <= 1:
+                raise ValueError(f"`{name}` must be between 0 and 1, not {value!r}.")
+
+    def advantages(
+        self, trajectories: Trajectories, values: Float[Array, "samples time"]
+    ) -> Float[Array, "samples time"]:
+        """Generalised advantages; `values` are the value function's at each time.
+
+        >>> rewards, mask = jnp.array([[0.0, 3.0]]), jnp.ones((1, 2))
+        >>> paths = Trajectories(None, jnp.zeros((1, 2), int), rewards, mask)
+        >>> Dice(discount=0.5).advantages(paths, jnp.zeros((1, 2))).tolist()
+        [[1.5, 3.0]]
+        """
+        rewards, mask = trajectories.rewards, trajectories.mask
+        values = values * mask
+        after = jnp.pad(values[:, 1:], ((0, 0), (0, 1)))
+        deltas = (rewards + self.discount * after - values) * mask
+
+        def back(carry: Array, delta: Array) -> tuple[Array, Array]:
+            carry = delta + self.discount * self.tau * carry
+            return carry, carry
+
+        start = jnp.zeros(len(rewards), rewards.dtype)
+        return jax.lax.scan(back, start, deltas.T, reverse=True)[1].T
+
+    def contributions(
+        self,
+        log_probabilities: Float[Array, "samples time"],
+        advantages: Float[Array, "samples time"],
+        mask: Float[Array, "samples time"],
+    ) -> Float[Array, " samples"]:
+        """What each trajectory adds to the loss: zero, with the right derivatives."""
+        log_probabilities = log_probabilities * mask
+
+        def forward(carry: Array, now: Array) -> tuple[Array, tuple[Array, Array]]:
+            before = self.decay * carry
+            return before + now, (before + now, before)
+
+        start = jnp.zeros(len(mask), mask.dtype)
+        _, (with_now, without) = jax.lax.scan(forward, start, log_probabilities.T)
+        time = jnp.arange(mask.shape[1], dtype=mask.dtype)
+        weight = jnp.asarray(self.discount, mask.dtype) ** time[None] * mask
+        gain = (_box(with_now.T) - _box(without.T)) * jax.lax.stop_gradient(advantages) * weight
+        return -jnp.sum(gain, axis=1)
+
+
+def _box(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.exp(x - jax.lax.stop_gradient(x))
+
+
+class Estimate(NamedTuple):
+    """A sampled mean and its standard error, entry by entry.
+
+    >>> Estimate(jnp.ones(2), jnp.zeros(2)).mean.tolist()
+    [1.0, 1.0]
+    """
+
+    mean: Float[Array, "..."]
+    error: Float[Array, "..."]
+
+
+ValueFunction = Callable[[Trajectories], Float[Array, "samples time"]]
+
+
+def dice_loss(
+    params: PyTree,
+    environment: Environment,
+    trajectories: Trajectories,
+    advantages: Float[Array, "samples time"],
+    dice: Dice = Dice(),
+) -> Float[Array, ""]:
+    """The loss itself, for an optimizer or a `Problem`: its value is 0, its derivatives are not.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
+    >>> paths = environment.sample(policy, jax.random.key(0), 100)
+    >>> float(dice_loss(policy, environment, paths, Dice().advantages(paths, jnp.zeros((100, 3)))))
+    0.0
+    """
+    _check(trajectories, advantages)
+    log_probabilities = environment.log_probabilities(params, trajectories)
+    return jnp.mean(dice.contributions(log_probabilities, advantages, trajectories.mask))
+
+
+def gradient(
+    params: Float[Array, " n"],
+    environment: Environment,
+    trajectories: Trajectories,
+    advantages: Float[Array, "samples time"],
+    dice: Dice = Dice(),
+) -> Estimate:
+    """The gradient of the loss, minus the expected return, with standard errors.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
+    >>> paths = environment.sample(policy, jax.random.key(0), 1000)
+    >>> found = gradient(policy, environment, paths, Dice().advantages(paths, jnp.zeros((1000, 3))))
+    >>> found.mean.shape, bool(jnp.all(found.error < 0.2))
+    ((8,), True)
+    """
+    _check(trajectories, advantages)
+    one = _one_trajectory(environment, dice)
+    return _estimate(jax.vmap(jax.grad(one), (None, 0, 0))(params, trajectories, advantages))
+
+
+def hessian(
+    params: Float[Array, " n"],
+    environment: Environment,
+    trajectories: Trajectories,
+    advantages: Float[Array, "samples time"],
+    dice: Dice = Dice(),
+) -> Estimate:
+    """The Hessian of the loss, with standard errors. Each trajectory's is formed: small n only.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
+    >>> paths = environment.sample(policy, jax.random.key(0), 100)
+    >>> advantages = Dice().advantages(paths, jnp.zeros((100, 3)))
+    >>> hessian(policy, environment, paths, advantages).mean.shape
+    (8, 8)
+    """
+    _check(trajectories, advantages)
+    one = _one_trajectory(environment, dice)
+    return _estimate(jax.vmap(jax.hessian(one), (None, 0, 0))(params, trajectories, advantages))
+
+
+def hvp(
+    params: Float[Array, " n"],
+    vector: Float[Array, " n"],
+    environment: Environment,
+    trajectories: Trajectories,
+    advantages: Float[Array, "samples time"],
+    dice: Dice = Dice(),
+) -> Estimate:
+    """The Hessian times a vector, with standard errors.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
+    >>> paths = environment.sample(policy, jax.random.key(0), 100)
+    >>> advantages = Dice().advantages(paths, jnp.zeros((100, 3)))
+    >>> hvp(policy, jnp.ones(8), environment, paths, advantages).mean.shape
+    (8,)
+    """
+    _check(trajectories, advantages)
+    one = _one_trajectory(environment, dice)
+
+    def product(trajectory: Trajectories, advantage: Array) -> Array:
+        return jax.jvp(lambda x: jax.grad(one)(x, trajectory, advantage), (params,), (vector,))[1]
+
+    return _estimate(jax.vmap(product)(trajectories, advantages))
+
+
+def _one_trajectory(environment: Environment, dice: Dice) -> Callable[..., Float[Array, ""]]:
+    def contribution(params: PyTree, trajectory: Trajectories, advantages: Array) -> Array:
+        alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
+        return dice_loss(params, environment, alone, advantages[None], dice)
+
+    return contribution
+
+
+def _estimate(each: Float[Array, "samples ..."]) -> Estimate:
+    error = jnp.std(each, axis=0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else jnp.inf
+    return Estimate(jnp.mean(each, axis=0), jnp.broadcast_to(error, each.shape[1:]))
+
+
+def _check(trajectories: Trajectories, advantages: Float[Array, "samples time"]) -> None:
+    """Raise unless there is a sample and all arrays fit each other. Under jit shapes are known."""
+    shape = trajectories.actions.shape
+    if len(shape) != 2 or not shape[0]:
+        raise ValueError(
+            f"`actions` must hold at least one sample, shaped (samples, time), not {shape}."
+        )
+    others = {**trajectories._asdict(), "advantages": advantages}
+    for name in ("rewards", "mask", "advantages"):
+        other = others[name].shape
+        if other != shape:
+            raise ValueError(f"`{name}` must have the shape of `actions`, {shape}, not {other}.")

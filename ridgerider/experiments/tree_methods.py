@@ -1,0 +1,98 @@
+"""What rides and descends on the trees: the methods of `trees` and `ablation`, and how they count.
+
+Ours, because the paper does not give it: a policy counts as a solution as `Tree.solutions` says; a
+leg ends with a short descent, and so does every ride of a baseline; a descent ends once it is
+solved; a search ends when it has found everything, and baselines get the steps it used until then.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ridgerider as rr
+from ridgerider import baselines
+from ridgerider._tree import hashed
+from ridgerider.problems.tree import Tree
+
+MAX_RIDGES = 6  # the paper's N
+TARGET = -9.5  # a descent that returns this much is over
+
+
+def ridge_rider(delta_break: float, min_overlap: float = 0.7072) -> rr.Rider:
+    """The rider on trees. Numbers are arrays, so that all settings share compiled programs."""
+    return rr.Rider(
+        step=rr.Backtracking(
+            size=jnp.asarray(2.0),  # a logit's way from even to 88 %
+            delta_break=jnp.asarray(delta_break),
+            min_size=jnp.asarray(0.05),
+        ),
+        stop=(
+            rr.curvature_gone,
+            rr.RidgeLost(jnp.asarray(min_overlap)),
+            rr.Stalled(patience=3, tolerance=jnp.asarray(0.03)),
+            rr.not_finite,
+        ),
+        # A step of 1 / curvature, to where a logit's gradient is down to a hundredth of it.
+        finish=rr.Descend(jax.tree_util.Partial(optax.sgd, 1.0), max_steps=60, tolerance=0.01),
+        max_steps=100,
+    )
+
+
+def unsolved_first(branch: rr.Branch) -> tuple[bool, int]:
+    """Shuffled, and branches of policies that are solved last."""
+    return branch.loss <= TARGET, int.from_bytes(hashed("order", 0, branch.fingerprint))
+
+
+def recommended() -> baselines.Rides:
+    """Our setting: coarse steps, and branches in random order."""
+    return baselines.Rides(ridge_rider(0.8), order=unsolved_first, max_ridges=MAX_RIDGES)
+
+
+def paper() -> baselines.Rides:
+    """The paper's: delta_break 0.95, which also ends a ride, and breadth first."""
+    return baselines.Rides(ridge_rider(0.95, 0.95), order="breadth_first", max_ridges=MAX_RIDGES)
+
+
+def descent(step_size: float = 0.1, spread: float = 1.0) -> baselines.Descent:
+    return baselines.Descent(spread=spread, step_size=step_size, target=TARGET)
+
+
+def random_vectors() -> baselines.RandomVectors:
+    """Steps of 0.1, the paper's, along random directions; then the same descent as a leg's."""
+    rider = ridge_rider(0.8)
+    return baselines.RandomVectors(baselines.fixed_step(baselines.fixed_ridge(rider), 0.1))
+
+
+def measure(
+    method: Any,
+    tree: Tree,
+    *,
+    max_steps: int | None = None,
+    max_seconds: float | None = None,
+    is_stopped: bool = False,
+) -> dict[str, Any]:
+    """Which fraction of the tree's solutions a method finds, after a run that compiles it.
+
+    `is_stopped`: whether it ends when nothing is left to find.
+    """
+    problem, found = tree.problem(), set[str]()
+
+    def until(x: np.ndarray) -> bool:
+        found.update(tree.solutions(x))
+        return is_stopped and len(found) == tree.num_solutions
+
+    method(problem, max_steps=2)
+    if max_steps is None or max_steps >= 16_000:  # descents then take more lanes
+        method(problem, max_steps=max_steps, max_seconds=0.01)
+    ends = method(problem, max_steps=max_steps, max_seconds=max_seconds, until=until)
+    return {
+        "fraction": len(found) / tree.num_solutions,
+        "iterations": int(ends.num_steps),
+        "seconds": float(ends.cost.seconds),
+        "runs": len(ends.x),
+        "hvps": int(ends.cost.hvps),
+        "gradients": int(ends.cost.gradients),
+    }

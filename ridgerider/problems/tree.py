@@ -1,0 +1,295 @@
+r"""Random binary trees: a reinforcement-learning problem whose every solution is known.
+
+An agent walks from the root to a leaf, left or right at each *decision*, and gets the leaf's
+reward, 10 or -1. With one logit x_j for each decision j, a leaf is reached with probability
+
+    p_l = prod over decisions j on its path of sigmoid(+-x_j)  (+ for right, - for left)
+
+and the loss is minus the expected return, L = -sum_l r_l p_l. A *solution* is a positive leaf.
+Where two sibling leaves have the same reward there is nothing to decide, so they are one leaf.
+
+Logits are padded to a few sizes, so that trees of different size share compiled programs: no leaf
+lies behind a padded decision, and its row of the Hessian is exactly zero.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+from matplotlib.axes import Axes
+
+from ridgerider._problem import Problem
+
+POSITIVE, NEGATIVE = 10.0, -1.0
+SIZES = (8, 16, 32, 48, 64, 96, 128)  # and then multiples of 64
+MAX_ATTEMPTS = 1000
+MAX_DEPTH = 20
+
+Subtree = float | tuple["Subtree", "Subtree"]
+Place = tuple[tuple[float, float], tuple[float, float], list[int]]  # where, its parent, its leaves
+
+
+def tree_loss(
+    x: Float[Array, " n"],
+    right: Float[Array, "l n"],
+    left: Float[Array, "l n"],
+    rewards: Float[Array, " l"],
+) -> Float[Array, ""]:
+    """Minus the expected return; `right` and `left` mark the turns on the way to each leaf."""
+    log_probability = right @ jax.nn.log_sigmoid(x) + left @ jax.nn.log_sigmoid(-x)
+    return -jnp.exp(log_probability) @ rewards
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree of decisions, and what a policy is worth in it. A policy is `size` logits.
+
+    `turns` has a row for each leaf and a column for each decision: 1 where the way to the leaf
+    turns right, -1 where it turns left, 0 where it does not come by. Leaves are numbered from left
+    to right, decisions as a walk from left to right meets them first.
+
+    >>> tree = make_tree(depth=3, seed=3)
+    >>> tree.leaf_names
+    ('L', 'RL', 'RRL', 'RRR')
+    >>> tree.rewards.tolist(), tree.num_decisions, tree.size
+    ([10.0, -1.0, -1.0, 10.0], 3, 8)
+    >>> tree.problem().x0.shape, float(tree.problem().value(tree.problem().x0))
+    ((8,), -5.875)
+    """
+
+    turns: Int[np.ndarray, "leaves decisions"]
+    rewards: Float[np.ndarray, " leaves"]
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < self.num_decisions:
+            raise ValueError(
+                f"`size` must be at least the number of decisions, {self.num_decisions}, "
+                f"not {self.size!r}."
+            )
+
+    @property
+    def num_decisions(self) -> int:
+        return self.turns.shape[1]
+
+    @property
+    def num_solutions(self) -> int:
+        """How many positive leaves there are."""
+        return int(np.sum(self.rewards > 0))
+
+    @cached_property
+    def leaf_names(self) -> tuple[str, ...]:
+        """The way to each leaf from the root, as L for left and R for right."""
+        letters = {-1: "L", 0: "", 1: "R"}
+        return tuple("".join(letters[int(turn)] for turn in row) for row in self.turns)
+
+    @cached_property
+    def _ways(self) -> tuple[np.ndarray, np.ndarray]:
+        turns = np.zeros((len(self.rewards), self.size))
+        turns[:, : self.num_decisions] = self.turns
+        return (turns > 0).astype(float), (turns < 0).astype(float)
+
+    def problem(self) -> Problem:
+        """The problem, from the policy of maximum entropy: all logits zero."""
+        missing = self.size + 1 - len(self.rewards)
+        right, left = (jnp.asarray(np.pad(way, ((0, missing), (0, 0)))) for way in self._ways)
+        rewards = jnp.asarray(np.pad(self.rewards, (0, missing)))
+        return Problem(tree_loss, jnp.zeros(self.size), right, left, rewards)
+
+    # --- what a policy, or each of a stack of policies, does
+
+    def probabilities(self, params: ArrayLike) -> Float[np.ndarray, "... leaves"]:
+        """How likely each leaf is reached.
+
+        >>> make_tree(depth=2, seed=2).probabilities(np.zeros(8)).tolist()
+        [0.25, 0.25, 0.5]
+        """
+        x = self._checked(params)
+        right, left = self._ways
+        return np.exp(-np.logaddexp(0, -x) @ right.T - np.logaddexp(0, x) @ left.T)
+
+    def returns(self, params: ArrayLike) -> Float[np.ndarray, "..."]:
+        """The expected return.
+
+        >>> float(make_tree(depth=2, seed=2).returns(np.zeros(8)))
+        1.75
+        """
+        return self.probabilities(params) @ self.rewards
+
+    def entropy(self, params: ArrayLike) -> Float[np.ndarray, "..."]:
+        """The mean entropy of the decisions, in nats: log 2 at the start and less elsewhere.
+
+        >>> round(float(make_tree(depth=2).entropy(np.zeros(8))), 4)
+        0.6931
+        """
+        x = self._checked(params)[..., : self.num_decisions]
+        log_right, log_left = -np.logaddexp(0, -x), -np.logaddexp(0, x)
+        return -np.mean(np.exp(log_right) * log_right + np.exp(log_left) * log_left, axis=-1)
+
+    def solutions(
+        self, params: ArrayLike, *, min_return: float = 9.0, min_probability: float = 0.5
+    ) -> set[str]:
+        """The names of the positive leaves that a policy, or a stack of policies, reaches.
+
+        A policy reaches a leaf if its return is at least `min_return`, of at most 10, and it comes
+        to that leaf with probability above `min_probability`. Both are asked because a policy that
+        mixes two positive leaves also returns 10.
+
+        >>> tree = make_tree(depth=3, seed=3)
+        >>> tree.solutions(np.zeros(8)), sorted(tree.solutions([[-9.0] * 8, [9.0] * 8]))
+        (set(), ['L', 'RRR'])
+        """
+        probabilities = np.atleast_2d(self.probabilities(params))
+        best = np.argmax(probabilities, axis=1)
+        is_reached = (
+            (probabilities @ self.rewards >= min_return)
+            & (np.max(probabilities, axis=1) > min_probability)
+            & (self.rewards[best] > 0)
+        )
+        return {self.leaf_names[leaf] for leaf in best[is_reached]}
+
+    def draw(self, ax: Axes, params: ArrayLike | None = None) -> None:
+        """Draw the tree: decisions as circles, positive leaves blue, negative ones red.
+
+        With `params`, ways are as wide as that policy is likely to take them.
+
+        >>> from matplotlib.figure import Figure
+        >>> ax = Figure().subplots()
+        >>> make_tree(depth=3, seed=3).draw(ax)
+        >>> len(ax.lines)  # three decisions, four leaves, and a way to each
+        14
+        """
+        likely = None if params is None else self.probabilities(params)
+        places = self._places(range(len(self.rewards)), 0)
+        for (x, y), (above_x, above_y), rows in places:
+            width = 1.2 if likely is None else 0.4 + 5 * float(likely[rows].sum())
+            ax.plot([above_x, x], [above_y, y], color="#888888", linewidth=width, zorder=1)
+        for (x, y), _, rows in places:
+            reward = self.rewards[rows[0]]
+            color = "#FFFFFF" if len(rows) > 1 else "#0072B2" if reward > 0 else "#D55E00"
+            ax.plot(x, y, "o", color=color, markeredgecolor="#444444", markersize=9, zorder=2)
+        ax.set_axis_off()
+
+    def _places(self, rows: Sequence[int], depth: int) -> list[Place]:
+        """The place that holds the leaves `rows`, and all below it; the topmost comes first."""
+        if len(rows) == 1:
+            return [((float(rows[0]), -depth), (float(rows[0]), -depth), list(rows))]
+        decision = np.flatnonzero(np.all(self.turns[list(rows)] != 0, axis=0))[depth]
+        sides = [
+            self._places([row for row in rows if self.turns[row, decision] == way], depth + 1)
+            for way in (-1, 1)
+        ]
+        here = (float(np.mean([side[0][0][0] for side in sides])), -depth)
+        below = [[(side[0][0], here, side[0][2]), *side[1:]] for side in sides]
+        return [(here, here, list(rows)), *below[0], *below[1]]
+
+    def _checked(self, params: ArrayLike) -> Float[np.ndarray, "... n"]:
+        x = np.asarray(params, float)
+        if x.ndim == 0 or x.shape[-1] != self.size:
+            raise ValueError(
+                f"`params` must be a policy of {self.size} logits or a stack of them, "
+                f"not of shape {x.shape}."
+            )
+        return x
+
+
+def tree(
+    depth: int = 4, p_terminal: float = 0.4, p_positive: float = 0.4, seed: int = 0
+) -> Problem:
+    """The problem of a random tree; see `make_tree`.
+
+    >>> tree(depth=6).size
+    16
+    """
+    return make_tree(depth, p_terminal, p_positive, seed).problem()
+
+
+def make_tree(
+    depth: int = 4,
+    p_terminal: float = 0.4,
+    p_positive: float = 0.4,
+    seed: int = 0,
+    size: int | None = None,
+) -> Tree:
+    """A random tree with at least two decisions and at least one positive leaf.
+
+    **Arguments**
+
+    - `depth`: no way to a leaf is longer. The root is a decision, and what lies `depth` turns away
+      is a leaf.
+    - `p_terminal`: how likely any other place is a leaf.
+    - `p_positive`: how likely a leaf is positive, before equal siblings are merged.
+    - `size`: how many logits a policy has. Default: the next of a few sizes, so that many trees
+      compile a handful of times.
+
+    >>> make_tree(depth=10, seed=2).num_decisions
+    19
+    """
+    _check(depth, p_terminal, p_positive, seed)
+    random = np.random.default_rng([seed, depth])
+    for _ in range(MAX_ATTEMPTS):
+        root = _grow(random, depth, p_terminal, p_positive, is_root=True)
+        turns, rewards = _table(root)
+        if turns.shape[1] >= 2 and POSITIVE in rewards:
+            return Tree(turns, rewards, _padded(turns.shape[1]) if size is None else size)
+    raise ValueError(
+        f"no tree with two decisions and a positive leaf came up in {MAX_ATTEMPTS} attempts with "
+        f"`depth` {depth}, `p_terminal` {p_terminal} and `p_positive` {p_positive}."
+    )
+
+
+def _check(depth: int, p_terminal: float, p_positive: float, seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"`seed` must be a whole number of at least 0, not {seed!r}.")
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= MAX_DEPTH:
+        raise ValueError(
+            f"`depth` must be a whole number between 1 and {MAX_DEPTH}, not {depth!r}."
+        )
+    for name, value in (("p_terminal", p_terminal), ("p_positive", p_positive)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"`{name}` must be a probability between 0 and 1, not {value!r}.")
+
+
+def _grow(
+    random: np.random.Generator,
+    depth: int,
+    p_terminal: float,
+    p_positive: float,
+    is_root: bool = False,
+) -> Subtree:
+    if depth == 0 or (not is_root and random.random() < p_terminal):
+        return POSITIVE if random.random() < p_positive else NEGATIVE
+    left, right = (_grow(random, depth - 1, p_terminal, p_positive) for _ in range(2))
+    return left if isinstance(left, float) and left == right else (left, right)
+
+
+def _table(root: Subtree) -> tuple[np.ndarray, np.ndarray]:
+    """The turns on the way to each leaf, and its reward."""
+    leaves: list[tuple[float, dict[int, int]]] = []
+    num_decisions = 0
+
+    def walk(place: Subtree, way: dict[int, int]) -> None:
+        nonlocal num_decisions
+        if isinstance(place, float):
+            leaves.append((place, way))
+            return
+        here, num_decisions = num_decisions, num_decisions + 1
+        walk(place[0], {**way, here: -1})
+        walk(place[1], {**way, here: 1})
+
+    walk(root, {})
+    turns = np.zeros((len(leaves), num_decisions), int)
+    for row, (_, way) in zip(turns, leaves, strict=True):
+        row[list(way)] = list(way.values())
+    return turns, np.array([reward for reward, _ in leaves])
+
+
+def _padded(num_decisions: int) -> int:
+    return next(
+        (size for size in SIZES if num_decisions <= size), 64 * math.ceil(num_decisions / 64)
+    )

@@ -1,0 +1,84 @@
+import json
+
+import numpy as np
+import pytest
+
+from ridgerider.experiments import ablation, dice, trees
+from ridgerider.experiments.sweep import interval, run_jobs
+from ridgerider.experiments.tree_methods import measure, recommended
+from ridgerider.problems.tree import make_tree
+
+CALLS: list[int] = []
+
+
+def square(job):
+    CALLS.append(job["x"])
+    return {"y": job["x"] ** 2}
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path):
+    path, lines = tmp_path / "sweep.jsonl", []
+    jobs = [{"x": x} for x in range(4)]
+    CALLS.clear()
+    run_jobs(square, jobs[:2], path, 1, lines.append)
+    with path.open("a") as file:
+        file.write('{"job": {"x": 2}, "resu')  # a process that was killed
+        file.write("\n")
+    done = run_jobs(square, jobs, path, 1, lines.append)
+    assert done == [{"y": x**2} for x in range(4)] and CALLS == [0, 1, 2, 3]
+    assert any("2 of 4 are done already" in line for line in lines)
+
+
+def test_a_sweep_in_processes_gives_the_same(tmp_path):
+    jobs = [{"x": x} for x in range(3)]
+    done = run_jobs(square, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
+    assert done == [{"y": 0}, {"y": 1}, {"y": 4}]
+
+
+def test_interval_is_the_t_interval():
+    # Mean 0.5, standard deviation 0.1 * sqrt(2.5), t = 2.776 with 4 degrees of freedom.
+    found = interval([0.3, 0.4, 0.5, 0.6, 0.7])
+    half = 2.7764451 * np.std([0.3, 0.4, 0.5, 0.6, 0.7], ddof=1) / np.sqrt(5)
+    assert found["mean"] == pytest.approx(0.5)
+    assert found["high"] - 0.5 == pytest.approx(half) == 0.5 - found["low"]
+    assert interval([1.0, 1.0, 1.0]) == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_ridge_rider_finds_every_solution_of_small_trees():
+    for seed in range(3):
+        found = measure(recommended(), make_tree(4, seed=seed), max_steps=3000, is_stopped=True)
+        assert found["fraction"] == 1 and found["iterations"] <= 3000 and found["hvps"] > 0
+
+
+@pytest.mark.parametrize("experiment", [trees, ablation, dice])
+def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
+    def work(job):  # every method finds the same; what is tested is how it is put together
+        found = {"fraction": 0.5, "iterations": 10, "batches": 10, "seconds": 0.1}
+        main = ["rr", *trees.others(), *(f"{name}_time" for name in trees.others())]
+        names = {
+            trees: {
+                "main": [*main, "gd_random_T", "evd_time"],
+                "paper": ["rr_paper"],
+                "sensitivity": ["rr", "gd_random", "gd_random_10"],
+            }.get(job.get("kind", ""), []),
+            ablation: job.get("methods", []),
+            dice: ["rr", *(f"actor_critic_{rate:g}" for rate in dice.STEP_SIZES)],
+        }[experiment]
+        methods = dict.fromkeys(names, found)
+        extra = {"decisions": 4, "solutions": 2, "cpu_seconds": 1.0, "seconds": 0.1}
+        if experiment is trees:
+            return {"methods": methods, **extra}
+        return {**methods, "seconds": 0.1} if experiment is dice else methods
+
+    monkeypatch.setattr(experiment, "work", work)
+    settings = experiment.Settings.quick(0)
+    settings = settings.__class__(**{**vars(settings), "num_workers": 1})
+    results = experiment.run(settings, tmp_path, lambda line: None)
+    rows = results["depths"]["4"]
+    assert rows["rr"]["mean"] == 0.5 and rows["rr"]["iterations"] == 10
+    assert {"low", "high"} <= set(rows["rr"])
+    json.dumps(results)
+    assert "| rr |" in experiment.table(results)
+    name = experiment.__name__.rsplit(".", 1)[-1]
+    for suffix in ("png", "svg"):
+        assert (tmp_path / f"{name}.{suffix}").stat().st_size > 5000
