@@ -245,7 +245,7 @@ def test_keys_depend_on_where_a_branch_is():
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(names)
 
 
-def test_a_second_search_traces_nothing_new():
+def test_a_second_search_compiles_nothing_new():
     traces = []
 
     def counted(x, depths):
@@ -258,8 +258,9 @@ def test_a_second_search_traces_nothing_new():
         rr.search(problem, rr.Rider(step=rr.FixedStep(jnp.array(size))), max_depth=1)
         return len(traces) - before
 
-    assert run([0.9, 0.5, 0.2], 0.05) > 1
-    assert run([0.8, 0.4, 0.3], 0.04) == 0
+    probe = 2  # the traces that `check_deterministic` compares; they are not compiled
+    assert run([0.9, 0.5, 0.2], 0.05) > probe + 1
+    assert run([0.8, 0.4, 0.3], 0.04) == probe
 
 
 PARTIAL = jax.tree_util.Partial(optax.adam, 1e-2)
