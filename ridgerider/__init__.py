@@ -34,6 +34,7 @@ from ridgerider._saddle import find_saddle as find_saddle
 from ridgerider._search import Progress as Progress
 from ridgerider._search import resume as resume
 from ridgerider._search import search as search
+from ridgerider._select import Selection as Selection
 from ridgerider._spectrum import Cluster as Cluster
 from ridgerider._spectrum import DenseSpectrum as DenseSpectrum
 from ridgerider._spectrum import Ridge as Ridge

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._problem import Problem
@@ -63,7 +64,7 @@ def rebuild(data: Any) -> Any:
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
-    """Shapes and dtypes of the parameters, and digests of the start and of the data."""
+    """Shapes and dtypes of the parameters, digests of the start, the data and its arrays."""
     leaves = jax.tree_util.tree_leaves_with_path(problem.start)
     return {
         "params": [
@@ -71,6 +72,7 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         ],
         "start": digest(problem.start),
         "data": digest(problem.args),
+        "arrays": [digest(array) for array in arrays_of(problem.args)],
     }
 
 
@@ -97,6 +99,12 @@ def digest(tree: Any) -> str:
         hashed.update(f"{array.shape}{array.dtype}".encode())
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()[:16]
+
+
+def arrays_of(tree: Any) -> list[jax.Array]:
+    """The arrays of more than one number, in the precision the library computes with."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > 1]
+    return [jnp.asarray(leaf) for leaf in leaves if np.asarray(leaf).dtype.kind in "biufc"]
 
 
 def _named(items: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ridgerider._finish import Finish
 from ridgerider._problem import Cost, Problem
 from ridgerider._ride_batch import look, ride_batch
 from ridgerider._rider import Rider
+from ridgerider._select import Score, Selection, check_not_seen, check_selection, choose
 from ridgerider._store import Store
 from ridgerider._tree import Fingerprint, Leg, Turn
 
@@ -228,6 +229,54 @@ class Result:
             ]
             for group in groups
         ]
+
+    def select(
+        self,
+        score: Score,
+        *data: PyTree,
+        best: Literal["low", "high"],
+        delta: float = 0.05,
+        between: tuple[float, float] = (0.0, 1.0),
+        tolerance: float = 1e-3,
+        signature: Signature | None = None,
+        allow_same_data: bool = False,
+    ) -> Selection:
+        """Choose one of the minima with examples that were not used to find them.
+
+        **Arguments**
+
+        - `score(params, *data)`: one number per example, within `between`; whether the `best` is
+          the `"low"` (an error) or the `"high"` one (a success) must be said.
+        - `data`: the examples. Arrays the search itself was run on are refused, unless
+          `allow_same_data`; that two sets share single examples is not seen.
+        - `delta`: how often, at most, the bound may fail.
+        - `tolerance`, `signature`: which minima count as one, as in `minima`. The fewer are
+          compared, the tighter the bound.
+
+        The bound needs a search that did not look at these examples, not even through `order`.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> def loss(slope, inputs, targets):  # either slope will do where the inputs are positive
+        ...     return jnp.mean((slope**2 - (targets / inputs) ** 2) ** 2)
+        >>> inputs = jnp.linspace(0.5, 1, 20)
+        >>> result = rr.search(rr.Problem(loss, jnp.zeros(1), inputs, -inputs))
+        >>> def is_right(slope, inputs, targets):
+        ...     return jnp.sign(slope * inputs) == jnp.sign(targets)
+        >>> others = jnp.linspace(-2, 2, 100)
+        >>> chosen = result.select(is_right, others, -others, best="high")
+        >>> [round(float(slope), 3) for slope in chosen.solution.params]
+        [-1.0]
+        >>> chosen.score, round(chosen.bound, 3)
+        (1.0, 0.864)
+        """
+        check_selection(best, delta, between, data)
+        if not allow_same_data:
+            check_not_seen(self.meta["problem"].get("arrays", []), data)
+        candidates = self.minima(tolerance, signature=signature)
+        if not candidates:
+            raise ValueError("there is nothing to select from: the run holds no minima.")
+        return choose(candidates, score, data, best, delta, between)
 
     def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
         """Ride one path again from the start, turn by turn, and return its legs.
