@@ -1,4 +1,8 @@
-"""Tests and examples run in double precision, with implicit promotions forbidden."""
+"""Tests and examples run in double precision, with implicit promotions forbidden.
+
+Most of their time is compilation. What one of them compiled, in whichever process, is kept for the
+others and for the next run.
+"""
 
 import os
 import tempfile
@@ -7,6 +11,15 @@ from pathlib import Path
 import jax
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+CACHE = {
+    "jax_compilation_cache_dir": str(Path(__file__).parent / ".pytest_cache" / "compiled"),
+    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+for name, value in CACHE.items():
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)  # for the processes that tests start
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -18,9 +18,6 @@ NUM_KILLS = 30
 CHILD = """
 import sys, jax
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", sys.argv[2])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import ridgerider as rr
 from ridgerider.problems import wells
 from tests.test_kill import SETTINGS
@@ -29,10 +26,10 @@ rr.search(wells(5), out=sys.argv[1], progress=say, **SETTINGS)
 """
 
 
-def start_and_kill(path, cache, seconds):
+def start_and_kill(path, seconds):
     """Kill the search so many seconds after its first leg was stored; how far did it come?"""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), str(cache)],
+        [sys.executable, "-c", CHILD, str(path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )
@@ -48,16 +45,11 @@ def whole():
     return rr.search(wells(5), **SETTINGS)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-def test_kills(whole, cache, tmp_path):
+def test_kills(whole, tmp_path):
     random, killed, came = np.random.default_rng(0), 0, []
     for number in range(NUM_KILLS):
         path = tmp_path / f"{number}.sqlite"
-        code = start_and_kill(path, cache, random.uniform(0, 0.7))
+        code = start_and_kill(path, random.uniform(0, 0.7))
         before = len(rr.load(path))
         killed += code == -signal.SIGKILL
         came.append(before)
