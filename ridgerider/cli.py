@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
+from ridgerider.data import cache_folder
 from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem, wells
 
@@ -364,9 +365,24 @@ def print_leg(leg: rr.Leg) -> None:
         )
 
 
+def keep_compiled() -> None:
+    """Share compiled programs with the next command and with processes this one starts."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # the user's own, or a parent's
+        return
+    settings = {
+        "jax_compilation_cache_dir": str(cache_folder("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
+
+
 def main() -> None:
     """Entry point: double precision, and errors as one sentence."""
     jax.config.update("jax_enable_x64", True)
+    keep_compiled()
     try:
         app()
     except (ValueError, OSError) as error:

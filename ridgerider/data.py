@@ -90,7 +90,7 @@ def mnist(folder: str | Path | None = None) -> Images:
     """
     folder = folder or os.environ.get("RIDGERIDER_DATA")
     if folder is None:
-        folder = cache_folder()
+        folder = cache_folder("mnist")
         if not all((folder / name).exists() for name in FILES):
             download_mnist(folder)
     found = {name: _read(Path(folder), name) for name in FILES}
@@ -103,10 +103,10 @@ def mnist(folder: str | Path | None = None) -> Images:
     )
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept: `ridgerider/mnist` in `XDG_CACHE_HOME` or `~/.cache`."""
+def cache_folder(name: str) -> Path:
+    """Where things of one kind are kept: `ridgerider/name` in `XDG_CACHE_HOME` or `~/.cache`."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "ridgerider" / "mnist"
+    return Path(root) / "ridgerider" / name
 
 
 def download_mnist(folder: Path) -> None:

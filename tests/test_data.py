@@ -50,7 +50,7 @@ def test_without_network_and_data_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(data.urllib.request, "urlopen", no_network)
     with pytest.raises(ValueError, match="in one of three ways: set RIDGERIDER_DATA"):
         data.mnist()
-    assert not list(data.cache_folder().iterdir())  # nothing half-written
+    assert not list(data.cache_folder("mnist").iterdir())  # nothing half-written
 
 
 def test_a_wrong_download_is_not_cached(tmp_path, monkeypatch):
