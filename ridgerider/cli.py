@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from rich.text import Text
 import ridgerider as rr
 from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem, wells
+from ridgerider.report._watch import LOCAL, Server, Watched
 
 RUN_FILE = "run.sqlite"
 DENSE_UP_TO = 300  # parameters: a step then takes some ten milliseconds
@@ -180,6 +181,57 @@ def replay(
         if name in known:
             same = bool((leg.x == result.leg(name).x).all())
             console.print(f"{name}: {'equal to' if same else 'NOT equal to'} the stored leg\n")
+
+
+@app.command("report")
+def report_command(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write. Default: report.html beside the run.")
+    ] = None,
+    rides: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--landscape",
+            metavar="RIDE RIDE",
+            help="Two rides, such as '0+' '1+': adds the loss in their plane.",
+        ),
+    ] = None,
+    problem: ProblemName = None,
+) -> None:
+    """Write a run as one HTML page: its tree, rides, solutions and cost."""
+    path = run_file(run)
+    loaded = load_problem(problem or rr.load(path).name) if rides else None
+    scenes = [rides] if rides else []
+    page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
+    console.print(str(page), soft_wrap=True)
+
+
+@app.command()
+def watch(
+    run: RunPath,
+    port: Annotated[int, typer.Option(help="Where to listen; if taken, at the next.")] = 8765,
+    host: Annotated[
+        str,
+        typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
+    ] = "127.0.0.1",
+    problem: ProblemName = None,
+) -> None:
+    """Show a run as a page that follows the search while it runs."""
+    path = run_file(run)
+    if not path.parent.is_dir():
+        raise ValueError(f"`run` must be a run file or its directory, but there is none at {path}.")
+
+    def load() -> rr.Result:
+        return rr.load(path, load_problem(problem or rr.load(path).name))
+
+    with Server(Watched(path, load), host, port) as server:
+        if host not in LOCAL:
+            console.print(f"{host} is not this machine alone: others can see the run.")
+        console.print(f"watching {path}; stop with Ctrl-C", soft_wrap=True)
+        console.print(server.url, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @app.command("reproduce")
