@@ -10,6 +10,7 @@
 4
 """
 
+from ridgerider import plot as plot
 from ridgerider import report as report
 from ridgerider._audit import Audit as Audit
 from ridgerider._batch import Batches as Batches

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import typer
@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
+from ridgerider import demo
 from ridgerider.experiments import EXPERIMENTS, reproduce
-from ridgerider.problems import BUILT_IN, load_problem, wells
+from ridgerider.problems import BUILT_IN, load_problem
 from ridgerider.report._watch import LOCAL, Server, Watched
 
 RUN_FILE = "run.sqlite"
@@ -248,42 +249,28 @@ def reproduce_command(
     console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
 
 
-@app.command()
-def demo(out: Out = None, seed: Seed = 0) -> None:
-    """The method on built-in problems, in about a minute."""
+@app.command("demo")
+def demo_command(out: Out = None, seed: Seed = 0) -> None:
+    """The method in about two minutes: four problems, and a report for each."""
     directory = out or free_name(Path("runs/demo"))
-    directory.mkdir(parents=True, exist_ok=True)
-    jobs: list[tuple[str, rr.Problem, dict[str, Any]]] = [
-        ("surface", load_problem("surface"), {}),
-        ("wells", wells(6), {"max_ridges": 1, "max_rides": 200, "finish_at": "leaf"}),
-        ("factorization", load_problem("factorization"), {"max_depth": 2}),
-    ]
-    table = Table("problem", "size", "rides", "minima", "saddles", "lowest loss", "HVPs", "seconds")
-    for name, problem, settings in jobs:
-        path = directory / f"{name}.sqlite"
-        with shown_progress(path, settings.get("max_rides", 100)) as progress:
-            result = rr.search(
-                problem, rr.Rider(), seed=seed, out=path, name=name, progress=progress, **settings
-            )
-        minima, cost = result.minima(), result.cost
-        table.add_row(
-            name,
-            str(problem.size),
-            str(len(result)),
-            str(len(minima)),
-            str(result.num_saddles()),
-            f"{minima[0].loss:.6g}",
-            str(cost.hvps),
-            f"{cost.seconds:.1f}",
+    if (directory / "report.html").exists():
+        raise ValueError(
+            f"`--out` holds a demo already: choose another directory than {directory}."
         )
+    directory.mkdir(parents=True, exist_ok=True)
+    done = []
+    for one in demo.run(directory, seed, shown_progress):
+        done.append(one)
+        console.print(f"{one.part.title}: {one.found} in {len(one.result)} rides", soft_wrap=True)
+    table = Table("problem", "size", "rides", "found", "HVPs", "gradients", "seconds")
+    for one in done:
+        cost = one.result.cost
+        row = (one.part.name, one.part.problem.size, len(one.result), one.found)
+        counts = (int(cost.hvps), int(cost.gradients), f"{cost.seconds:.1f}")
+        table.add_row(*map(str, (*row, *counts)))
     console.print(table)
-    console.print("Figure 1 of the paper, gradient descent against Ridge Rider:")
-    reproduce("surface", directory, quick=True, seed=seed, say=console.print)
-    console.print(
-        f"run files: {directory}/*.sqlite   (ridgerider show {directory / 'surface.sqlite'})",
-        soft_wrap=True,
-    )
-    console.print(f"{directory / 'surface.png'}", soft_wrap=True)
+    console.print(f"run files: {directory}/*.sqlite   (ridgerider show FILE)", soft_wrap=True)
+    console.print(str(demo.write_index(directory, done)), soft_wrap=True)
 
 
 # --- where things are

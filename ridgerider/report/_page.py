@@ -38,6 +38,7 @@ def page(reader: Reader, landscapes: Sequence[Landscape] = (), token: str | None
             "details": "\n".join(map(embedded, reader.details)),
         },
         connect="'self'" if token else "'none'",
+        script=_script(),
     )
 
 
@@ -56,10 +57,11 @@ def summary(reader: Reader) -> dict[str, Any]:
     }
 
 
-def fill_page(content: dict[str, str], connect: str = "'none'", name: str = "page") -> str:
+def fill_page(
+    content: dict[str, str], *, name: str = "page", script: str = "", connect: str = "'none'"
+) -> str:
     """A template with its style, script and content in place."""
     style = _source("page.css")
-    script = _script() if name == "page" else _source(f"{name}.js")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
