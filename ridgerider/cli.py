@@ -254,9 +254,7 @@ def demo_command(out: Out = None, seed: Seed = 0) -> None:
     """The method in about two minutes: four problems, and a report for each."""
     directory = out or free_name(Path("runs/demo"))
     if (directory / "report.html").exists():
-        raise ValueError(
-            f"`--out` holds a demo already: choose another directory than {directory}."
-        )
+        raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
     directory.mkdir(parents=True, exist_ok=True)
     done = []
     for one in demo.run(directory, seed, shown_progress):

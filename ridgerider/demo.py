@@ -5,11 +5,10 @@ import html
 import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from ridgerider import plot
@@ -26,7 +25,7 @@ from ridgerider._stop import curvature_gone, not_finite
 from ridgerider.data import digits
 from ridgerider.experiments.tree_methods import MAX_RIDGES, ridge_rider
 from ridgerider.problems.classifier import Classifier, digits_classifier
-from ridgerider.problems.levers import PAPER, levers
+from ridgerider.problems.levers import levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
 from ridgerider.report import report
@@ -90,8 +89,8 @@ def parts() -> list[Part]:
         Part(
             "levers",
             "Levers to agree on",
-            "Two players must pull the same of ten levers without talking. Ridge 0 leads to the one "
-            "lever that nobody can mistake for another.",
+            "Two players must pull the same of ten levers without talking. Ridge 0 leads to the "
+            "one lever that nobody can mistake for another.",
             levers(),
             Rider(step=Backtracking(0.5)),
             lambda result: f"payoff {first_payoff(result):.2f} on ridge 0",
@@ -127,7 +126,7 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
     """Search each problem, with a progress bar, and write its report."""
     for part in parts():
         path = directory / f"{part.name}.sqlite"
-        rider = eqx.tree_at(lambda rider: rider.keep_path, part.rider, True)
+        rider = replace(part.rider, keep_path=True)
         with bar(path, part.max_rides) as progress:
             result = search(
                 part.problem,
@@ -156,9 +155,9 @@ def num_leaves(result: Result) -> int:
 
 
 def first_payoff(result: Result) -> float:
-    """The best payoff that the two ways along ridge 0 lead to, as a fraction of the best lever's."""
+    """The best payoff that the two ways along ridge 0 lead to."""
     ends = [one for one in result.solutions() if str(one.fingerprint) in ("0+", "0-")]
-    return max(-one.loss for one in ends) / max(PAPER)
+    return max(-one.loss for one in ends)
 
 
 def best_accuracy(result: Result) -> float:
