@@ -7,7 +7,7 @@ Each function draws into the `ax` it is given, or into a new figure's, and retur
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -175,25 +175,31 @@ def landscape(
     return ax
 
 
-def shades(ax: Axes, a: np.ndarray, b: np.ndarray, loss: np.ndarray, **options: Any) -> Any:
-    """A loss on a grid as grey shades with contours, darker is lower; returns the shades.
+def shades(
+    ax: Axes, a: np.ndarray, b: np.ndarray, loss: np.ndarray, top: float | None = None
+) -> Axes:
+    """A loss on a grid as grey shades with contours, darker is lower.
+
+    Its rows belong to `b`, its columns to `a`. What is above `top` is as bright as it; default: the
+    highest tenth.
 
     >>> from matplotlib.figure import Figure
     >>> ax, side = Figure().subplots(), np.linspace(-1, 1, 5)
-    >>> drawn = shades(ax, side, side, side[:, None] ** 2 + side**2)
-    >>> drawn.get_cmap().name
-    'Greys_r'
+    >>> shades(ax, side, side, side[:, None] ** 2 + side**2) is ax
+    True
     """
     # What lies far above the rest would take all shades.
-    top = float(np.nanquantile(loss, 0.9))
+    top = float(np.nanquantile(loss, 0.9)) if top is None else top
     low = float(np.nanmin(loss))
     shown = np.minimum(loss, top)
-    options = {"cmap": "Greys_r", "vmin": low - 0.6 * (top - low), "vmax": top, **options}
-    drawn = ax.pcolormesh(a, b, shown, shading="gouraud", rasterized=True, **options)
+    floor = low - 0.65 * (top - low)  # paths must stand out from the darkest shade
+    ax.pcolormesh(
+        a, b, shown, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=floor, vmax=top
+    )
     if top > low:
         levels = np.linspace(low, top, 16)[1:]
         ax.contour(a, b, shown, levels=levels, colors="white", linewidths=0.5, linestyles="solid")
-    return drawn
+    return ax
 
 
 def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
