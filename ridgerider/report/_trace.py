@@ -49,5 +49,5 @@ def thinned(trace: dict[str, np.ndarray], max_points: int) -> np.ndarray:
     for name, sign in (("overlap", 1), ("residual", -1), ("gap", 1)):
         column = trace.get(name)
         if column is not None and not np.isnan(column).all():
-            steps.add(int(np.nanargmin(sign * column)))
+            steps.add(int(np.argmin(np.where(np.isnan(column), np.inf, sign * column))))
     return np.array(sorted(steps))

@@ -35,7 +35,7 @@ function show(value, digits = 5) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(Math.max(digits - 3, 1)) : String(Number(value.toPrecision(digits)));
+  const text = size >= 1e6 || size < 1e-4 ? Number(value.toPrecision(Math.max(digits - 2, 2))).toExponential() : String(Number(value.toPrecision(digits)));
   return text.replace("e+", "e").replaceAll("-", "−");
 }
 
@@ -102,6 +102,7 @@ function rank(turn) {
 }
 
 function addLegs(rows) {
+  const grown = new Set();
   for (const row of rows) {
     if (byName.has(row.fingerprint)) continue;
     const turns = turnsOf(row.fingerprint);
@@ -111,9 +112,10 @@ function addLegs(rows) {
     legs.push(leg);
     byName.set(leg.fingerprint, leg);
     if (parent) parent.children.push(leg);
-    if (parent) parent.children.sort((one, two) => one.rank - two.rank);
+    if (parent) grown.add(parent);
     if (leg.solution && leg.solution.class !== undefined) (classes[leg.solution.class] ??= []).push(leg);
   }
+  for (const parent of grown) parent.children.sort((one, two) => one.rank - two.rank);
 }
 
 /** The leg that stands for a class. */

@@ -46,7 +46,7 @@ function showCommand(names) {
   const box = make("div", { class: "command", id: "landscape-command" }, make("code", {}, command), make("button", { onclick: () => copy(command) }, "copy"));
   const old = $("landscape-command");
   if (old) old.replaceWith(box);
-  else $("landscape").prepend(box);
+  else $("landscape").append(box);
 }
 
 function showLandscape() {

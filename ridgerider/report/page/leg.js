@@ -108,7 +108,7 @@ function chart({ title, x, series, height = 112, log = false, rules = [], band =
   const px = (value) => PLOT.left + ((value - x0) / (x1 - x0)) * (width - PLOT.left - PLOT.right);
   const py = (value) => PLOT.top + ((high - scale(value)) / (high - low)) * (height - PLOT.top - PLOT.bottom);
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
-  const marks = log ? ticks(Math.ceil(low), Math.floor(high), 3).map((power) => 10 ** power) : ticks(low, high, 3);
+  const marks = log ? ticks(Math.ceil(low), Math.floor(high), 3).filter(Number.isInteger).map((power) => 10 ** power) : ticks(low, high, 3);
   for (const mark of marks) {
     svg.append(make("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: py(mark), y2: py(mark) }),
       make("text", { x: PLOT.left - 6, y: py(mark) + 4, "text-anchor": "end" }, log ? show(mark, 1) : show(mark, 4)));
@@ -157,7 +157,7 @@ function drawn(one, x, px, py, log) {
   if (one.dots) {
     let d = "";
     one.values.forEach((value, i) => { if (isThere(value)) d += `M${px(x[i]).toFixed(1)},${py(value).toFixed(1)}h.01`; });
-    return [make("path", { d, stroke: one.color, "stroke-width": 2.6, "stroke-linecap": "round", opacity: 0.75, fill: "none" })];
+    return [make("path", { d, stroke: one.color, "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.75, fill: "none" })];
   }
   let d = "", last = null;
   one.values.forEach((value, i) => {

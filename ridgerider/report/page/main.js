@@ -100,7 +100,7 @@ function begin() {
   window.addEventListener("resize", () => { drawTree(); if (window.innerWidth !== width) { width = window.innerWidth; clearTimeout(begin.timer); begin.timer = setTimeout(redraw, 120); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   if (data.token) { $("live").hidden = false; $("live").textContent = "live"; setTimeout(poll, live.wait); }
-  document.documentElement.dataset.ready = "yes";
+  document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since the page was asked for
 }
 
 begin();
