@@ -139,6 +139,7 @@ def spectrum(leg: Leg, ax: Axes | None = None) -> Axes:
             ax.annotate(f"x{height}", (cluster.eigenvalue, height), fontsize=8, **where)  # type: ignore[arg-type]
     ax.axvline(0, color=FAINT, linewidth=0.8, linestyle="--")
     ax.set(xlabel="eigenvalue", ylabel="multiplicity", ylim=(0, None))
+    ax.locator_params(axis="y", integer=True, min_n_ticks=1)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -188,30 +189,31 @@ def shades(
     >>> shades(ax, side, side, side[:, None] ** 2 + side**2) is ax
     True
     """
-    # What lies far above the rest would take all shades.
     top = float(np.nanquantile(loss, 0.9)) if top is None else top
     low = float(np.nanmin(loss))
-    shown = np.minimum(loss, top)
-    floor = low - 0.65 * (top - low)  # paths must stand out from the darkest shade
+    # What lies far above the rest would take all shades: the root of the height leaves most of
+    # them, and of the contours, to the valleys.
+    height = np.sqrt(np.clip((loss - low) / max(top - low, 1e-300), 0, 1))
     ax.pcolormesh(
-        a, b, shown, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=floor, vmax=top
+        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.65, vmax=1
     )
     if top > low:
-        levels = np.linspace(low, top, 16)[1:]
-        ax.contour(a, b, shown, levels=levels, colors="white", linewidths=0.5, linestyles="solid")
+        levels = np.linspace(0, 1, 16)[1:-1]
+        ax.contour(a, b, height, levels=levels, colors="white", linewidths=0.5)
     return ax
 
 
 def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
     """How curvature is used up: the eigenvalue of every ride over the way ridden from the start.
 
-    A ride goes on where the one before it ended; colours are those of the first ridge.
+    A dot is where a ride begins, which is where another one ended; colours tell the first ridge,
+    dashes that it was ridden backwards.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
     >>> ax = rr.plot.eigenvalue_flow(rr.search(wells(2), rr.Rider(finish=None)))
-    >>> ax.get_ylabel(), len(ax.lines)  # eight rides and a line at zero
-    ('eigenvalue', 9)
+    >>> ax.get_ylabel(), len(ax.lines)  # eight rides, where they begin, and a line at zero
+    ('eigenvalue', 17)
     """
     ax = _axes(ax)
     ways = {Fingerprint(): 0.0}
@@ -224,7 +226,8 @@ def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
         color = firsts.setdefault(index, COLORS[len(firsts) % len(COLORS)])
         style = "-" if leg.fingerprint[0].sign > 0 else "--"
         label = f"ridge {index} first" if is_new and len(firsts) <= len(COLORS) else None
-        ax.plot(way, leg.trace["eigenvalue"], style, color=color, linewidth=1.2, label=label)
+        ax.plot(way, leg.trace["eigenvalue"], style, color=color, linewidth=1.4, label=label)
+        ax.plot(way[:1], leg.trace["eigenvalue"][:1], "o", color=color, markersize=3.5)
     ax.axhline(0, color=FAINT, linewidth=0.8, linestyle="--")
     ax.set(xlabel="way ridden from the start", ylabel="eigenvalue")
     ax.spines[["top", "right"]].set_visible(False)
@@ -327,9 +330,9 @@ def _label_turns(ax: Axes, rides: list[Leg], columns: dict[Fingerprint, float]) 
 
 def _draw_paths(ax: Axes, found: Landscape) -> None:
     own = [{Fingerprint(name[: i + 1]) for i in range(len(name))} for name in found.rides]
-    for path in found.paths:
+    for path in reversed(found.paths):  # the two rides come first, and are drawn last
         which = next((i for i, names in enumerate(own) if path.fingerprint in names), None)
-        color, width = ("white", 0.9) if which is None else (COLORS[1 + 2 * which], 2.4)
+        color, width = ("#F5F5F5", 1.1) if which is None else (COLORS[1 + 2 * which], 2.4)
         label = str(path.fingerprint) if path.fingerprint in found.rides else None
         ax.plot(*path.points.T, color=color, linewidth=width, label=label, zorder=2)
         if path.end is not None and path.kind is not None:
