@@ -220,8 +220,8 @@ def watch(
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
     path = run_file(run)
-    if not path.parent.is_dir():
-        raise ValueError(f"`run` must be a run file or its directory, but there is none at {path}.")
+    if not run.exists():  # a directory may still wait for its run
+        raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
 
     def load() -> rr.Result:
         return rr.load(path, load_problem(problem or rr.load(path).name))
