@@ -30,8 +30,8 @@ SOLUTION_COLUMNS = (
     "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost, arrays"
 )
 BLOCK = 256  # rows read at once, and how many missing ones in a row end a damaged table
-MAX_CLUSTERS = 200  # of a spectrum that a page shows, the most negative ones
-MAX_POINTS = 250_000  # of all traces together
+# Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
+MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
 COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 
 Row = tuple[Any, ...]
@@ -73,6 +73,7 @@ class Reader:
     trouble: str = ""
     _last: int = 0
     _max_points: int = 0
+    _max_clusters: int = 0
     _begun: Row | None = None
 
     def read(self) -> int:
@@ -153,8 +154,9 @@ class Reader:
             "the number of legs",
             lambda: connection.execute("SELECT coalesce(max(id), 0) FROM legs").fetchone()[0],
         )
-        # A page of ten thousand legs stays small: a few points for each ride.
-        self._max_points = self._max_points or max(24, min(240, MAX_POINTS // max(1, last or 1)))
+        if not self._max_points:  # a page of ten thousand legs stays small
+            self._max_points = max(24, min(240, MAX_POINTS // max(1, last or 1)))
+            self._max_clusters = max(12, min(200, MAX_CLUSTERS // max(1, last or 1)))
         while missing < BLOCK and (last is None or first < last):
             try:
                 block = connection.execute(query, (first, first + BLOCK)).fetchall()
@@ -203,7 +205,7 @@ class Reader:
                 "cost": _plain_cost(json.loads(cost)),
             }
             details = {
-                "clusters": found[:MAX_CLUSTERS],
+                "clusters": found[: self._max_clusters],
                 "num_clusters": len(found),
                 "trace": pack_trace(trace, self._max_points),
             }

@@ -39,6 +39,15 @@ function show(value, digits = 5) {
   return text.replace("e+", "e").replaceAll("-", "−");
 }
 
+/** The least of a list that may be too long to be arguments of Math.min. */
+function least(values) {
+  return values.reduce((one, two) => Math.min(one, two), Infinity);
+}
+
+function most(values) {
+  return values.reduce((one, two) => Math.max(one, two), -Infinity);
+}
+
 function count(value) {
   return Math.round(value).toLocaleString("en-US");
 }

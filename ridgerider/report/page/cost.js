@@ -23,13 +23,13 @@ function showLedger() {
 function showOverCost() {
   const axis = Number($("cost-axis").value || 2), seen = new Set();
   const x = [0], minima = [0], best = [NaN];
-  let spent = 0, least = Infinity;
+  let spent = 0, lowestLoss = Infinity;
   for (const leg of legs) {
     spent += axis === 6 ? (leg.parent ? 1 : 0) : leg.cost[axis];
     const end = leg.solution;
     const isNew = end && end.class !== undefined && !seen.has(end.class);
-    if (isNew) { seen.add(end.class); least = Math.min(least, end.loss ?? Infinity); }
-    if (isNew || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(least) ? least : NaN); }
+    if (isNew) { seen.add(end.class); lowestLoss = Math.min(lowestLoss, end.loss ?? Infinity); }
+    if (isNew || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(lowestLoss) ? lowestLoss : NaN); }
   }
   const width = Math.max(280, $("over-cost").clientWidth);
   const name = axis === 6 ? "rides" : COSTS[axis];
@@ -49,8 +49,8 @@ function showDistances() {
   const { classes: order, distances } = data.distances, num = order.length, box = $("distances");
   if (num < 2) return fill(box, make("p", { class: "quiet" }, num ? "There is one minimum so far: nothing to compare." : "No minimum was found so far."));
   const names = order.map((number) => standsFor(number));
-  const most = Math.max(...distances.flat()) || 1;
-  const canvas = make("canvas", { role: "img", "aria-label": `Distances between ${num} minima, at most ${show(most)}` });
+  const farthest = most(distances.flat()) || 1;
+  const canvas = make("canvas", { role: "img", "aria-label": `Distances between ${num} minima, at most ${show(farthest)}` });
   const side = Math.min(box.clientWidth, 380);
   canvas.style.width = canvas.style.height = `${side}px`;
   const where = make("p", { class: "caption", id: "distance" }, "Lowest loss first. Point at a field for its two minima.");
@@ -60,7 +60,7 @@ function showDistances() {
       make("tbody", {}, names.map((leg, i) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, nameOf(leg)), distances[i].map((value) => make("td", {}, show(value, 4))))))))));
   const [context, width] = sharp(canvas), one = width / num;
   distances.forEach((row, i) => row.forEach((value, j) => {
-    context.fillStyle = i === j ? paint.grid : `rgb(${viridis(1 - value / most).join(",")})`;
+    context.fillStyle = i === j ? paint.grid : `rgb(${viridis(1 - value / farthest).join(",")})`;
     context.fillRect(j * one, i * one, Math.ceil(one) - (one > 6 ? 1 : 0), Math.ceil(one) - (one > 6 ? 1 : 0));
   }));
   if (one > 30) {
@@ -69,7 +69,7 @@ function showDistances() {
     context.textBaseline = "middle";
     distances.forEach((row, i) => row.forEach((value, j) => {
       if (i === j) return;
-      context.fillStyle = value / most < 0.45 ? "#111" : "#fff";
+      context.fillStyle = value / farthest < 0.45 ? "#111" : "#fff";
       context.fillText(show(value, 2), (j + 0.5) * one, (i + 0.5) * one);
     }));
   }
@@ -88,7 +88,7 @@ function showTiles() {
   const kinds = legs.filter((leg) => leg.solution).map((leg) => leg.solution.kind);
   const tile = (name, value, id, isStrong) => make("div", { class: isStrong ? "strong" : null }, make("dt", {}, name), make("dd", { id }, value));
   fill($("tiles"),
-    tile("different minima", count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(Math.min(...losses), 6) : "–", "lowest-loss"),
+    tile("different minima", count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
     tile("legs ridden", count(legs.filter((leg) => leg.parent).length), "num-legs"), tile("branches open", count(data.num_open), "num-open"),
     tile("descents to saddles", count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
     tile("HVPs", compact(total[2])), tile("gradients", compact(total[1])), tile("seconds", show(total[5], 3)));

@@ -42,12 +42,12 @@ function story(leg, trace) {
 
 /** Whether overlap and residual prove that the ride stayed on its ridge. */
 function certificate(trace) {
-  let least = Infinity, where = 0;
-  for (let i = 1; i < trace.overlap.length; i++) if (trace.overlap[i] < least) [least, where] = [trace.overlap[i], trace.step[i]];
-  if (!Number.isFinite(least)) return "";
-  return least >= 0.7072
-    ? `Its overlap was never below ${show(least, 4)} (step ${where}), so it stayed on its ridge.`
-    : `At step ${where} its overlap was ${show(least, 4)}, below 0.7072: there it may have changed to another ridge.`;
+  let weakest = Infinity, where = 0;
+  for (let i = 1; i < trace.overlap.length; i++) if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
+  if (!Number.isFinite(weakest)) return "";
+  return weakest >= 0.7072
+    ? `Its overlap was never below ${show(weakest, 4)} (step ${where}), so it stayed on its ridge.`
+    : `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
 }
 
 function facts(pairs) {
@@ -101,7 +101,7 @@ const PLOT = { left: 52, right: 10, top: 6, bottom: 18 };
 function chart({ title, x, series, height = 112, log = false, rules = [], band = null, width, xTitle = null, unit = "" }) {
   const seen = [...series.flatMap((one) => [...one.values]), ...rules.map((rule) => rule.at)].filter((value) => Number.isFinite(value) && (!log || value > 0));
   const scale = log ? Math.log10 : (value) => value;
-  let low = Math.min(...seen.map(scale)), high = Math.max(...seen.map(scale));
+  let low = least(seen.map(scale)), high = most(seen.map(scale));
   if (!seen.length) [low, high] = [0, 1];
   if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = log ? [low - 1, high + 1] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
   const x0 = x[0], x1 = x.at(-1) > x[0] ? x.at(-1) : x[0] + 1;
@@ -217,9 +217,9 @@ function spectrumChart(details) {
   let low = Math.min(0, ...found.map(([eigenvalue]) => eigenvalue)), high = Math.max(0, ...found.map(([eigenvalue]) => eigenvalue));
   const pad = (high - low || 1) * 0.04;
   [low, high] = [low - pad, high + pad];
-  const most = Math.max(...found.map(([, multiplicity]) => multiplicity));
+  const highest = most(found.map(([, multiplicity]) => multiplicity));
   const px = (value) => PLOT.left / 2 + ((value - low) / (high - low)) * (width - PLOT.left / 2 - PLOT.right);
-  const py = (value) => height - PLOT.bottom - (value / most) * (height - PLOT.bottom - 20);
+  const py = (value) => height - PLOT.bottom - (value / highest) * (height - PLOT.bottom - 20);
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Spectrum of ${details.num_clusters} clusters` });
   svg.append(make("line", { class: "axis", x1: 0, x2: width, y1: py(0), y2: py(0) }), make("line", { x1: px(0), x2: px(0), y1: 8, y2: py(0), stroke: "var(--faint)", "stroke-dasharray": "4 4" }));
   for (const mark of ticks(low, high, Math.max(2, Math.floor(width / 90)))) svg.append(make("text", { x: px(mark), y: height - 3, "text-anchor": "middle" }, show(mark, 3)));

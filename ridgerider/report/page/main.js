@@ -35,8 +35,8 @@ function redraw() {
 function bestLeg() {
   const ends = legs.filter((leg) => leg.solution && leg.solution.kind === "minimum" && leg.solution.loss !== null);
   if (!ends.length) return legs[1] || legs[0];
-  const least = Math.min(...ends.map((leg) => leg.solution.loss));
-  const near = ends.filter((leg) => leg.solution.loss <= least + 1e-6 * Math.max(1e-12, Math.abs(least)));
+  const low = least(ends.map((leg) => leg.solution.loss));
+  const near = ends.filter((leg) => leg.solution.loss <= low + 1e-6 * Math.max(1e-12, Math.abs(low)));
   return near.reduce((best, leg) => (leg.depth < best.depth ? leg : best));
 }
 

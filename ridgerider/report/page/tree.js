@@ -18,7 +18,7 @@ function layOut() {
   for (let i = order.length - 1; i >= 0; i--) {
     const leg = order[i];
     const here = [leg.loss, lowest(leg)].filter((loss) => loss !== null);
-    leg.lowest = Math.min(...here, ...[Infinity]);
+    leg.lowest = Math.min(Infinity, ...here);
     leg.deepest = leg.depth;
     leg.size = 1;
     for (const child of leg.children) {
@@ -238,11 +238,11 @@ function reveal(leg) {
 function nearest(event) {
   const box = $("tree").getBoundingClientRect();
   const x = event.clientX - box.left, y = event.clientY - box.top;
-  let best = null, least = 18 ** 2;
+  let best = null, shortest = 18 ** 2;
   for (const place of tree.places) {
     const dy = y < place.y ? place.y - y : y > place.bottom ? y - place.bottom : 0;
     const distance = (place.x - x) ** 2 + Math.min(dy ** 2, (place.y - y) ** 2);
-    if (distance < least) [best, least] = [place, distance];
+    if (distance < shortest) [best, shortest] = [place, distance];
   }
   return best;
 }
