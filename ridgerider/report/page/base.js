@@ -137,10 +137,6 @@ function numOpen(leg) {
   return limit && leg.depth >= limit ? 0 : Math.max(0, leg.num_branches - leg.children.length);
 }
 
-function isLeaf(leg) {
-  return !leg.children.length && !numOpen(leg);
-}
-
 /** The lowest loss that is known of a leg. */
 function lowest(leg) {
   const found = leg.solution && leg.solution.kind !== "unconverged" ? leg.solution.loss : null;

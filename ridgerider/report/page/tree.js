@@ -118,7 +118,7 @@ function drawEdge(context, leg, x, y, width, height, isMarked, one) {
   const x0 = xOf(leg.parent, width), y0 = yAt(leg.parent.loss, leg.parent.depth, height);
   context.strokeStyle = ridgeColor(leg);
   context.globalAlpha = state.selected && state.selected.depth && !isMarked ? 0.62 : 1;
-  context.lineWidth = isMarked ? Math.min(Math.max(one * 0.2, 3), 5) : Math.min(Math.max(one * 0.1, 0.8), 2.6);
+  context.lineWidth = isMarked ? Math.min(Math.max(one * 0.2, 3), 5) : Math.min(Math.max(one * 0.14, 0.9), 2.8);
   context.beginPath();
   context.moveTo(x0, y0);
   const bend = y0 + (y - y0) * 0.55 + (Math.abs(y - y0) < 24 ? 10 : 0);
@@ -143,7 +143,7 @@ function label(context, text, x, y, align, isStrong) {
 function drawEnd(context, leg, x, y, height, radius, isBundle, one, chosen, marked) {
   const solution = leg.solution, isSelected = leg === state.selected;
   let bottom = y;
-  if (solution && !isBundle && (isLeaf(leg) || isSelected) && tree.height === "loss" && solution.loss !== null) {
+  if (solution && !isBundle && (!leg.children.length || isSelected) && tree.height === "loss" && solution.loss !== null) {
     bottom = yAt(solution.loss, leg.depth, height);
     context.strokeStyle = paint[solution.kind] || paint.faint;
     context.lineWidth = 1.2;
@@ -155,7 +155,7 @@ function drawEnd(context, leg, x, y, height, radius, isBundle, one, chosen, mark
     context.setLineDash([]);
   }
   tree.places.push({ leg, x, y, bottom });
-  const isEnd = solution && (isLeaf(leg) || isSelected);
+  const isEnd = solution && (!leg.children.length || isSelected);
   if (numOpen(leg) && one > 9 && !isBundle) {
     context.strokeStyle = paint.faint;
     context.lineWidth = 1;
