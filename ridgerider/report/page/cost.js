@@ -90,7 +90,7 @@ function showTiles() {
   fill($("tiles"),
     tile("different minima", count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
     tile("legs ridden", count(legs.filter((leg) => leg.parent).length), "num-legs"), tile("branches open", count(data.num_open), "num-open"),
-    tile("descents to saddles", count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
+    tile("ends at saddles", count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
     tile("HVPs", compact(total[2])), tile("gradients", compact(total[1])), tile("seconds", show(total[5], 3)));
 }
 

@@ -93,7 +93,8 @@ function drawScene(canvas, scene) {
   context.clip();
   context.drawImage(small, frame.left, frame.top, width - frame.left - frame.right, height - frame.top - frame.bottom);
   contours(context, loss, columns, rows, low, high, (j) => px(scene.a[0] + (j / (columns - 1)) * (scene.a[1] - scene.a[0])), (i) => py(scene.b[0] + (i / (rows - 1)) * (scene.b[1] - scene.b[0])));
-  const own = new Map(scene.rides.flatMap((name, i) => turnsOf(name).map((_, k, all) => [all.slice(0, k + 1).join(" "), i])));
+  // A leg on the way to both belongs to the first.
+  const own = new Map(scene.rides.flatMap((name, i) => turnsOf(name).map((_, k, all) => [all.slice(0, k + 1).join(" "), i])).reverse());
   const order = [...scene.paths].sort((one, two) => own.has(one.fingerprint) - own.has(two.fingerprint));
   for (const path of order) drawPath(context, path, own.get(path.fingerprint), px, py);
   const start = scene.paths.find((path) => path.is_exact) || scene.paths[0];
