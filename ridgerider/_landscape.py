@@ -108,8 +108,9 @@ def landscape(
     does not hold their points; the others are straight lines then.
 
     >>> import ridgerider as rr
-    >>> from ridgerider.problems import surface
-    >>> found = landscape(rr.search(surface(), max_rides=4), "0+", "1+", num_points=5)
+    >>> from ridgerider.problems import wells
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
+    >>> found = landscape(result, "0+", "1+", num_points=5)
     >>> found.loss.shape, len(found.paths), found.cost.values
     ((5, 5), 4, 25)
     """

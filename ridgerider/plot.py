@@ -34,9 +34,9 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
-    >>> ax = rr.plot.tree(rr.search(wells(2)))
+    >>> ax = rr.plot.tree(rr.search(wells(2), rr.Rider(finish=None, keep_path=True)))
     >>> ax.get_ylabel(), len(ax.collections[0].get_segments())  # a line for each ride
-    ('loss', 8)
+    ('loss', 12)
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import Normalize
@@ -81,8 +81,8 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     `axes` are five.
 
     >>> import ridgerider as rr
-    >>> from ridgerider.problems import surface
-    >>> leg = rr.search(surface(), rr.Rider(finish=None), max_rides=1).leg("0+")
+    >>> from ridgerider.problems import wells
+    >>> leg = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=1).leg("0+")
     >>> axes = rr.plot.ride(leg)
     >>> [ax.get_ylabel() for ax in axes]
     ['loss', 'eigenvalue', 'overlap', 'residual', 'step size']
@@ -104,7 +104,7 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         ax.plot(steps, leg.trace[name], color=COLORS[1] if name == "loss" else COLORS[0])
         ax.set_ylabel(name.replace("_", " "))
         ax.spines[["top", "right"]].set_visible(False)
-        if name in ("residual", "step_size"):
+        if name in ("residual", "step_size") and np.any(leg.trace[name] > 0):
             ax.set_yscale("log", nonpositive="mask")
     if "neighbours" in leg.trace:
         near = leg.trace["neighbours"]
@@ -157,8 +157,8 @@ def landscape(
     others too if the rider kept their paths; dotted lines lead to where descents came to rest.
 
     >>> import ridgerider as rr
-    >>> from ridgerider.problems import surface
-    >>> result = rr.search(surface(), rr.Rider(finish=None, keep_path=True), max_rides=4)
+    >>> from ridgerider.problems import wells
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
     >>> ax = rr.plot.landscape(result, ("0+", "1+"), num_points=9)
     >>> ax.get_xlabel(), len(ax.lines)
     ('along ride 0+', 4)
@@ -211,9 +211,9 @@ def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
-    >>> ax = rr.plot.eigenvalue_flow(rr.search(wells(2), rr.Rider(finish=None)))
-    >>> ax.get_ylabel(), len(ax.lines)  # eight rides, where they begin, and a line at zero
-    ('eigenvalue', 17)
+    >>> ax = rr.plot.eigenvalue_flow(rr.search(wells(2), rr.Rider(finish=None, keep_path=True)))
+    >>> ax.get_ylabel(), len(ax.lines)  # twelve rides, where they begin, and zero
+    ('eigenvalue', 25)
     """
     ax = _axes(ax)
     ways = {Fingerprint(): 0.0}

@@ -37,10 +37,10 @@ def report(
 
     >>> import tempfile
     >>> import ridgerider as rr
-    >>> from ridgerider.problems import surface
+    >>> from ridgerider.problems import wells
     >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
-    >>> result = rr.search(surface(), out=path, max_rides=4)
-    >>> page = rr.report.report(path, problem=surface(), landscapes=[("0+", "1+")])
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), out=path, max_rides=4)
+    >>> page = rr.report.report(path, problem=wells(2), landscapes=[("0+", "1+")])
     >>> page.name, "<script" in page.read_text()
     ('report.html', True)
     """
