@@ -67,7 +67,7 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     _draw_ends(ax, [leg for leg in rides if leg.fingerprint not in is_inner], columns)
     start = legs[Fingerprint()]
     ax.plot(columns[Fingerprint()], start.loss, "o", color="black", fillstyle="none", zorder=4)
-    if len(rides) <= 40:
+    if len(rides) <= 16:
         _label_turns(ax, rides, columns)
     ax.set(ylabel="loss", xticks=[])
     ax.spines[["top", "right", "bottom"]].set_visible(False)

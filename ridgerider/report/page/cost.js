@@ -28,8 +28,10 @@ function showOverCost() {
     spent += axis === 6 ? (leg.parent ? 1 : 0) : leg.cost[axis];
     const end = leg.solution;
     const isNew = end && end.class !== undefined && !seen.has(end.class);
-    if (isNew) { seen.add(end.class); lowestLoss = Math.min(lowestLoss, end.loss ?? Infinity); }
-    if (isNew || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(lowestLoss) ? lowestLoss : NaN); }
+    const isLower = (lowest(leg) ?? Infinity) < lowestLoss;
+    if (isNew) seen.add(end.class);
+    if (isLower) lowestLoss = lowest(leg);
+    if (isNew || isLower || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(lowestLoss) ? lowestLoss : NaN); }
   }
   const width = Math.max(280, $("over-cost").clientWidth);
   const name = axis === 6 ? "rides" : COSTS[axis];
@@ -84,7 +86,7 @@ function showDistances() {
 
 function showTiles() {
   const { total } = totals(), different = classes.filter(Boolean);
-  const losses = different.map((members) => members[0].solution.loss).filter((loss) => loss !== null);
+  const losses = legs.map(lowest).filter((loss) => loss !== null);
   const kinds = legs.filter((leg) => leg.solution).map((leg) => leg.solution.kind);
   const tile = (name, value, id, isStrong) => make("div", { class: isStrong ? "strong" : null }, make("dt", {}, name), make("dd", { id }, value));
   fill($("tiles"),

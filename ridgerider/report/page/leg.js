@@ -42,12 +42,16 @@ function story(leg, trace) {
 
 /** Whether overlap and residual prove that the ride stayed on its ridge. */
 function certificate(trace) {
-  let weakest = Infinity, where = 0;
-  for (let i = 1; i < trace.overlap.length; i++) if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
+  let weakest = Infinity, where = 0, isEigenpair = true;
+  for (let i = 1; i < trace.overlap.length; i++) {
+    if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
+    // The sine of the angle to the eigenspace is at most residual / gap.
+    if (trace.gap && !(trace.residual[i] <= 0.1 * trace.gap[i])) isEigenpair = false;
+  }
   if (!Number.isFinite(weakest)) return "";
-  return weakest >= 0.7072
-    ? `Its overlap was never below ${show(weakest, 4)} (step ${where}), so it stayed on its ridge.`
-    : `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
+  if (weakest < 0.7072) return `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
+  const never = `Its overlap was never below ${show(weakest, 4)} (step ${where})`;
+  return isEigenpair ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is no longer small against its gap: nothing proves that it stayed on its ridge.`;
 }
 
 function facts(pairs) {
@@ -103,6 +107,7 @@ function chart({ title, x, series, height = 112, log = false, rules = [], band =
   const scale = log ? Math.log10 : (value) => value;
   let low = least(seen.map(scale)), high = most(seen.map(scale));
   if (!seen.length) [low, high] = [0, 1];
+  if (!log && low === 0 && high === 0) high = 1;
   if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = log ? [low - 1, high + 1] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
   const x0 = x[0], x1 = x.at(-1) > x[0] ? x.at(-1) : x[0] + 1;
   const px = (value) => PLOT.left + ((value - x0) / (x1 - x0)) * (width - PLOT.left - PLOT.right);

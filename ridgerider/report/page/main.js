@@ -34,7 +34,7 @@ function redraw() {
 /** The leg to begin with: the shallowest way to the lowest minimum. */
 function bestLeg() {
   const ends = legs.filter((leg) => leg.solution && leg.solution.kind === "minimum" && leg.solution.loss !== null);
-  if (!ends.length) return legs[1] || legs[0];
+  if (!ends.length) return legs.reduce((best, leg) => ((lowest(leg) ?? Infinity) < (lowest(best) ?? Infinity) ? leg : best));
   const low = least(ends.map((leg) => leg.solution.loss));
   const near = ends.filter((leg) => leg.solution.loss <= low + 1e-6 * Math.max(1e-12, Math.abs(low)));
   return near.reduce((best, leg) => (leg.depth < best.depth ? leg : best));
@@ -92,6 +92,7 @@ function begin() {
   makeTables();
   listenToTree();
   state.listeners.push(showLeg);
+  if (!classes.length && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
   showAll();
   landscapeControls();
   showLandscape();

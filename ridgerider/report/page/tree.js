@@ -1,6 +1,6 @@
 // The tree of rides, drawn on a canvas: only what can be seen of it.
 
-const tree = { zoom: 1, pan: 0, height: "loss", hover: null, places: [], num: 1, low: 0, high: 1, depth: 1 };
+const tree = { zoom: 1, pan: 0, height: "loss", power: 1, hover: null, places: [], num: 1, low: 0, high: 1, depth: 1 };
 const EDGE = { left: 58, right: 22, top: 26, bottom: 30 };
 
 /** Give every leg its column; a subtree knows its first and last column and its lowest loss. */
@@ -38,6 +38,9 @@ function layOut() {
   if (!Number.isFinite(low)) [low, high] = [0, 1];
   if (high - low < 1e-12 * Math.max(1, Math.abs(high))) [low, high] = [low - 0.5, high + 0.5];
   [tree.low, tree.high] = [low, high];
+  // Where most legs lie close above the lowest one, the root of the height pulls them apart.
+  const heights = legs.filter((leg) => leg.loss !== null).map((leg) => (leg.loss - low) / (high - low)).sort((one, two) => one - two);
+  tree.power = heights.length > 6 && heights[heights.length >> 1] < 0.15 ? 0.4 : 1;
 }
 
 function unit(width) {
@@ -50,8 +53,9 @@ function xOf(leg, width) {
 }
 
 function yAt(loss, depth, height) {
-  const t = tree.height === "loss" ? (tree.high - (loss ?? tree.high)) / (tree.high - tree.low) : depth / (tree.depth + 0.35);
-  return EDGE.top + Math.min(Math.max(t, 0), 1) * (height - EDGE.top - EDGE.bottom);
+  const above = Math.min(Math.max(((loss ?? tree.high) - tree.low) / (tree.high - tree.low), 0), 1);
+  const t = tree.height === "loss" ? 1 - above ** tree.power : depth / (tree.depth + 0.35);
+  return EDGE.top + t * (height - EDGE.top - EDGE.bottom);
 }
 
 function drawTree() {
@@ -97,7 +101,8 @@ function drawScale(context, width, height) {
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "right";
   context.textBaseline = "middle";
-  const marks = tree.height === "loss" ? ticks(tree.low, tree.high, 7) : ticks(0, tree.depth, Math.min(tree.depth, 12)).filter(Number.isInteger);
+  const bottom = tree.power < 1 ? ticks(tree.low, tree.low + 0.2 * (tree.high - tree.low), 4) : [];
+  const marks = tree.height === "loss" ? [...ticks(tree.low, tree.high, tree.power < 1 ? 4 : 7), ...bottom] : ticks(0, tree.depth, Math.min(tree.depth, 12)).filter(Number.isInteger);
   for (const mark of marks) {
     const y = yAt(mark, mark, height);
     context.strokeStyle = paint.grid;
@@ -111,7 +116,7 @@ function drawScale(context, width, height) {
   }
   context.textAlign = "left";
   context.fillStyle = paint.soft;
-  context.fillText(tree.height === "loss" ? "loss" : "turns", 10, 10);
+  context.fillText(tree.height !== "loss" ? "turns" : tree.power < 1 ? "loss (low ones drawn apart)" : "loss", 10, 10);
 }
 
 function drawEdge(context, leg, x, y, width, height, isMarked, one) {
