@@ -26,7 +26,7 @@ from ridgerider._tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3
-REACH = 2.0  # other paths widen the view to at most so many times that of the two rides
+REACH = 4.0  # descents and other rides widen the view to at most so many times the two rides'
 
 
 @dataclass(frozen=True)
@@ -205,18 +205,19 @@ def _path(result: Result, plane: Plane, leg: Leg, exact: dict[str, Leg]) -> Path
 
 
 def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of what is shown: the two rides with a margin, and the others if near."""
+    """The corners of what is shown: the two rides with a margin, and all else if near."""
 
-    def corners(some: list[Path]) -> tuple[np.ndarray, np.ndarray]:
-        ends = [path.end[None] for path in some if path.end is not None]
-        points = np.concatenate([path.points for path in some] + ends)
+    def corners(some: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        points = np.concatenate(some)
         points = points[np.isfinite(points).all(axis=1)]
         return points.min(axis=0), points.max(axis=0)
 
-    low, high = corners(own)
+    # Descents may go to infinity, rides do not.
+    ends = [path.end[None] for path in paths if path.end is not None]
+    low, high = corners([path.points for path in own])
     size = np.maximum(high - low, 0.1 * (high - low).max())
     middle = (low + high) / 2
-    all_low, all_high = corners(paths)
+    all_low, all_high = corners([path.points for path in paths] + ends)
     low = np.maximum(np.minimum(low, all_low), middle - REACH * size)
     high = np.minimum(np.maximum(high, all_high), middle + REACH * size)
     margin = MARGIN * np.maximum(high - low, 0.5 * (high - low).max()) / 2
