@@ -6,13 +6,9 @@ it knows of a file from a newer version.
 """
 
 import json
-import math
-import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +19,7 @@ import safetensors
 from ridgerider._store import APPLICATION_ID, VERSION, _connect, _unpack
 from ridgerider._tree import Fingerprint
 from ridgerider.report._classes import Classes
+from ridgerider.report._plain import number, plain_cluster, plain_cost, whole
 from ridgerider.report._trace import pack_trace
 
 LEG_COLUMNS = "id, fingerprint, loss, num_steps, ended_by, num_ridges, clusters, turns, cost, trace"
@@ -32,7 +29,6 @@ SOLUTION_COLUMNS = (
 BLOCK = 256  # rows read at once, and how many missing ones in a row end a damaged table
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
-COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 
 Row = tuple[Any, ...]
 Found = tuple[dict[str, Any], dict[str, Any], np.ndarray | None]  # leg, details, end of descent
@@ -85,9 +81,13 @@ class Reader:
             raise ValueError(f"`run` must be a run file, but there is none at {self.path}.")
         if not self.path.stat().st_size:
             raise ValueError(f"{self.path} is empty: there is nothing to read in it.")
-        with _whole(self.path) as path, closing(_connect(path, write=False)) as connection:
+        with whole(self.path) as path, closing(_connect(path, write=False)) as connection:
             self._check_kind(connection)
             self._check_same(connection)
+            # Legs are read once; what else could not be read is tried again.
+            self.unreadable = {
+                what: why for what, why in self.unreadable.items() if what.startswith("leg ")
+            }
             self.meta = {**self.meta, **self._read_meta(connection)}
             legs = (self._leg(connection, row) for row in self._rows(connection))
             found = [leg for leg in legs if leg is not None]
@@ -171,11 +171,11 @@ class Reader:
         self, connection: sqlite3.Connection, query: str, first: int, last: int | None
     ) -> Iterator[Row]:
         end = first + BLOCK if last is None else min(first + BLOCK, last)
-        for number in range(first, end):
+        for row in range(first, end):
             try:
-                yield from connection.execute(query, (number, number + 1)).fetchall()
+                yield from connection.execute(query, (row, row + 1)).fetchall()
             except sqlite3.Error as error:
-                self.unreadable[f"leg number {number + 1}"] = str(error)
+                self.unreadable[f"leg number {row + 1}"] = str(error)
 
     def _count_open(self, connection: sqlite3.Connection) -> int:
         query = (
@@ -193,16 +193,16 @@ class Reader:
         def read() -> Found:
             Fingerprint.parse(text)
             trace = _unpack(blob)
-            found = [_plain_cluster(one) for one in json.loads(clusters)]
+            found = [plain_cluster(one) for one in json.loads(clusters)]
             leg = {
                 "fingerprint": text,
-                "loss": _number(loss),
+                "loss": number(loss),
                 "num_steps": int(num_steps),
                 "ended_by": json.loads(ended_by),
                 "num_ridges": int(num_ridges),
                 "num_branches": 2 * len(json.loads(turns)),
-                "eigenvalue": _number(trace["eigenvalue"][0]) if len(trace) else None,
-                "cost": _plain_cost(json.loads(cost)),
+                "eigenvalue": number(trace["eigenvalue"][0]) if len(trace) else None,
+                "cost": plain_cost(json.loads(cost)),
             }
             details = {
                 "clusters": found[: self._max_clusters],
@@ -225,13 +225,13 @@ class Reader:
             return None
         loss, grad_norm, least, is_converged, is_saddle, num_steps, num_kicks, cost, arrays = row
         found = {
-            "loss": _number(loss),
-            "grad_norm": _number(grad_norm),
-            "least_eigenvalue": _number(least),
+            "loss": number(loss),
+            "grad_norm": number(grad_norm),
+            "least_eigenvalue": number(least),
             "kind": ("saddle" if is_saddle else "minimum") if is_converged else "unconverged",
             "num_steps": int(num_steps),
             "num_kicks": int(num_kicks),
-            "cost": _plain_cost(json.loads(cost)),
+            "cost": plain_cost(json.loads(cost)),
         }
         return found, _unpack(arrays)["x"]
 
@@ -256,44 +256,3 @@ class Reader:
         except (sqlite3.Error, safetensors.SafetensorError, ValueError, KeyError, TypeError) as bad:
             self.unreadable[what] = str(bad)
             return None
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """The file itself; of one that was cut short a copy with zeros in place of what is missing.
-
-    SQLite does not even look at a file that is shorter than it says.
-    """
-    with path.open("rb") as file:
-        head = file.read(32)
-    page_size = int.from_bytes(head[16:18])
-    size = (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32])
-    wal = Path(f"{path}-wal")
-    if path.stat().st_size >= size or (wal.exists() and wal.stat().st_size):
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "run.sqlite"
-        shutil.copy(path, copy)
-        os.truncate(copy, size)
-        yield copy
-
-
-def _number(value: Any) -> float | None:
-    """A number that JSON can hold; None for NaN and infinity."""
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
-def _plain_cost(cost: dict[str, Any]) -> list[float]:
-    return [cost.get(name, 0) for name in COSTS]
-
-
-def _plain_cluster(cluster: dict[str, Any]) -> list[float | None]:
-    """Eigenvalue, multiplicity, spread, gap, whether it is complete."""
-    return [
-        _number(cluster["eigenvalue"]),
-        int(cluster["multiplicity"]),
-        _number(cluster["spread"]),
-        _number(cluster["gap"]),
-        int(cluster.get("is_complete", True)),
-    ]
