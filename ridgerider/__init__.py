@@ -10,6 +10,8 @@
 4
 """
 
+from ridgerider import plot as plot
+from ridgerider import report as report
 from ridgerider._audit import Audit as Audit
 from ridgerider._batch import Batches as Batches
 from ridgerider._block_spectrum import BlockSpectrum as BlockSpectrum

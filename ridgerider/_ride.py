@@ -14,7 +14,8 @@ from ridgerider._step import Trial
 class Trace(eqx.Module):
     """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
 
-    `path` holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
+    `neighbours` holds the eigenvalues next to the ridge's own, where the update knows them. `path`
+    holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -34,6 +35,7 @@ class Trace(eqx.Module):
     multiplicity: Int[Array, " rows"]
     path: Float[Array, "rows n"] | None
     audit: Audit | None = None
+    neighbours: Float[Array, "rows k"] | None = None
 
     @staticmethod
     def empty(trial: Trial, max_steps: int, keep_path: bool, audit: Audit | None = None) -> "Trace":
@@ -57,6 +59,7 @@ def _row(trial: Trial, keep_path: bool, audit: Audit | None) -> Trace:
         multiplicity=trial.ridge.multiplicity,
         path=trial.x if keep_path else None,
         audit=audit,
+        neighbours=trial.neighbours,
     )
 
 

@@ -167,4 +167,5 @@ class Rider(eqx.Module):
             gap=tracked.gap,
             step_size=size,
             cost=cost + tracked.cost + Cost(values=1),
+            neighbours=tracked.neighbours,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from ridgerider._problem import Cost, Number, Scalar, Vector
 from ridgerider._spectrum import Ridge
@@ -38,6 +38,7 @@ class Trial(eqx.Module):
     gap: Scalar
     step_size: Scalar
     cost: Cost
+    neighbours: Float[Array, " k"] | None = None
 
 
 Attempt = Callable[[Scalar], Trial]

@@ -13,13 +13,17 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._spectrum import Ridge, check_fraction, cluster_labels
 
+NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
+
 
 class Tracked(eqx.Module):
     """A ridge followed to a new point, and how surely it is the same one.
 
     - `overlap`: the cosine between the new direction and the old eigenspace;
     - `residual`: |H e - eigenvalue e| at the new point;
-    - `gap`: from the eigenvalue to the nearest one outside its cluster.
+    - `gap`: from the eigenvalue to the nearest one outside its cluster;
+    - `neighbours`: the eigenvalues next to its cluster, ascending, half of them below and half
+      above, NaN where there are no more; or None. For the trace alone: crossings show in it.
 
     An update of your own returns one, e.g. a ridge that is never turned nor looked at:
 
@@ -35,6 +39,7 @@ class Tracked(eqx.Module):
     residual: Scalar
     gap: Scalar
     cost: Cost
+    neighbours: Float[Array, " k"] | None = None
 
 
 class Project(eqx.Module):
@@ -82,6 +87,7 @@ class Project(eqx.Module):
             residual=jnp.linalg.norm(image - eigenvalue * direction),
             gap=_gap(eigenvalues, eigenvalue, is_inside),
             cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1),
+            neighbours=_neighbours(eigenvalues, is_inside),
         )
 
 
@@ -152,6 +158,17 @@ def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
 
 def unit(vector: Vector) -> Vector:
     return vector / jnp.linalg.norm(vector)
+
+
+def _neighbours(
+    eigenvalues: Float[Array, " n"], is_inside: Bool[Array, " n"]
+) -> Float[Array, " k"]:
+    """The nearest eigenvalues by rank below and above the cluster, which is one run of them."""
+    first = jnp.argmax(is_inside)
+    near = jnp.arange(NUM_NEIGHBOURS)
+    ranks = jnp.concatenate([first - NUM_NEIGHBOURS + near, first + jnp.sum(is_inside) + near])
+    is_there = (ranks >= 0) & (ranks < len(eigenvalues))
+    return jnp.where(is_there, eigenvalues[jnp.clip(ranks, 0, len(eigenvalues) - 1)], jnp.nan)
 
 
 def _gap(

@@ -5,9 +5,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import typer
@@ -18,9 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
+from ridgerider import demo
 from ridgerider.data import cache_folder
 from ridgerider.experiments import EXPERIMENTS, reproduce
-from ridgerider.problems import BUILT_IN, load_problem, wells
+from ridgerider.problems import BUILT_IN, load_problem
+from ridgerider.report._watch import LOCAL, Server, Watched
 
 RUN_FILE = "run.sqlite"
 DENSE_UP_TO = 300  # parameters: a step then takes some ten milliseconds
@@ -183,6 +185,57 @@ def replay(
             console.print(f"{name}: {'equal to' if same else 'NOT equal to'} the stored leg\n")
 
 
+@app.command("report")
+def report_command(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write. Default: report.html beside the run.")
+    ] = None,
+    rides: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--landscape",
+            metavar="RIDE RIDE",
+            help="Two rides, such as '0+' '1+': adds the loss in their plane.",
+        ),
+    ] = None,
+    problem: ProblemName = None,
+) -> None:
+    """Write a run as one HTML page: its tree, rides, solutions and cost."""
+    path = run_file(run)
+    loaded = load_problem(problem or rr.load(path).name) if rides else None
+    scenes = [rides] if rides else []
+    page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
+    console.print(str(page), soft_wrap=True)
+
+
+@app.command()
+def watch(
+    run: RunPath,
+    port: Annotated[int, typer.Option(help="Where to listen; if taken, at the next.")] = 8765,
+    host: Annotated[
+        str,
+        typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
+    ] = "127.0.0.1",
+    problem: ProblemName = None,
+) -> None:
+    """Show a run as a page that follows the search while it runs."""
+    path = run_file(run)
+    if not run.exists():  # a directory may still wait for its run
+        raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
+
+    def load() -> rr.Result:
+        return rr.load(path, load_problem(problem or rr.load(path).name))
+
+    with Server(Watched(path, load), host, port) as server:
+        if host not in LOCAL:
+            console.print(f"{host} is not this machine alone: others can see the run.")
+        console.print(f"watching {path}; stop with Ctrl-C", soft_wrap=True)
+        console.print(server.url, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
 @app.command("reproduce")
 def reproduce_command(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
@@ -197,42 +250,26 @@ def reproduce_command(
     console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
 
 
-@app.command()
-def demo(out: Out = None, seed: Seed = 0) -> None:
-    """The method on built-in problems, in about a minute."""
+@app.command("demo")
+def demo_command(out: Out = None, seed: Seed = 0) -> None:
+    """The method in about two minutes: four problems, and a report for each."""
     directory = out or free_name(Path("runs/demo"))
+    if (directory / "report.html").exists():
+        raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
     directory.mkdir(parents=True, exist_ok=True)
-    jobs: list[tuple[str, rr.Problem, dict[str, Any]]] = [
-        ("surface", load_problem("surface"), {}),
-        ("wells", wells(6), {"max_ridges": 1, "max_rides": 200, "finish_at": "leaf"}),
-        ("factorization", load_problem("factorization"), {"max_depth": 2}),
-    ]
-    table = Table("problem", "size", "rides", "minima", "saddles", "lowest loss", "HVPs", "seconds")
-    for name, problem, settings in jobs:
-        path = directory / f"{name}.sqlite"
-        with shown_progress(path, settings.get("max_rides", 100)) as progress:
-            result = rr.search(
-                problem, rr.Rider(), seed=seed, out=path, name=name, progress=progress, **settings
-            )
-        minima, cost = result.minima(), result.cost
-        table.add_row(
-            name,
-            str(problem.size),
-            str(len(result)),
-            str(len(minima)),
-            str(result.num_saddles()),
-            f"{minima[0].loss:.6g}",
-            str(cost.hvps),
-            f"{cost.seconds:.1f}",
-        )
+    done = []
+    for one in demo.run(directory, seed, shown_progress):
+        done.append(one)
+        console.print(f"{one.part.title}: {one.found} in {len(one.result)} rides", soft_wrap=True)
+    table = Table("problem", "size", "rides", "found", "HVPs", "gradients", "seconds")
+    for one in done:
+        cost = one.result.cost
+        row = (one.part.name, one.part.problem.size, len(one.result), one.found)
+        counts = (int(cost.hvps), int(cost.gradients), f"{cost.seconds:.1f}")
+        table.add_row(*map(str, (*row, *counts)))
     console.print(table)
-    console.print("Figure 1 of the paper, gradient descent against Ridge Rider:")
-    reproduce("surface", directory, quick=True, seed=seed, say=console.print)
-    console.print(
-        f"run files: {directory}/*.sqlite   (ridgerider show {directory / 'surface.sqlite'})",
-        soft_wrap=True,
-    )
-    console.print(f"{directory / 'surface.png'}", soft_wrap=True)
+    console.print(f"run files: {directory}/*.sqlite   (ridgerider show FILE)", soft_wrap=True)
+    console.print(str(demo.write_index(directory, done)), soft_wrap=True)
 
 
 # --- where things are

@@ -46,7 +46,7 @@ def run(*args):
     return result.output
 
 
-def test_search_show_resume_replay():
+def test_search_show_resume_replay_report():
     out = run("search", "mine:problem", "--max-rides", "1")
     assert "run file: runs/mine-problem/run.sqlite" in out and "1 legs, 1 branches open" in out
     out = run("resume", "runs/mine-problem", "--max-rides", "2")
@@ -57,6 +57,40 @@ def test_search_show_resume_replay():
     assert "ended by curvature_gone" in out and "overlap" in out
     out = run("replay", "runs/mine-problem", "0-")
     assert "0-: equal to the stored leg" in out
+    assert run("report", "runs/mine-problem").splitlines()[-1] == "runs/mine-problem/report.html"
+    assert "mine:problem" in Path("runs/mine-problem/report.html").read_text()
+    run("report", "runs/mine-problem/run.sqlite", "--out", "page.html")
+    assert Path("page.html").exists()
+    with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
+        run("report", "runs/mine-problem", "--landscape", "0+", "0-")
+
+
+def test_watch_serves_until_it_is_stopped(monkeypatch):
+    Path("soon").mkdir()  # the search is yet to begin
+    monkeypatch.setattr(cli.Server, "serve_forever", interrupted)
+    out = run("watch", "soon", "--port", "0").splitlines()
+    assert out[0] == "watching soon/run.sqlite; stop with Ctrl-C"
+    assert out[1].startswith("http://127.0.0.1:")
+    out = run("watch", "soon", "--port", "0", "--host", "0.0.0.0")
+    assert "0.0.0.0 is not this machine alone: others can see the run" in out
+
+
+def interrupted(server):
+    raise KeyboardInterrupt
+
+
+def test_demo_ends_with_the_page_to_open(monkeypatch):
+    (first, *others) = cli.demo.parts()
+    assert [part.name for part in others] == ["tree", "levers", "digits"]
+    monkeypatch.setattr(cli.demo, "parts", lambda: [first])
+    out = run("demo", "--out", "shown")
+    assert "A surface with four minima: 4 of 4 minima in 8 rides" in out
+    assert out.splitlines()[-1] == "shown/report.html"
+    index = Path("shown/report.html").read_text()
+    assert 'href="surface.html"' in index and "http:" not in index.replace("http://www.w3.org", "")
+    assert "0+ (white" not in index and Path("shown/surface.html").stat().st_size > 50_000
+    with pytest.raises(ValueError, match="`--out` holds a demo already: shown"):
+        run("demo", "--out", "shown")
 
 
 def test_a_function_that_makes_the_problem():
@@ -114,6 +148,9 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (["resume", "nothing"], "must be a run file, but there is none at nothing"),
         (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
+        (["report", "nothing"], "`run` must be a run file, but there is none at nothing"),
+        (["report", "mine.py"], "cannot be read as a run file: file is not a database"),
+        (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
     ],
 )

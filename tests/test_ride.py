@@ -50,6 +50,9 @@ def test_project_is_maximal_overlap_for_simple_eigenvalues(dtype, seed):
     assert float(tracked.gap) == pytest.approx(5 / 11, abs=tolerance)
     assert tracked.residual < tolerance
     assert int(tracked.ridge.index) == best
+    around = [best - 4, best - 3, best - 2, best - 1, best + 1, best + 2, best + 3, best + 4]
+    expected = [eigenvalues[i] if 0 <= i < 12 else np.nan for i in around]
+    np.testing.assert_allclose(tracked.neighbours, expected, atol=tolerance)
 
 
 def test_project_keeps_the_direction_inside_an_eigenspace():
@@ -58,6 +61,9 @@ def test_project_keeps_the_direction_inside_an_eigenspace():
     inside /= np.linalg.norm(inside)
     tracked = rr.Project()(problem, problem.x0, _ridge(inside), KEY)
     np.testing.assert_allclose(tracked.ridge.direction, inside, atol=1e-12)
+    nan = np.nan  # the copies are no neighbours
+    expected = [nan, nan, nan, -3.0, 1.0, nan, nan, nan]
+    np.testing.assert_allclose(tracked.neighbours, expected, atol=1e-12)
     assert int(tracked.ridge.multiplicity) == 3 and float(tracked.gap) == pytest.approx(1)
 
 

@@ -37,7 +37,8 @@ def test_a_loaded_run_is_the_run(finished):
     assert loaded.name == "wells" and loaded.meta["versions"]["ridgerider"]
     for one, two in zip(finished, loaded, strict=True):
         assert one.trace.keys() == two.trace.keys() and one.clusters == two.clusters
-        assert all(np.array_equal(one.trace[name], two.trace[name]) for name in one.trace)
+        for name in one.trace:  # NaN: there is no neighbour beyond the ends of the spectrum
+            np.testing.assert_array_equal(one.trace[name], two.trace[name])
     assert repr(loaded.minima()) == repr(finished.minima())
 
 

@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import ridgerider as rr
+from ridgerider import plot
+from ridgerider._landscape import Plane
 from ridgerider._result import is_same
 from ridgerider.problems.surface import surface, surface_minima
 
@@ -142,27 +144,9 @@ def draw(
 
 def draw_loss(problem: rr.Problem, ax: Axes) -> None:
     """The loss as shades, darker is lower, with contours and a cross on each minimum."""
-    x, y = np.linspace(-1.6, 1.6, 161), np.linspace(-4, 4, 401)
-    grid = jnp.stack(jnp.meshgrid(jnp.asarray(x), jnp.asarray(y), indexing="ij"), axis=-1)
-    loss = np.minimum(np.asarray(jax.jit(jax.vmap(jax.vmap(problem.value)))(grid)), 0.6)
-    ax.imshow(
-        loss,
-        origin="lower",
-        extent=(-4, 4, -1.6, 1.6),
-        aspect="auto",
-        cmap="Greys_r",
-        vmin=-2.2,
-        vmax=0.5,
-    )
-    ax.contour(
-        y,
-        x,
-        loss,
-        levels=np.linspace(-1.1, 0.5, 17),
-        colors="white",
-        linewidths=0.5,
-        linestyles="solid",
-    )
+    plane = Plane(np.zeros(2), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+    weak, strong = np.linspace(-4, 4, 401), np.linspace(-1.6, 1.6, 161)
+    plot.shades(ax, weak, strong, plane.loss(problem, weak, strong), top=0.5)
     ax.plot(*surface_minima()[:, ::-1].T, "+", color="black", markersize=7)
 
 

@@ -1,0 +1,224 @@
+"""The loss in the plane of two rides, with the tree of rides projected into it.
+
+The plane goes through the point where the ways to the two rides part and through the ends of both;
+where these lie on one line, as for the two ways along one ridge, it holds the bend of the rides or
+else another ridge of that point.
+
+    x(a, b) = origin + a first + b second,    first, second orthonormal
+
+Paths leave the plane: a projected path is seen from above, and the loss below it is that of the
+plane and not its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ridgerider._problem import Cost, Problem, Vector
+from ridgerider._result import Result
+from ridgerider._tree import Fingerprint, Leg
+
+MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
+MARGIN = 0.3
+REACH = 4.0  # descents and other rides widen the view to at most so many times the two rides'
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A plane in parameter space.
+
+    >>> plane = Plane(np.zeros(3), np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0]))
+    >>> plane.project(np.array([[1.0, 2.0, 3.0]])).tolist()
+    [[1.0, 3.0]]
+    """
+
+    origin: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    def project(self, points: np.ndarray) -> Float[np.ndarray, "points 2"]:
+        return (np.atleast_2d(points) - self.origin) @ np.stack([self.first, self.second], axis=1)
+
+    def loss(
+        self, problem: Problem, a: Float[np.ndarray, " columns"], b: Float[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, "rows columns"]:
+        """The loss where the coordinates are `a` and `b`, a row for each `b`.
+
+        >>> problem = Problem(lambda x: x[0] + 10 * x[1], jnp.zeros(2))
+        >>> plane = Plane(np.zeros(2), np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+        >>> plane.loss(problem, np.array([0.0, 1.0]), np.array([0.0, 1.0, 2.0])).tolist()
+        [[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]
+        """
+        origin, first, second, columns = (
+            jnp.asarray(one, problem.dtype) for one in (self.origin, self.first, self.second, a)
+        )
+        rows = [
+            _row(problem, origin + second * value, first, columns)
+            for value in jnp.asarray(b, problem.dtype)
+        ]
+        return np.asarray(jnp.stack(rows))
+
+
+@eqx.filter_jit
+def _row(
+    problem: Problem, x: Vector, first: Vector, columns: Float[Array, " columns"]
+) -> Float[Array, " columns"]:
+    return jax.vmap(lambda a: problem.value(x + a * first))(columns)
+
+
+@dataclass(frozen=True)
+class Path:
+    """A ride in the plane, then the straight line to where descent from its end came to rest.
+
+    `is_exact`: every step of the ride is there; else it is the straight line between its ends.
+    """
+
+    fingerprint: Fingerprint
+    points: Float[np.ndarray, "points 2"]
+    end: Float[np.ndarray, "2"] | None
+    kind: str | None
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss over a plane, and the paths of the tree in it; see `Result` and `rr.plot`."""
+
+    rides: tuple[Fingerprint, Fingerprint]
+    plane: Plane
+    a: Float[np.ndarray, " columns"]
+    b: Float[np.ndarray, " rows"]
+    loss: Float[np.ndarray, "rows columns"]
+    paths: list[Path]
+    cost: Cost
+
+
+def landscape(
+    result: Result, one: str | Fingerprint, two: str | Fingerprint, num_points: int = 61
+) -> Landscape:
+    """The loss in the plane of the rides `one` and `two`, at `num_points` squared points.
+
+    The run must have been loaded with its problem. Both rides are ridden again where the run file
+    does not hold their points; the others are straight lines then.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
+    >>> found = landscape(result, "0+", "1+", num_points=5)
+    >>> found.loss.shape, len(found.paths), found.cost.values
+    ((5, 5), 4, 25)
+    """
+    if result.problem is None:
+        raise ValueError(
+            "to compute a landscape, load the run with its `problem`: rr.load(path, problem)."
+        )
+    if isinstance(num_points, bool) or not isinstance(num_points, int) or num_points < 2:
+        raise ValueError(f"`num_points` must be a whole number of at least 2, not {num_points!r}.")
+    legs = (result.leg(one), result.leg(two))
+    if not all(leg.fingerprint for leg in legs):
+        raise ValueError("the start is no ride: name two rides such as 0+ and 1+.")
+    exact = {str(leg.fingerprint): leg for path in legs for leg in _ridden(result, path)}
+    plane = _plane(result, *legs, exact)
+    paths = [_path(result, plane, leg, exact) for leg in _shown(result, exact)]
+    own = [path for path in paths if str(path.fingerprint) in exact]
+    low, high = _view(own, paths)
+    a, b = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
+    return Landscape(
+        rides=(legs[0].fingerprint, legs[1].fingerprint),
+        plane=plane,
+        a=a,
+        b=b,
+        loss=plane.loss(result.problem, a, b),
+        paths=paths,
+        cost=Cost(values=num_points**2),
+    )
+
+
+def _ridden(result: Result, leg: Leg) -> list[Leg]:
+    """The legs on the way to `leg` and itself, with every point if there is a way to know them."""
+    way = [result.leg(Fingerprint(leg.fingerprint[:i])) for i in range(1, len(leg.fingerprint) + 1)]
+    if all("path" in one.trace for one in way) or result.rider is None:
+        return way
+    again = result.replay(leg.fingerprint)
+    return [replace(one, trace=new.trace) for one, new in zip(way, again, strict=True)]
+
+
+def _shown(result: Result, exact: dict[str, Leg]) -> Iterator[Leg]:
+    yield from exact.values()
+    others = [name for name in result.fingerprints() if str(name) not in exact]
+    others.sort(key=lambda name: (name.depth, name.sort_key()))
+    yield from map(result.leg, others[:MAX_PATHS])
+
+
+def _plane(result: Result, one: Leg, two: Leg, exact: dict[str, Leg]) -> Plane:
+    pairs = zip(one.fingerprint.parent, two.fingerprint.parent, strict=False)
+    shared = Fingerprint(turn for turn, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    fork = result.leg(shared)
+    bends = [leg.trace["path"] for leg in exact.values() if "path" in leg.trace]
+    candidates = [two.x - fork.x, *(_far(path - fork.x, one.x - fork.x) for path in bends)]
+    candidates += list(fork.directions)
+    first = one.x - fork.x
+    length = float(np.linalg.norm(first))
+    for candidate in candidates:
+        rest = candidate - first * (candidate @ first) / max(length**2, 1e-300)
+        # Of a line only rounding is left; a bend of a thousandth makes a plane.
+        if length > 0 and np.linalg.norm(rest) > 1e-3 * np.linalg.norm(candidate) > 0:
+            return Plane(fork.x, first / length, rest / np.linalg.norm(rest))
+    raise ValueError(
+        f"the rides {one.fingerprint} and {two.fingerprint} span no plane: choose two others."
+    )
+
+
+def _far(points: np.ndarray, line: np.ndarray) -> np.ndarray:
+    """The point that is farthest from the line through 0."""
+    along = line / max(float(np.linalg.norm(line)), 1e-300)
+    apart = np.linalg.norm(points - np.outer(points @ along, along), axis=1)
+    return points[int(np.argmax(apart))]
+
+
+def _path(result: Result, plane: Plane, leg: Leg, exact: dict[str, Leg]) -> Path:
+    points = leg.trace.get("path")
+    ends = points if points is not None else [result.leg(leg.fingerprint.parent).x, leg.x]
+    finish = leg.finish
+    kind = None
+    if finish is not None:
+        kind = (
+            "unconverged"
+            if not finish.is_converged
+            else "saddle"
+            if finish.is_saddle
+            else "minimum"
+        )
+    return Path(
+        fingerprint=leg.fingerprint,
+        points=plane.project(np.asarray(ends)),
+        end=None if finish is None else plane.project(np.asarray(finish.x))[0],
+        kind=kind,
+        is_exact=points is not None,
+    )
+
+
+def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of what is shown: the two rides with a margin, and all else if near."""
+
+    def corners(some: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        points = np.concatenate(some)
+        points = points[np.isfinite(points).all(axis=1)]
+        return points.min(axis=0), points.max(axis=0)
+
+    # Descents may go to infinity, rides do not.
+    ends = [path.end[None] for path in paths if path.end is not None]
+    low, high = corners([path.points for path in own])
+    size = np.maximum(high - low, 0.1 * (high - low).max())
+    middle = (low + high) / 2
+    all_low, all_high = corners([path.points for path in paths] + ends)
+    low = np.maximum(np.minimum(low, all_low), middle - REACH * size)
+    high = np.minimum(np.maximum(high, all_high), middle + REACH * size)
+    margin = MARGIN * np.maximum(high - low, 0.5 * (high - low).max()) / 2
+    return low - margin, high + margin

@@ -1,0 +1,200 @@
+"""The method in two minutes: four problems, a report for each, and a page that leads to them."""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from ridgerider import plot
+from ridgerider._batch import Batches
+from ridgerider._block_spectrum import GradientKrylov
+from ridgerider._correct import Valley
+from ridgerider._davidson import Davidson
+from ridgerider._problem import Problem
+from ridgerider._result import Result
+from ridgerider._rider import Rider
+from ridgerider._search import Progress, search
+from ridgerider._step import Backtracking, FixedStep
+from ridgerider._stop import curvature_gone, not_finite
+from ridgerider.data import digits
+from ridgerider.experiments.tree_methods import MAX_RIDGES, ridge_rider
+from ridgerider.problems.classifier import Classifier, digits_classifier
+from ridgerider.problems.levers import levers
+from ridgerider.problems.surface import surface, surface_minima
+from ridgerider.problems.tree import make_tree
+from ridgerider.report import report
+from ridgerider.report._page import fill_page
+
+Bar = Callable[[Path, int], AbstractContextManager[Callable[[Progress], None]]]
+TREE = make_tree(depth=6, seed=1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One problem of the demo, and how to say in a few words what came of it."""
+
+    name: str
+    title: str
+    text: str
+    problem: Problem
+    rider: Rider
+    found: Callable[[Result], str]
+    max_rides: int
+    rides: tuple[str, str]  # whose plane is shown
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of it."""
+
+    part: Part
+    result: Result
+    page: Path
+    found: str
+
+
+def parts() -> list[Part]:
+    """What the demo shows."""
+    return [
+        Part(
+            "surface",
+            "A surface with four minima",
+            "The paper's Figure 1. Gradient descent from the top falls into the two local minima; "
+            "the weak ridge leads to the two global ones.",
+            surface(),
+            Rider(),
+            lambda result: f"{len(result.minima())} of {len(surface_minima())} minima",
+            20,
+            ("0+", "1+"),
+        ),
+        Part(
+            "tree",
+            "A decision tree of depth 6",
+            "One logit for each decision, ten points at the positive leaves. Each is a solution of "
+            "its own, and lies at infinity: a descent stops where the gradient is small.",
+            TREE.problem(),
+            ridge_rider(0.8),
+            lambda result: f"{num_leaves(result)} of {TREE.num_solutions} positive leaves",
+            60,
+            ("0+", "1+"),
+            {"max_ridges": MAX_RIDGES},
+        ),
+        Part(
+            "levers",
+            "Levers to agree on",
+            "Two players must pull the same of ten levers without talking. Ridge 0 leads to the "
+            "one lever that nobody can mistake for another.",
+            levers(),
+            Rider(step=Backtracking(0.5)),
+            lambda result: f"payoff {first_payoff(result):.2f} on ridge 0",
+            8 + 24,
+            ("0+", "2-"),
+            {"max_depth": 2},
+        ),
+        Part(
+            "digits",
+            "A network that reads digits",
+            "610 parameters by Hessian-vector products alone, from near zero: no gradient descent, "
+            "only ridges and what the valley corrector relaxes.",
+            digits_classifier(),
+            Rider(
+                spectrum=GradientKrylov(k=4, num_hvps=20),
+                update=Davidson(tolerance=None, max_hvps=4),
+                correct=Valley(),
+                batch=Batches(256),
+                step=FixedStep(0.05),
+                stop=(curvature_gone, not_finite),
+                finish=None,
+                max_steps=50,
+            ),
+            lambda result: f"{best_accuracy(result):.0%} of unseen digits right",
+            24,
+            ("0+", "0+ 0-"),
+            {"order": "best_first", "max_ridges": 2},
+        ),
+    ]
+
+
+def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
+    """Search each problem, with a progress bar, and write its report."""
+    for part in parts():
+        path = directory / f"{part.name}.sqlite"
+        rider = replace(part.rider, keep_path=True)
+        with bar(path, part.max_rides) as progress:
+            result = search(
+                part.problem,
+                rider,
+                max_rides=part.max_rides,
+                seed=seed,
+                out=path,
+                name=part.name,
+                progress=progress,
+                **part.settings,
+            )
+        known = set(map(str, result.fingerprints()))
+        page = report(
+            path,
+            directory / f"{part.name}.html",
+            problem=part.problem,
+            rider=rider,
+            landscapes=[part.rides] if known.issuperset(part.rides) else [],
+        )
+        yield Done(part, result, page, part.found(result))
+
+
+def num_leaves(result: Result) -> int:
+    """How many positive leaves of the tree some descent came to."""
+    return len({leaf for one in result.solutions() for leaf in TREE.solutions(one.params)})
+
+
+def first_payoff(result: Result) -> float:
+    """The best payoff that the two ways along ridge 0 lead to."""
+    ends = [one for one in result.solutions() if str(one.fingerprint) in ("0+", "0-")]
+    return max(-one.loss for one in ends)
+
+
+def best_accuracy(result: Result) -> float:
+    """On the test images, where the loss on the training images is lowest."""
+    problem, images = digits_classifier(), digits()
+    best = min(result, key=lambda leg: leg.loss)
+    params = problem.unravel(jnp.asarray(best.x))
+    assert isinstance(problem.loss, Classifier)
+    return float(
+        problem.loss.accuracy(
+            params, jnp.asarray(images.test_images), jnp.asarray(images.test_labels)
+        )
+    )
+
+
+def write_index(directory: Path, done: list[Done]) -> Path:
+    """A page that leads to the reports."""
+    cards = []
+    for one in done:
+        cost = one.result.cost
+        facts = f"{len(one.result)} rides, {int(cost.hvps):,} Hessian-vector products"
+        cards.append(
+            f'<a class="card" href="{html.escape(one.page.name)}">'
+            f'<img alt="Tree of rides" src="data:image/svg+xml;base64,{_picture(one.result)}">'
+            f"<h2>{html.escape(one.part.title)}</h2><p>{html.escape(one.part.text)}</p>"
+            f'<p class="found">{html.escape(one.found)}</p><p class="quiet">{facts}</p></a>'
+        )
+    out = directory / "report.html"
+    out.write_text(fill_page({"cards": "\n".join(cards)}, name="index"), encoding="utf-8")
+    return out
+
+
+def _picture(result: Result) -> str:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.1), layout="constrained")
+    plot.tree(result, figure.subplots())
+    content = io.BytesIO()
+    figure.savefig(content, format="svg")
+    return base64.b64encode(content.getvalue()).decode()

@@ -1,0 +1,342 @@
+"""Figures of a search with Matplotlib: axes in, axes out.
+
+Each function draws into the `ax` it is given, or into a new figure's, and returns it; save it with
+`ax.figure.savefig(...)`. Colours are distinguishable with any colour vision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ridgerider._landscape import Landscape
+from ridgerider._landscape import landscape as compute_landscape
+from ridgerider._tree import Fingerprint, Leg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ridgerider._result import Result
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+MINIMUM, SADDLE, OTHER, FAINT = "#D55E00", "#0072B2", "#666666", "#9AA3AD"
+MARKERS = {"minimum": ("o", MINIMUM), "saddle": ("^", SADDLE), "unconverged": ("s", OTHER)}
+RIDE = ("loss", "eigenvalue", "overlap", "residual", "step_size")
+
+
+def tree(result: Result, ax: Axes | None = None) -> Axes:
+    """The tree of rides: height is loss, colour the eigenvalue of a ride, dots are minima.
+
+    Both ways along a ridge lie mirrored, so that a symmetric loss makes a symmetric tree; dotted
+    lines are descents.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> ax = rr.plot.tree(rr.search(wells(2), rr.Rider(finish=None, keep_path=True)))
+    >>> ax.get_ylabel(), len(ax.collections[0].get_segments())  # a line for each ride
+    ('loss', 12)
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import Normalize
+
+    ax = _axes(ax)
+    legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
+    columns = _columns(legs)
+    rides = [leg for leg in legs.values() if leg.fingerprint]
+    eigenvalues = np.array([_begin(leg, "eigenvalue") for leg in rides])
+    lines = LineCollection(
+        [
+            _bend(
+                (columns[leg.fingerprint.parent], legs[leg.fingerprint.parent].loss),
+                (columns[leg.fingerprint], leg.loss),
+            )
+            for leg in rides
+        ],
+        array=eigenvalues,
+        cmap="viridis",
+        norm=Normalize(float(np.nanmin(eigenvalues, initial=-1e-9)), 0),
+        linewidths=float(np.clip(40 / max(len(rides), 1), 0.6, 2.2)),
+        zorder=2,
+    )
+    ax.add_collection(lines)
+    if ax.figure is not None:
+        ax.figure.colorbar(lines, ax=ax, label="eigenvalue where the ride begins")
+    is_inner = {leg.fingerprint.parent for leg in rides}
+    _draw_ends(ax, [leg for leg in rides if leg.fingerprint not in is_inner], columns)
+    start = legs[Fingerprint()]
+    ax.plot(columns[Fingerprint()], start.loss, "o", color="black", fillstyle="none", zorder=4)
+    if len(rides) <= 16:
+        _label_turns(ax, rides, columns)
+    ax.set(ylabel="loss", xticks=[])
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.autoscale_view()
+    return ax
+
+
+def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+    """One ride, step by step: loss, eigenvalue with its neighbours, overlap, residual, step size.
+
+    `axes` are five.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> leg = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=1).leg("0+")
+    >>> axes = rr.plot.ride(leg)
+    >>> [ax.get_ylabel() for ax in axes]
+    ['loss', 'eigenvalue', 'overlap', 'residual', 'step size']
+    """
+    if not leg.trace:
+        raise ValueError("`leg` must be a ride, but the start has no steps.")
+    if axes is None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 7.5), layout="constrained")
+        axes = figure.subplots(len(RIDE), sharex=True)
+    axes = list(axes)
+    if len(axes) != len(RIDE):
+        raise ValueError(
+            f"`axes` must be {len(RIDE)}, one for each of {', '.join(RIDE)}, not {len(axes)}."
+        )
+    steps = np.arange(leg.num_steps + 1)
+    for name, ax in zip(RIDE, axes, strict=True):
+        ax.plot(steps, leg.trace[name], color=COLORS[1] if name == "loss" else COLORS[0])
+        ax.set_ylabel(name.replace("_", " "))
+        ax.spines[["top", "right"]].set_visible(False)
+        if name in ("residual", "step_size") and np.any(leg.trace[name] > 0):
+            ax.set_yscale("log", nonpositive="mask")
+    if "neighbours" in leg.trace:
+        near = leg.trace["neighbours"]
+        axes[1].plot(steps, near, ".", color=FAINT, markersize=3, zorder=1)
+    axes[1].axhline(0, color=FAINT, linewidth=0.8, linestyle="--")
+    axes[2].axhline(0.7072, color=FAINT, linewidth=0.8, linestyle="--")
+    axes[0].set_title(f"ride {leg.fingerprint}, ended by {', '.join(leg.ended_by)}", fontsize=10)
+    axes[-1].set_xlabel("step")
+    return axes
+
+
+def spectrum(leg: Leg, ax: Axes | None = None) -> Axes:
+    """The eigenvalues where a leg ends: a stem for each cluster, as high as it is repeated.
+
+    Those that lead downhill are marked by triangles.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import levers
+    >>> start = rr.search(levers(), rr.Rider(finish=None), max_rides=0).leg("")
+    >>> ax = rr.plot.spectrum(start)
+    >>> ax.get_xlabel(), [text.get_text() for text in ax.texts]
+    ('eigenvalue', ['x6', 'x2', 'x6'])
+    """
+    ax = _axes(ax)
+    for number, cluster in enumerate(leg.clusters):
+        marker, color = ("v", MINIMUM) if number < leg.num_ridges else ("o", SADDLE)
+        height = cluster.multiplicity
+        ax.plot([cluster.eigenvalue] * 2, [0, height], color=color, linewidth=1.6)
+        ax.plot(cluster.eigenvalue, height, marker, color=color, markersize=5)
+        if height > 1:
+            where = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+            ax.annotate(f"x{height}", (cluster.eigenvalue, height), fontsize=8, **where)  # type: ignore[arg-type]
+    ax.axvline(0, color=FAINT, linewidth=0.8, linestyle="--")
+    ax.set(xlabel="eigenvalue", ylabel="multiplicity", ylim=(0, None))
+    ax.locator_params(axis="y", integer=True, min_n_ticks=1)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def landscape(
+    result: Result,
+    rides: tuple[str | Fingerprint, str | Fingerprint] = ("0+", "1+"),
+    ax: Axes | None = None,
+    *,
+    num_points: int = 61,
+) -> Axes:
+    """The loss in the plane of two rides, with the tree projected into it; darker is lower.
+
+    The run must have been loaded with its problem. Both rides are drawn step by step, and all
+    others too if the rider kept their paths; dotted lines lead to where descents came to rest.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
+    >>> ax = rr.plot.landscape(result, ("0+", "1+"), num_points=9)
+    >>> ax.get_xlabel(), len(ax.lines)
+    ('along ride 0+', 4)
+    """
+    ax = _axes(ax)
+    found = compute_landscape(result, *rides, num_points=num_points)
+    shades(ax, found.a, found.b, found.loss)
+    _draw_paths(ax, found)
+    ax.set(
+        xlabel=f"along ride {found.rides[0]}",
+        ylabel=f"across it, towards ride {found.rides[1]}",
+        xlim=(found.a[0], found.a[-1]),
+        ylim=(found.b[0], found.b[-1]),
+    )
+    return ax
+
+
+def shades(
+    ax: Axes, a: np.ndarray, b: np.ndarray, loss: np.ndarray, top: float | None = None
+) -> Axes:
+    """A loss on a grid as grey shades with contours, darker is lower.
+
+    Its rows belong to `b`, its columns to `a`. What is above `top` is as bright as it; default: the
+    highest tenth.
+
+    >>> from matplotlib.figure import Figure
+    >>> ax, side = Figure().subplots(), np.linspace(-1, 1, 5)
+    >>> shades(ax, side, side, side[:, None] ** 2 + side**2) is ax
+    True
+    """
+    top = float(np.nanquantile(loss, 0.9)) if top is None else top
+    low = float(np.nanmin(loss))
+    # What lies far above the rest would take all shades: the root of the height leaves most of
+    # them, and of the contours, to the valleys.
+    height = np.sqrt(np.clip((loss - low) / max(top - low, 1e-300), 0, 1))
+    ax.pcolormesh(
+        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.65, vmax=1
+    )
+    if top > low:
+        levels = np.linspace(0, 1, 16)[1:-1]
+        ax.contour(a, b, height, levels=levels, colors="white", linewidths=0.5)
+    return ax
+
+
+def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
+    """How curvature is used up: the eigenvalue of every ride over the way ridden from the start.
+
+    A dot is where a ride begins, which is where another one ended; colours tell the first ridge,
+    dashes that it was ridden backwards.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> ax = rr.plot.eigenvalue_flow(rr.search(wells(2), rr.Rider(finish=None, keep_path=True)))
+    >>> ax.get_ylabel(), len(ax.lines)  # twelve rides, where they begin, and zero
+    ('eigenvalue', 25)
+    """
+    ax = _axes(ax)
+    ways = {Fingerprint(): 0.0}
+    firsts: dict[int, str] = {}
+    for leg in sorted(result, key=lambda leg: (leg.fingerprint.depth, leg.fingerprint.sort_key())):
+        way = ways[leg.fingerprint.parent] + np.cumsum(leg.trace["step_size"])
+        ways[leg.fingerprint] = float(way[-1])
+        index = leg.fingerprint[0].index
+        is_new = index not in firsts
+        color = firsts.setdefault(index, COLORS[len(firsts) % len(COLORS)])
+        style = "-" if leg.fingerprint[0].sign > 0 else "--"
+        label = f"ridge {index} first" if is_new and len(firsts) <= len(COLORS) else None
+        ax.plot(way, leg.trace["eigenvalue"], style, color=color, linewidth=1.4, label=label)
+        ax.plot(way[:1], leg.trace["eigenvalue"][:1], "o", color=color, markersize=3.5)
+    ax.axhline(0, color=FAINT, linewidth=0.8, linestyle="--")
+    ax.set(xlabel="way ridden from the start", ylabel="eigenvalue")
+    ax.spines[["top", "right"]].set_visible(False)
+    if firsts:
+        ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+# --- inside
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
+
+
+def _begin(leg: Leg, name: str) -> float:
+    return float(leg.trace[name][0]) if len(leg.trace.get(name, ())) else float("nan")
+
+
+def _columns(legs: dict[Fingerprint, Leg]) -> dict[Fingerprint, float]:
+    """The place of each leg across the tree: leaves side by side, others above their rides."""
+    children: dict[Fingerprint, list[Fingerprint]] = {name: [] for name in legs}
+    for name in legs:
+        if name:
+            children[name.parent].append(name)
+    for names in children.values():
+        names.sort(key=_rank)
+    places: dict[Fingerprint, float] = {}
+    order, stack = [], [Fingerprint()]
+    while stack:
+        name = stack.pop()
+        order.append(name)
+        stack += reversed(children[name])
+    leaves = [name for name in order if not children[name]]
+    for number, name in enumerate(leaves):
+        places[name] = float(number)
+    for name in reversed(order):
+        if children[name]:
+            places[name] = (places[children[name][0]] + places[children[name][-1]]) / 2
+    return places
+
+
+def _rank(name: Fingerprint) -> tuple[int, int, int]:
+    """Forwards by rank, then backwards in the opposite order."""
+    turn = name[-1]
+    return (0, turn.index, turn.member) if turn.sign > 0 else (1, -turn.index, -turn.member)
+
+
+def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
+    t = np.linspace(0, 1, 24)
+    ease = t**2 * (3 - 2 * t)
+    return np.stack(
+        [above[0] + (below[0] - above[0]) * np.sqrt(ease), above[1] + (below[1] - above[1]) * t],
+        axis=1,
+    )
+
+
+def _kind(leg: Leg) -> str | None:
+    if leg.finish is None:
+        return None
+    if not leg.finish.is_converged:
+        return "unconverged"
+    return "saddle" if leg.finish.is_saddle else "minimum"
+
+
+def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:
+    ends: dict[str, list[tuple[float, float]]] = {}
+    for leg in leaves:
+        kind, x = _kind(leg), columns[leg.fingerprint]
+        if kind is None or leg.finish is None:
+            continue
+        loss = float(leg.finish.loss)
+        ax.plot([x, x], [leg.loss, loss], ":", color=FAINT, linewidth=0.9, zorder=1)
+        ends.setdefault(kind, []).append((x, loss))
+    for kind, points in ends.items():
+        marker, color = MARKERS[kind]
+        size = float(np.clip(160 / max(len(points), 1), 2.5, 6))
+        ax.plot(
+            *zip(*points, strict=True), marker, color=color, markersize=size, label=kind, zorder=3
+        )
+    if len(ends) > 1:
+        ax.legend(frameon=False, fontsize=8)
+
+
+def _label_turns(ax: Axes, rides: list[Leg], columns: dict[Fingerprint, float]) -> None:
+    for leg in rides:
+        ax.annotate(
+            str(leg.fingerprint[-1]),
+            (columns[leg.fingerprint], leg.loss),
+            xytext=(4, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color="#444444",
+        )
+
+
+def _draw_paths(ax: Axes, found: Landscape) -> None:
+    own = [{Fingerprint(name[: i + 1]) for i in range(len(name))} for name in found.rides]
+    for path in reversed(found.paths):  # the two rides come first, and are drawn last
+        which = next((i for i, names in enumerate(own) if path.fingerprint in names), None)
+        color, width = ("#F5F5F5", 1.1) if which is None else (COLORS[1 + 2 * which], 2.4)
+        label = str(path.fingerprint) if path.fingerprint in found.rides else None
+        ax.plot(*path.points.T, color=color, linewidth=width, label=label, zorder=2)
+        if path.end is not None and path.kind is not None:
+            marker, _ = MARKERS[path.kind]
+            ends = np.stack([path.points[-1], path.end])
+            ax.plot(*ends.T, ":", color=color, linewidth=width, zorder=2)
+            ax.plot(*path.end, marker, color=color, markeredgecolor="black", markersize=6, zorder=3)

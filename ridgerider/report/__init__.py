@@ -1,0 +1,62 @@
+"""A run file in, one HTML page out; and the same page live, while the search runs."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ridgerider._landscape import landscape
+from ridgerider._problem import Problem
+from ridgerider._result import load
+from ridgerider._rider import Rider
+from ridgerider._tree import Fingerprint
+from ridgerider.report._page import page
+from ridgerider.report._read import Reader
+
+Rides = tuple[str | Fingerprint, str | Fingerprint]
+
+
+def report(
+    path: str | os.PathLike,
+    out: str | os.PathLike | None = None,
+    *,
+    problem: Problem | None = None,
+    rider: Rider | None = None,
+    landscapes: Iterable[Rides] = (),
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Write a run as one HTML page that needs no network, no server and no Python.
+
+    **Arguments**
+
+    - `path`: the run file. It may still be growing; of a damaged one the page shows what could be
+      read, and says so.
+    - `out`: where to write the page. Default: `report.html` beside the run file.
+    - `landscapes`: pairs of rides; the loss in the plane of each pair goes into the page. Needs the
+      `problem`, and the `rider` if it has rules of your own.
+    - `say`: called with a sentence for everything that could not be read.
+
+    >>> import tempfile
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
+    >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), out=path, max_rides=4)
+    >>> page = rr.report.report(path, problem=wells(2), landscapes=[("0+", "1+")])
+    >>> page.name, "<script" in page.read_text()
+    ('report.html', True)
+    """
+    path = Path(path)
+    out = path.with_name("report.html") if out is None else Path(out)
+    if not out.parent.is_dir():
+        raise ValueError(f"`out` must be in a directory that exists, but {out.parent} does not.")
+    reader = Reader(path)
+    reader.read()
+    if say is not None:
+        for note in reader.notes:
+            say(note)
+    pairs = list(landscapes)
+    scenes = []
+    if pairs:
+        result = load(path, problem, rider)
+        scenes = [landscape(result, one, two) for one, two in pairs]
+    out.write_text(page(reader, scenes), encoding="utf-8")
+    return out

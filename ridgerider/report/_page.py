@@ -1,0 +1,127 @@
+"""One HTML page with all that it needs: style, script and data.
+
+The page may run its own script and nothing else, and load nothing: its security policy names the
+hashes of script and style. Whatever comes from a run file is data in it, never markup.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ridgerider._landscape import Landscape
+from ridgerider.report._read import Reader
+
+SCRIPTS = ("base", "tree", "leg", "tables", "cost", "landscape", "main")
+
+
+def page(reader: Reader, landscapes: Sequence[Landscape] = (), token: str | None = None) -> str:
+    """The page of a run as far as it was read; with a `token` one that asks for what is new."""
+    content = {
+        **summary(reader),
+        "legs": reader.legs,
+        "num_details": len(reader.details),
+        "landscapes": [plain_landscape(one) for one in landscapes],
+        "token": token,
+    }
+    return fill_page(
+        {
+            "title": html.escape(f"{content['name']} · Ridge Rider"),
+            "data": embedded(content),
+            "details": "\n".join(map(embedded, reader.details)),
+        },
+        connect="'self'" if token else "'none'",
+        script=_script(),
+    )
+
+
+def summary(reader: Reader) -> dict[str, Any]:
+    """All that is known of a run besides its legs."""
+    params = reader.meta.get("problem", {}).get("params", [])
+    return {
+        "name": str(reader.meta.get("name", reader.path.stem)),
+        "path": str(reader.path),
+        "meta": reader.meta,
+        "size": sum(prod(shape) for _, shape, _ in params),
+        "num_open": reader.num_open,
+        "notes": reader.notes,
+        "classes": [str(name) for name in reader.classes.names],
+        "distances": reader.classes.distances(),
+    }
+
+
+def fill_page(
+    content: dict[str, str], *, name: str = "page", script: str = "", connect: str = "'none'"
+) -> str:
+    """A template with its style, script and content in place."""
+    style = _source("page.css")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {**content, "policy": policy, "style": style, "script": script}
+    # Split once, so that no content is looked at for placeholders.
+    first, *rest = _source(f"{name}.html").split("{{")
+    pieces = [first]
+    for piece in rest:
+        key, _, after = piece.partition("}}")
+        pieces += [parts[key], after]
+    return "".join(pieces)
+
+
+def embedded(content: Any) -> str:
+    """JSON that cannot end the element that it stands in."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def plain_landscape(found: Landscape) -> dict[str, Any]:
+    """A landscape for JSON."""
+    return {
+        "rides": [str(name) for name in found.rides],
+        "a": [float(found.a[0]), float(found.a[-1])],
+        "b": [float(found.b[0]), float(found.b[-1])],
+        "num_columns": len(found.a),
+        "num_rows": len(found.b),
+        "loss": base64.b64encode(found.loss.astype("<f4").tobytes()).decode(),
+        "paths": [
+            {
+                "fingerprint": str(path.fingerprint),
+                "points": _rounded(path.points[_few(len(path.points))]),
+                "end": None if path.end is None else _rounded(path.end),
+                "kind": path.kind,
+                "is_exact": path.is_exact,
+            }
+            for path in found.paths
+            if np.isfinite(path.points).all() and (path.end is None or np.isfinite(path.end).all())
+        ],
+    }
+
+
+def _few(num: int, most: int = 200) -> np.ndarray:
+    return np.unique(np.linspace(0, num - 1, min(num, most)).astype(int))
+
+
+def _rounded(points: np.ndarray) -> list:
+    return np.vectorize(lambda value: float(f"{value:.5g}"))(points).tolist()
+
+
+@cache
+def _source(name: str) -> str:
+    return (files("ridgerider.report") / "page" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n".join(_source(f"{n}.js") for n in SCRIPTS) + "\n})();"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

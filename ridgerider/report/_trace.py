@@ -1,0 +1,53 @@
+"""A ride's trace as a page holds it: not every step, and as bytes."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+COLUMNS = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
+
+
+def pack_trace(trace: dict[str, np.ndarray], max_points: int) -> dict[str, Any] | None:
+    """The names of the columns, and the columns one after the other, float32 in base64.
+
+    The first column numbers the steps.
+
+    >>> trace = {"loss": np.array([0.0, -1.0]), "overlap": np.array([1.0, 0.5])}
+    >>> packed = pack_trace(trace, max_points=100)
+    >>> packed["columns"], packed["num_points"]
+    (['step', 'loss', 'overlap'], 2)
+    >>> np.frombuffer(base64.b64decode(packed["data"]), "<f4").tolist()
+    [0.0, 1.0, 0.0, -1.0, 1.0, 0.5]
+    """
+    if not trace:
+        return None
+    columns = {name: trace[name] for name in COLUMNS if name in trace}
+    near = trace.get("neighbours")
+    if near is not None:
+        columns |= {f"neighbour {i}": near[:, i] for i in range(near.shape[1])}
+        columns = {name: one for name, one in columns.items() if not np.isnan(one).all()}
+    steps = thinned(trace, max_points)
+    table = np.stack([steps, *(one[steps] for one in columns.values())]).astype("<f4")
+    return {
+        "columns": ["step", *columns],
+        "num_points": len(steps),
+        "data": base64.b64encode(np.ascontiguousarray(table).tobytes()).decode(),
+    }
+
+
+def thinned(trace: dict[str, np.ndarray], max_points: int) -> np.ndarray:
+    """Evenly spaced steps, the first and the last, and those at which the certificate is weakest.
+
+    >>> thinned({"overlap": np.array([1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0])}, max_points=3).tolist()
+    [0, 3, 6]
+    """
+    num_rows = len(next(iter(trace.values())))
+    if num_rows <= max_points:
+        return np.arange(num_rows)
+    steps = set(np.linspace(0, num_rows - 1, max_points).astype(int).tolist())
+    for name, sign in (("overlap", 1), ("residual", -1), ("gap", 1)):
+        column = trace.get(name)
+        if column is not None and not np.isnan(column).all():
+            steps.add(int(np.argmin(np.where(np.isnan(column), np.inf, sign * column))))
+    return np.array(sorted(steps))

@@ -1,0 +1,179 @@
+"""The page of a run while it grows: a small server that reads the run file and nothing else.
+
+It listens on this machine alone unless told otherwise, answers only to its own name (a page
+elsewhere whose name was made to point here gets nothing), and serves the page, its data and, on
+request, a landscape.
+"""
+
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ridgerider._landscape import landscape
+from ridgerider._result import Result
+from ridgerider.report._page import embedded, page, plain_landscape, summary
+from ridgerider.report._read import AnotherRun, Reader
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+NUM_PORTS = 20  # tried from the one that was asked for
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Watched:
+    """A run file that is read again whenever somebody asks. `load` opens it with its problem."""
+
+    def __init__(self, path: Path, load: Callable[[], Result] | None = None):
+        self.path, self._load = path, load
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.token, self._reader = secrets.token_hex(8), Reader(self.path)
+
+    def page(self) -> str:
+        with self._lock:
+            self._read()
+            return page(self._reader, token=self.token)
+
+    def data(self, after: int) -> str:
+        """What is new behind the first `after` legs."""
+        with self._lock:
+            self._read()
+            reader = self._reader
+            return embedded(
+                {
+                    **summary(reader),
+                    "token": self.token,
+                    "legs": reader.legs[after:],
+                    "details": reader.details[after:],
+                }
+            )
+
+    def landscape(self, one: str, two: str) -> str:
+        try:
+            if self._load is None:
+                raise ValueError("the problem of this run is not at hand.")
+            return embedded(plain_landscape(landscape(self._load(), one, two)))
+        except (ValueError, OSError) as error:
+            return embedded({"error": str(error)})
+
+    def _read(self) -> None:
+        """Read what is new. A file that is not there yet, or not yet a run, is waited for."""
+        try:
+            self._reader.read()
+        except AnotherRun:
+            self._begin()
+            self._read()
+        except (OSError, ValueError) as error:
+            self._reader.trouble = f"Waiting for a run: {error}"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one `Watched` at `url`. Port 0 takes any free one."""
+
+    daemon_threads = True
+    allow_reuse_address = False
+
+    def __init__(self, watched: Watched, host: str = LOCAL[0], port: int = 8765):
+        self.watched, self.host = watched, host
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        for number in range(port, port + NUM_PORTS if port else 1):
+            try:
+                super().__init__((host, number), Handler)
+                break
+            except OverflowError:
+                raise ValueError(f"`port` must be between 0 and 65535, not {port}.") from None
+            except OSError as error:
+                reason = error
+        else:
+            raise ValueError(
+                f"`port` must be free, but neither {port} nor the {NUM_PORTS - 1} after it can be "
+                f"listened to at {host}: {reason.strerror}."
+            )
+
+    @property
+    def url(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.server_address[1]}/"
+
+    def is_ours(self, host: str | None) -> bool:
+        """Whether a request's Host names this server.
+
+        A name that somebody else controls may point here, an address may not: where other
+        interfaces are served, any address will do.
+        """
+        try:
+            found = urlsplit(f"//{host}")
+            name, port = found.hostname, found.port or 80
+        except ValueError:
+            return False
+        if host is None or name is None or port != self.server_address[1]:
+            return False
+        if name == self.host.lower() or (self.host in LOCAL and name in LOCAL):
+            return True
+        return self.host not in LOCAL and (name in LOCAL or _is_address(name))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Three addresses: the page, its data, a landscape."""
+
+    server: Server
+    server_version, sys_version = "ridgerider", ""
+
+    def do_GET(self) -> None:
+        if not self.server.is_ours(self.headers.get("Host")):
+            self._answer(421, "text/plain", "This server answers to its own name only.")
+            return
+        watched, asked = self.server.watched, urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        if asked.path == "/":
+            self._answer(200, "text/html", watched.page())
+        elif asked.path not in ("/data", "/landscape"):
+            self._answer(404, "text/plain", "There is nothing here.")
+        elif not self.headers.get("X-Ridgerider"):  # another site cannot send this header
+            self._answer(403, "text/plain", "Only the page itself may ask.")
+        elif asked.path == "/data":
+            after = query.get("after", "")
+            self._answer(
+                200, "application/json", watched.data(int(after) if after.isdecimal() else 0)
+            )
+        else:
+            found = watched.landscape(query.get("one", ""), query.get("two", ""))
+            self._answer(200, "application/json", found)
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal belongs to the user."""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+// What it cost, what was found for it, how far the minima are apart, and what was run.
+
+function totals() {
+  const total = COSTS.map(() => 0), descents = COSTS.map(() => 0);
+  for (const leg of legs) {
+    leg.cost.forEach((value, i) => { total[i] += value; });
+    if (leg.solution) leg.solution.cost.forEach((value, i) => { descents[i] += value; });
+  }
+  return { total, descents };
+}
+
+function showLedger() {
+  const { total, descents } = totals();
+  const row = (name, values) => make("tr", {}, make("th", { scope: "row", class: "text" }, name), values.map((value, i) => make("td", {}, i === 5 ? show(value, 4) : count(value))));
+  // The seconds of a descent are not kept apart from those of its leg.
+  const rides = total.map((value, i) => (i === 5 ? NaN : value - descents[i]));
+  descents[5] = NaN;
+  const head = make("tr", {}, ["", ...COSTS].map((name) => make("th", { scope: "col" }, name)));
+  fill($("ledger"), make("div", { class: "scroll" }, make("table", { class: "plain-table" }, make("thead", {}, head),
+    make("tbody", {}, row("rides and spectra", rides), row("descents", descents), row("in total", total)))), make("p", { class: "caption" }, " "));
+}
+
+function showOverCost() {
+  const axis = Number($("cost-axis").value || 2), seen = new Set();
+  const x = [0], minima = [0], best = [NaN];
+  let spent = 0, lowestLoss = Infinity;
+  for (const leg of legs) {
+    spent += axis === 6 ? (leg.parent ? 1 : 0) : leg.cost[axis];
+    const end = leg.solution;
+    const isNew = end && end.class !== undefined && !seen.has(end.class);
+    const isLower = (lowest(leg) ?? Infinity) < lowestLoss;
+    if (isNew) seen.add(end.class);
+    if (isLower) lowestLoss = lowest(leg);
+    if (isNew || isLower || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(lowestLoss) ? lowestLoss : NaN); }
+  }
+  const width = Math.max(280, $("over-cost").clientWidth);
+  const name = axis === 6 ? "rides" : COSTS[axis];
+  const all = [
+    chart({ title: "different minima", x, width, height: 170, xTitle: null, series: [{ values: minima, color: "var(--minimum)", steps: true }], unit: " minima" }),
+    chart({ title: "lowest loss so far", x, width, height: 130, xTitle: name, series: [{ values: best, color: "var(--accent)", steps: true }] }),
+  ];
+  for (const one of all) {
+    one.at(x.length - 1);
+    one.svg.addEventListener("pointermove", (event) => { const i = one.find(event); for (const other of all) other.at(i); });
+  }
+  fill($("over-cost"), all.map((one) => one.box), make("p", { class: "caption" }, " "));
+}
+
+/** Distances as shades; the same in numbers below. */
+function showDistances() {
+  const { classes: order, distances } = data.distances, num = order.length, box = $("distances");
+  if (num < 2) return fill(box, make("p", { class: "quiet" }, num ? "There is one minimum so far: nothing to compare." : "No minimum was found so far."));
+  const names = order.map((number) => standsFor(number));
+  const farthest = most(distances.flat()) || 1;
+  const canvas = make("canvas", { role: "img", "aria-label": `Distances between ${num} minima, at most ${show(farthest)}` });
+  const side = Math.min(box.clientWidth, 380);
+  canvas.style.width = canvas.style.height = `${side}px`;
+  const where = make("p", { class: "caption", id: "distance" }, "Lowest loss first. Point at a field for its two minima.");
+  fill(box, make("div", { class: "figure" }, canvas), where, num < classes.length && make("p", { class: "caption" }, `The ${num} lowest of ${classes.length} minima.`),
+    lazily("As numbers", () => make("div", { class: "scroll" }, make("table", { class: "plain-table" },
+      make("thead", {}, make("tr", {}, make("th", {}, ""), names.map((leg) => make("th", { scope: "col", class: "fp" }, nameOf(leg))))),
+      make("tbody", {}, names.map((leg, i) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, nameOf(leg)), distances[i].map((value) => make("td", {}, show(value, 4))))))))));
+  const [context, width] = sharp(canvas), one = width / num;
+  distances.forEach((row, i) => row.forEach((value, j) => {
+    context.fillStyle = i === j ? paint.grid : `rgb(${viridis(1 - value / farthest).join(",")})`;
+    context.fillRect(j * one, i * one, Math.ceil(one) - (one > 6 ? 1 : 0), Math.ceil(one) - (one > 6 ? 1 : 0));
+  }));
+  if (one > 30) {
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    distances.forEach((row, i) => row.forEach((value, j) => {
+      if (i === j) return;
+      context.fillStyle = value / farthest < 0.45 ? "#111" : "#fff";
+      context.fillText(show(value, 2), (j + 0.5) * one, (i + 0.5) * one);
+    }));
+  }
+  const at = (event) => [event.offsetY, event.offsetX].map((offset) => Math.min(Math.max(Math.floor((offset / side) * num), 0), num - 1));
+  canvas.addEventListener("pointermove", (event) => {
+    const [i, j] = at(event);
+    where.textContent = `${nameOf(names[i])} and ${nameOf(names[j])}: ${show(distances[i][j])} apart`;
+  });
+  canvas.addEventListener("click", (event) => select(names[at(event)[0]], "link"));
+  return undefined;
+}
+
+function showTiles() {
+  const { total } = totals(), different = classes.filter(Boolean);
+  const losses = legs.map(lowest).filter((loss) => loss !== null);
+  const kinds = legs.filter((leg) => leg.solution).map((leg) => leg.solution.kind);
+  const tile = (name, value, id, isStrong) => make("div", { class: isStrong ? "strong" : null }, make("dt", {}, name), make("dd", { id }, value));
+  fill($("tiles"),
+    tile("different minima", count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
+    tile("legs ridden", count(legs.filter((leg) => leg.parent).length), "num-legs"), tile("branches open", count(data.num_open), "num-open"),
+    tile("ends at saddles", count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
+    tile("HVPs", compact(total[2])), tile("gradients", compact(total[1])), tile("seconds", show(total[5], 3)));
+}
+
+function compact(value) {
+  return value >= 1e6 ? `${show(value / 1e6, 3)} M` : value >= 1e5 ? `${show(value / 1e3, 3)} k` : count(value);
+}
+
+/** Rules by their short names, with their settings in brackets. */
+function inWords(value) {
+  if (value === null || value === undefined) return "none";
+  if (Array.isArray(value)) return value.map(inWords).join(", ");
+  if (typeof value !== "object") return typeof value === "number" ? show(value) : String(value);
+  const short = (name) => name.split(":").at(-1);
+  if (value.function) return short(value.function);
+  if (value.array !== undefined) return inWords(value.array);
+  if (value.partial) return `${inWords(value.partial)}(${[...(value.args || []), ...Object.entries(value.keywords || {}).map(([name, one]) => `${name} ${inWords(one)}`)].join(", ")})`;
+  if (value.type) {
+    const set = Object.entries(value.fields || {}).filter(([, one]) => one !== null).map(([name, one]) => `${name} ${inWords(one)}`);
+    return set.length ? `${short(value.type)} (${set.join(", ")})` : short(value.type);
+  }
+  return JSON.stringify(value);
+}
+
+function showSettings() {
+  const list = (title, pairs) => make("div", {}, make("h3", {}, title), make("dl", {}, pairs.map(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, value)])));
+  const { problem = {}, rider = {}, settings = {}, budget = {}, versions = {} } = data.meta;
+  const params = (problem.params || []).slice(0, 40).map(([path, shape, dtype]) => [path || "x", `${shape.join(" × ") || "scalar"} ${dtype}`]);
+  fill($("settings"),
+    list("Problem", [["name", data.name], ["parameters", count(data.size)], ...params, ["start", problem.start || "–"], ["data", problem.data || "–"]]),
+    list("Rider", Object.entries(rider.fields || {}).map(([name, value]) => [name, inWords(value)])),
+    list("Search", Object.entries({ ...settings, ...budget }).map(([name, value]) => [name, value === null ? "no limit" : String(value)])),
+    list("Versions", Object.entries(versions).map(([name, value]) => [name, String(value)])));
+}

@@ -1,0 +1,248 @@
+// One leg: its story, its ride step by step, and the spectrum at its end.
+
+function turnInWords(turn) {
+  const [, index, member, sign] = /^(\d+)(?:\.(\d+))?([+-])$/.exec(turn);
+  const which = member ? `member ${member} of ridge ${index}` : `ridge ${index}`;
+  return `${which} ${sign === "+" ? "forwards" : "backwards"}`;
+}
+
+function strong(text) {
+  return make("b", {}, text);
+}
+
+function jump(leg, text = nameOf(leg)) {
+  return make("button", { class: "link fp", onclick: () => select(leg, "link") }, text);
+}
+
+/** What happened on this leg, in sentences. */
+function story(leg, trace) {
+  const parts = [];
+  if (!leg.parent) {
+    parts.push("The search set out here, at loss ", strong(show(leg.loss)), ". ");
+  } else {
+    const steps = trace ? trace.step.length - 1 : 0;
+    parts.push("From ", jump(leg.parent), " this ride took ", strong(turnInWords(leg.turn)));
+    if (leg.eigenvalue !== null) parts.push(`, eigenvalue ${show(leg.eigenvalue, 4)}`);
+    parts.push(". In ", strong(plural(leg.num_steps, "step", "steps")));
+    if (steps) parts.push(` the loss went from ${show(trace.loss[0])} to `, strong(show(leg.loss)), ` and the eigenvalue to ${show(trace.eigenvalue[steps], 4)}`);
+    parts.push(`. It ended because ${leg.ended_by.map((reason) => REASONS[reason] || `the rule ${reason} fired`).join(", and ")}. `);
+    if (steps) parts.push(certificate(trace), " ");
+  }
+  if (leg.num_ridges) parts.push(`${plural(leg.num_ridges, "ridge leads", "ridges lead")} on from here. `);
+  else parts.push("No ridge leads on from here. ");
+  const end = leg.solution;
+  if (end) {
+    const others = end.class === undefined ? 0 : classes[end.class].length - 1;
+    parts.push("Descent from its end came to rest at ", strong(end.kind === "minimum" ? "a minimum" : end.kind === "saddle" ? "a saddle" : "no stationary point"),
+      ` of loss ${show(end.loss)}, least eigenvalue ${show(end.least_eigenvalue, 4)}. `);
+    if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to the same one. `);
+  }
+  return make("p", { class: "story" }, parts);
+}
+
+/** Whether overlap and residual prove that the ride stayed on its ridge. */
+function certificate(trace) {
+  let weakest = Infinity, where = 0, isEigenpair = true;
+  for (let i = 1; i < trace.overlap.length; i++) {
+    if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
+    // The sine of the angle to the eigenspace is at most residual / gap.
+    if (trace.gap && !(trace.residual[i] <= 0.1 * trace.gap[i])) isEigenpair = false;
+  }
+  if (!Number.isFinite(weakest)) return "";
+  if (weakest < 0.7072) return `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
+  const never = `Its overlap was never below ${show(weakest, 4)} (step ${where})`;
+  return isEigenpair ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is no longer small against its gap: nothing proves that it stayed on its ridge.`;
+}
+
+function facts(pairs) {
+  return make("dl", { class: "facts" }, pairs.filter((pair) => pair).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}
+
+function showLeg(leg) {
+  const box = $("leg"), trace = traceOf(leg), details = detailsOf(leg);
+  const run = quoted(data.path), command = `ridgerider replay ${run} ${quoted(leg.fingerprint)}`;
+  const crumbs = [];
+  for (let one = leg; one; one = one.parent) crumbs.unshift(one === leg ? make("span", { class: "fp" }, one.turn || "start") : jump(one, one.turn || "start"), one === leg ? "" : " › ");
+  const end = leg.solution;
+  fill(box,
+    make("nav", { class: "crumbs", "aria-label": "Path" }, crumbs),
+    make("div", { class: "bar" }, make("h2", { tabindex: "-1" }, leg.parent ? "Leg " : "", make("span", { class: "fp", id: "leg-name" }, nameOf(leg))),
+      leg.parent && make("button", { onclick: () => copy(leg.fingerprint) }, "copy"),
+      leg.parent && make("button", { onclick: () => copy(command), title: command }, "copy replay")),
+    story(leg, trace),
+    facts([
+      ["loss at its end", show(leg.loss, 7)],
+      leg.parent && ["ended by", leg.ended_by.join(", ")],
+      leg.parent && ["steps", count(leg.num_steps)],
+      end && [`${end.kind}: loss`, show(end.loss, 7)],
+      end && ["least eigenvalue", show(end.least_eigenvalue)],
+      end && ["gradient norm", show(end.grad_norm, 3)],
+      ["HVPs", count(leg.cost[2])], ["gradients", count(leg.cost[1])], ["seconds", show(leg.cost[5], 3)],
+    ]),
+    leadsOn(leg),
+    trace && trace.step.length > 1 && make("h3", {}, "Along the ride"),
+    trace && trace.step.length > 1 && rideCharts(trace, leg),
+    make("h3", {}, leg.parent ? "Spectrum at its end" : "Spectrum"),
+    spectrumChart(details),
+    clusterTable(details));
+  box.scrollTop = 0;
+}
+
+function leadsOn(leg) {
+  const open = numOpen(leg);
+  if (!leg.children.length && !open) return null;
+  const chips = leg.children.slice(0, 60).map((child) => make("button", { class: "chip fp", onclick: () => select(child, "link") }, child.turn));
+  if (leg.children.length > 60) chips.push(make("span", { class: "chip open" }, `and ${leg.children.length - 60} more`));
+  if (open) chips.push(make("span", { class: "chip open" }, `${count(open)} not ridden`));
+  return make("div", {}, make("h3", {}, "Rides that lead on"), make("div", { class: "chips" }, chips));
+}
+
+// --- charts
+
+const PLOT = { left: 52, right: 10, top: 6, bottom: 18 };
+
+/** One small chart. `series`: name, values, how drawn; `rules`: horizontal lines; `log`: the scale. */
+function chart({ title, x, series, height = 112, log = false, rules = [], band = null, width, xTitle = null, unit = "" }) {
+  const seen = [...series.flatMap((one) => [...one.values]), ...rules.map((rule) => rule.at)].filter((value) => Number.isFinite(value) && (!log || value > 0));
+  const scale = log ? Math.log10 : (value) => value;
+  let low = least(seen.map(scale)), high = most(seen.map(scale));
+  if (!seen.length) [low, high] = [0, 1];
+  if (!log && low === 0 && high === 0) high = 1;
+  if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = log ? [low - 1, high + 1] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
+  const x0 = x[0], x1 = x.at(-1) > x[0] ? x.at(-1) : x[0] + 1;
+  const px = (value) => PLOT.left + ((value - x0) / (x1 - x0)) * (width - PLOT.left - PLOT.right);
+  const py = (value) => PLOT.top + ((high - scale(value)) / (high - low)) * (height - PLOT.top - PLOT.bottom);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
+  const marks = log ? ticks(Math.ceil(low), Math.floor(high), 3).filter(Number.isInteger).map((power) => 10 ** power) : ticks(low, high, 3);
+  for (const mark of marks) {
+    svg.append(make("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: py(mark), y2: py(mark) }),
+      make("text", { x: PLOT.left - 6, y: py(mark) + 4, "text-anchor": "end" }, log ? show(mark, 1) : show(mark, 4)));
+  }
+  for (const mark of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
+    if (xTitle !== null) svg.append(make("text", { x: px(mark), y: height - 4, "text-anchor": "middle" }, show(mark, 4)));
+  }
+  if (xTitle) svg.append(make("text", { x: width - PLOT.right, y: height - 4 + 13, "text-anchor": "end" }, xTitle));
+  for (const rule of rules) {
+    svg.append(make("line", { x1: PLOT.left, x2: width - PLOT.right, y1: py(rule.at), y2: py(rule.at), stroke: "var(--faint)", "stroke-dasharray": "4 4" }));
+    if (rule.text) svg.append(make("text", { x: width - PLOT.right, y: py(rule.at) - 4, "text-anchor": "end" }, rule.text));
+  }
+  const inside = (value) => Math.min(Math.max(value, PLOT.top), height - PLOT.bottom);
+  if (band) {
+    const up = band.map(([, top], i) => `${px(x[i])},${inside(py(top))}`), down = band.map(([bottom], i) => `${px(x[i])},${inside(py(bottom))}`).reverse();
+    if (![...up, ...down].some((point) => point.includes("NaN"))) svg.append(make("path", { d: `M${[...up, ...down].join("L")}Z`, fill: "var(--band)" }));
+  }
+  for (const one of series) svg.append(...drawn(one, x, px, py, log));
+  const cursor = make("line", { y1: PLOT.top, y2: height - PLOT.bottom, stroke: "var(--soft)", "stroke-width": 1, visibility: "hidden" });
+  const dot = make("circle", { r: 4, fill: series[0].color, stroke: "var(--card)", "stroke-width": 1.5, visibility: "hidden" });
+  svg.append(cursor, dot);
+  const readout = make("span", {}, "");
+  const box = make("div", { class: "chart" }, make("div", { class: "head" }, make("b", {}, title), readout), svg);
+  const at = (i) => {
+    const value = series[0].values[i];
+    cursor.setAttribute("x1", px(x[i]));
+    cursor.setAttribute("x2", px(x[i]));
+    cursor.setAttribute("visibility", "visible");
+    const isThere = Number.isFinite(value) && (!log || value > 0);
+    dot.setAttribute("visibility", isThere ? "visible" : "hidden");
+    if (isThere) { dot.setAttribute("cx", px(x[i])); dot.setAttribute("cy", py(value)); }
+    readout.textContent = `${show(value, 6)}${unit} at ${show(x[i], 6)}`;
+  };
+  const find = (event) => {
+    const frame = svg.getBoundingClientRect();
+    const wanted = x0 + ((((event.clientX - frame.left) / frame.width) * width - PLOT.left) / (width - PLOT.left - PLOT.right)) * (x1 - x0);
+    let best = 0;
+    for (let i = 1; i < x.length; i++) if (Math.abs(x[i] - wanted) < Math.abs(x[best] - wanted)) best = i;
+    return best;
+  };
+  return { box, svg, at, find };
+}
+
+function drawn(one, x, px, py, log) {
+  const isThere = (value) => Number.isFinite(value) && (!log || value > 0);
+  if (one.dots) {
+    let d = "";
+    one.values.forEach((value, i) => { if (isThere(value)) d += `M${px(x[i]).toFixed(1)},${py(value).toFixed(1)}h.01`; });
+    return [make("path", { d, stroke: one.color, "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.75, fill: "none" })];
+  }
+  let d = "", last = null;
+  one.values.forEach((value, i) => {
+    if (!isThere(value)) { last = null; return; }
+    const point = `${px(x[i]).toFixed(1)},${py(value).toFixed(1)}`;
+    d += last === null ? `M${point}` : one.steps ? `H${px(x[i]).toFixed(1)}V${py(value).toFixed(1)}` : `L${point}`;
+    last = value;
+  });
+  return [make("path", { d, stroke: one.color, "stroke-width": 2, "stroke-linejoin": "round", fill: "none" })];
+}
+
+/** Charts that share their steps, with one cursor for all of them. */
+function rideCharts(trace, leg) {
+  const width = Math.max(280, $("leg").clientWidth - 40), x = Array.from(trace.step);
+  const near = Object.keys(trace).filter((name) => name.startsWith("neighbour"));
+  const gap = trace.gap && !near.length ? x.map((_, i) => [trace.eigenvalue[i] - trace.gap[i], trace.eigenvalue[i] + trace.gap[i]]) : null;
+  const eigenTitle = near.length ? "eigenvalue, with its neighbours (dots)" : gap ? "eigenvalue, with its gap (band)" : "eigenvalue";
+  const all = [
+    chart({ title: "loss", x, width, series: [{ values: Array.from(trace.loss), color: "var(--minimum)" }] }),
+    chart({ title: eigenTitle, x, width, height: 150, rules: [{ at: 0 }], band: gap,
+      series: [{ values: Array.from(trace.eigenvalue), color: "var(--accent)" }, ...near.map((name) => ({ values: Array.from(trace[name]), color: "var(--faint)", dots: true }))] }),
+    chart({ title: "overlap with the ridge before", x, width, rules: [{ at: 0.7072, text: "certificate 0.7072" }], series: [{ values: Array.from(trace.overlap), color: "var(--accent)" }] }),
+    chart({ title: "residual", x, width, log: true, series: [{ values: Array.from(trace.residual), color: "var(--accent)" }] }),
+    chart({ title: "step size", x, width, log: true, xTitle: "", series: [{ values: Array.from(trace.step_size), color: "var(--accent)", steps: true }] }),
+  ];
+  const slider = make("input", { type: "range", class: "slider", min: 0, max: x.length - 1, value: x.length - 1, "aria-label": "Step of the ride" });
+  const move = (i) => {
+    slider.value = i;
+    slider.setAttribute("aria-valuetext", `step ${x[i]}, loss ${show(trace.loss[i])}, eigenvalue ${show(trace.eigenvalue[i])}`);
+    for (const one of all) one.at(i);
+  };
+  slider.addEventListener("input", () => move(Number(slider.value)));
+  for (const one of all) one.svg.addEventListener("pointermove", (event) => move(one.find(event)));
+  move(x.length - 1);
+  const kept = x.length < leg.num_steps + 1 ? ` (${x.length} of ${leg.num_steps + 1} steps are kept in this page)` : "";
+  return make("div", { id: "ride" }, all.map((one) => one.box), slider, lazily(`Every value${kept}`, () => traceTable(trace)));
+}
+
+function lazily(title, build) {
+  const box = make("details", {}, make("summary", {}, title));
+  box.addEventListener("toggle", () => { if (box.open && box.children.length === 1) box.append(build()); });
+  return box;
+}
+
+function traceTable(trace) {
+  const names = Object.keys(trace).filter((name) => !name.startsWith("neighbour"));
+  const head = make("tr", {}, names.map((name) => make("th", { scope: "col" }, name.replace("_", " "))));
+  const rows = Array.from(trace.step, (_, i) => make("tr", {}, names.map((name) => make("td", {}, show(trace[name][i], 6)))));
+  return make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "trace-table" }, make("thead", {}, head), make("tbody", {}, rows)));
+}
+
+/** Eigenvalues as stems, as high as they are repeated. */
+function spectrumChart(details) {
+  const width = Math.max(280, $("leg").clientWidth - 40), height = 120;
+  const found = details.clusters.filter(([eigenvalue]) => eigenvalue !== null);
+  if (!found.length) return make("p", { class: "quiet" }, "The spectrum here is not finite.");
+  let low = Math.min(0, ...found.map(([eigenvalue]) => eigenvalue)), high = Math.max(0, ...found.map(([eigenvalue]) => eigenvalue));
+  const pad = (high - low || 1) * 0.04;
+  [low, high] = [low - pad, high + pad];
+  const highest = most(found.map(([, multiplicity]) => multiplicity));
+  const px = (value) => PLOT.left / 2 + ((value - low) / (high - low)) * (width - PLOT.left / 2 - PLOT.right);
+  const py = (value) => height - PLOT.bottom - (value / highest) * (height - PLOT.bottom - 20);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Spectrum of ${details.num_clusters} clusters` });
+  svg.append(make("line", { class: "axis", x1: 0, x2: width, y1: py(0), y2: py(0) }), make("line", { x1: px(0), x2: px(0), y1: 8, y2: py(0), stroke: "var(--faint)", "stroke-dasharray": "4 4" }));
+  for (const mark of ticks(low, high, Math.max(2, Math.floor(width / 90)))) svg.append(make("text", { x: px(mark), y: height - 3, "text-anchor": "middle" }, show(mark, 3)));
+  const tolerance = 1e-8 * Math.max(...found.map(([eigenvalue]) => Math.abs(eigenvalue)));
+  for (const [eigenvalue, multiplicity] of found) {
+    const color = eigenvalue < -tolerance ? "var(--minimum)" : "var(--accent)";
+    svg.append(make("line", { x1: px(eigenvalue), x2: px(eigenvalue), y1: py(0), y2: py(multiplicity), stroke: color, "stroke-width": 2.4, "stroke-linecap": "round" }));
+    if (eigenvalue < -tolerance) svg.append(make("path", { d: `M${px(eigenvalue) - 4},${py(multiplicity)}h8l-4,6z`, fill: color }));
+    else svg.append(make("circle", { cx: px(eigenvalue), cy: py(multiplicity), r: 3, fill: color }));
+    if (multiplicity > 1) svg.append(make("text", { x: px(eigenvalue), y: py(multiplicity) - 6, "text-anchor": "middle" }, `×${multiplicity}`));
+  }
+  return make("div", { class: "chart" }, svg, make("p", { class: "caption" }, "▼ leads downhill, ● does not; height and × say how often an eigenvalue is repeated."));
+}
+
+function clusterTable(details) {
+  const head = make("tr", {}, ["eigenvalue", "multiplicity", "spread", "gap"].map((name) => make("th", { scope: "col" }, name)));
+  const rows = details.clusters.map(([eigenvalue, multiplicity, spread, gap, complete]) =>
+    make("tr", {}, [show(eigenvalue, 6), `${multiplicity}${complete ? "" : " or more"}`, show(spread, 2), show(gap, 4)].map((text) => make("td", {}, text))));
+  const more = details.num_clusters > details.clusters.length ? `, the first ${details.clusters.length}` : "";
+  return lazily(`${plural(details.num_clusters, "cluster", "clusters")}${more}`, () => make("div", { class: "scroll" }, make("table", { class: "plain-table" }, make("thead", {}, head), make("tbody", {}, rows))));
+}

@@ -1,0 +1,457 @@
+"""The page in a real browser, and the run file behind it."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider.problems import surface
+from ridgerider.report import report
+from ridgerider.report._page import embedded
+from ridgerider.report._read import Reader
+from ridgerider.report._watch import Server, Watched
+from tests.runs import make_leg, make_run
+
+NAME = "<script>alert(1)</script>"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+READY = "html[data-ready]"
+MINUS = "\u2212"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "run.sqlite"
+    make_run(path, 40, name=NAME)[0].close()
+    return path
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return Path(shutil.copy(run, tmp_path / "run.sqlite"))
+
+
+# --- in the browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
+    options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Open a page and watch it: no error may appear and nothing else may be loaded."""
+    contexts, troubles, asked = [], [], []
+
+    def open_page(address, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: troubles.append("dialog") or dialog.dismiss())
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        page.wait_for_selector(READY, state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not troubles
+    assert all(url.startswith(("file:", "data:", "http://127.0.0.1:")) for url in asked)
+    assert len({url for url in asked if url.startswith("file:")}) <= len(contexts)
+
+
+@pytest.fixture
+def page(opened, run, tmp_path):
+    return opened(report(run, tmp_path / "report.html").as_uri())
+
+
+def shown(number):
+    """A number as the page writes it."""
+    return float(number.replace(MINUS, "-"))
+
+
+def wait_for(page, selector, text):
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(page.locator(selector)).to_have_text(text, timeout=30_000)
+
+
+def go_to(page, fingerprint):
+    page.fill("#go-to", fingerprint)
+    page.press("#go-to", "Enter")
+    wait_for(page, "#leg-name", fingerprint)
+
+
+def test_the_page_shows_the_run(page, run):
+    result = rr.load(run)
+    assert page.inner_text("h1") == NAME and page.title() == f"{NAME} · Ridge Rider"
+    assert page.inner_text("#num-legs") == "40" and page.inner_text("#num-minima") == "12"
+    assert page.inner_text("#num-open") == str(result.num_open())
+    assert page.inner_text("#num-saddles") == str(result.num_saddles())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ledger = page.inner_text("#ledger tbody tr:last-child").split("\t")
+    assert ledger[3].replace(",", "") == str(result.cost.hvps)
+
+
+def test_clicking_in_the_tree_shows_the_ride_of_the_run_file(page, run):
+    result = rr.load(run)
+    page.focus("#tree")
+    page.keyboard.press("Home")
+    assert page.inner_text("#leg-name") == "start"
+    page.keyboard.press("ArrowDown")
+    first = page.inner_text("#leg-name")
+    assert first == "0+" and page.inner_text("#tree-item").startswith("0+, loss")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#leg-name") == "1+"
+    page.keyboard.press("ArrowUp")
+    seen = set()
+    box = page.locator("#tree").bounding_box()
+    page.click("#by-turns")
+    for x in range(70, int(box["width"]) - 20, 24):  # along the first row of legs
+        page.mouse.click(box["x"] + x, box["y"] + 26 + (box["height"] - 56) / 3.35)
+        name = page.inner_text("#leg-name")
+        leg = result.leg("" if name == "start" else name)
+        if name not in seen and leg.fingerprint:
+            check_ride(page, leg)
+        seen.add(name)
+        assert page.inner_text("#leg .facts dd").strip() == show(leg.loss, 7)
+    assert {"0+", "1+", "1-", "0-"} <= seen
+    go_to(page, "1- 0+")
+    check_ride(page, result.leg("1- 0+"))
+
+
+def show(value, digits):
+    """The same the other way, for numbers of ordinary size."""
+    return f"{float(f'{value:.{digits}g}'):.{digits}g}".replace("-", MINUS)
+
+
+def check_ride(page, leg):
+    """Every value of the ride in the page against the run file."""
+    page.locator("#ride details").evaluate("box => { box.open = true; }")
+    rows = page.locator("#trace-table tbody tr").all_inner_texts()
+    names = page.inner_text("#trace-table thead tr").split("\t")
+    table = np.array([[shown(cell) for cell in row.split("\t")] for row in rows])
+    assert len(table) == leg.num_steps + 1
+    for name in ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size"):
+        column = table[:, names.index(name.replace("_", " "))]
+        # The page holds float32 and writes six digits (three for tiny numbers).
+        np.testing.assert_allclose(
+            column, leg.trace[name], rtol=1e-2 if name == "residual" else 1e-5
+        )
+    assert f"{leg.num_steps} steps" in page.inner_text(".story")
+    assert leg.ended_by[0] in page.inner_text("#leg .facts")
+    clusters = page.locator("#leg > details")
+    clusters.evaluate("box => { box.open = true; }")
+    found = [shown(row.split("\t")[0]) for row in clusters.locator("tbody tr").all_inner_texts()]
+    np.testing.assert_allclose(found, leg.eigenvalues, rtol=1e-5)
+
+
+def test_solutions_are_sorted_filtered_and_copied(page, run):
+    minima = rr.load(run).minima()
+    table = page.locator("#solutions tbody tr.row")
+    assert table.locator("td:first-child").all_inner_texts() == [
+        str(one.fingerprint) for one in minima
+    ]
+    losses = [shown(text) for text in table.locator("td:nth-child(2)").all_inner_texts()]
+    assert losses == sorted(losses) == [one.loss for one in minima]
+    page.click("#solutions th:nth-child(2) button")
+    assert page.get_attribute("#solutions th:nth-child(2)", "aria-sort") == "descending"
+    assert [shown(text) for text in table.locator("td:nth-child(2)").all_inner_texts()] == losses[
+        ::-1
+    ]
+    page.click("#solutions th:nth-child(3) button")
+    least = [shown(text) for text in table.locator("td:nth-child(3)").all_inner_texts()]
+    assert least == sorted(least)
+    page.fill("#solution-filter", "1-")
+    assert all("1-" in name for name in table.locator("td:first-child").all_inner_texts())
+    page.fill("#solution-filter", "9+")
+    assert table.count() == 0 and "nothing to show" in page.inner_text("#solutions")
+    page.fill("#solution-filter", "")
+    page.select_option("#kind", "saddle")
+    num_saddles = rr.load(run).num_saddles()
+    assert page.inner_text("#solutions-count") == f"{num_saddles} shown"
+    page.select_option("#kind", "minimum")
+    classes = {str(one.fingerprint): group for group in rr.load(run).classes() for one in group}
+    for row in table.all_inner_texts():
+        name, *_, stands, num, _, _ = row.split("\t")
+        group = classes[name]
+        first = str(group[0].fingerprint)
+        assert stands.endswith("stands for it" if first == name else f"as {first}")
+        assert int(num) == len(group)
+    page.select_option("#reason", "Stalled")
+    assert set(page.locator("#legs tbody tr.row td:nth-child(6)").all_inner_texts()) == {"Stalled"}
+    table.locator("button.copy").first.click()
+    page.wait_for_selector(".toast.shown")
+    assert page.inner_text("#toast").startswith("Copied ")
+
+
+def test_the_page_is_for_phones_and_for_the_dark(opened, run, tmp_path):
+    phone = {"viewport": {"width": 375, "height": 700}, "color_scheme": "dark", "has_touch": True}
+    page = opened(report(run, tmp_path / "report.html").as_uri(), **phone)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.tap("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.reload()
+    page.wait_for_selector(READY, state="attached")
+    assert page.get_attribute("html", "data-theme") == "light"
+
+
+def test_ten_thousand_legs(opened, tmp_path):
+    make_run(tmp_path / "run.sqlite", 10_000)[0].close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    assert page.inner_text("#num-legs") == "10,000" and page.inner_text("#num-minima") == "12"
+    # Rows and drawings exist for what is in view only.
+    assert page.locator("tbody tr").count() < 120
+    leg = rr.load(tmp_path / "run.sqlite").leg("1- 1+ 0- 0+ 1- 1-")
+    go_to(page, str(leg.fingerprint))
+    check_ride_end(page, leg)
+    page.evaluate("document.querySelector('#legs .scroll').scrollTop = 1e9")
+    wait_for(page, "#legs tbody tr.row >> nth=-1", re.compile("10000"))
+    assert (tmp_path / "report.html").stat().st_size < 40e6
+
+
+def check_ride_end(page, leg):
+    assert page.inner_text("#leg .facts dd").strip() == show(leg.loss, 7)
+    assert f"{leg.num_steps} steps" in page.inner_text(".story")
+
+
+# --- watching
+
+
+@contextmanager
+def served(path, **options):
+    with Server(Watched(path), port=0, **options) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_leg_that_lands_later_appears(opened, tmp_path):
+    path = tmp_path / "run.sqlite"
+    with served(path) as server:
+        page = opened(server.url)
+        assert "there is none at" in page.inner_text("#notes")
+        store, waiting = make_run(path, 3, name="growing")
+        wait_for(page, "#num-legs", "3")
+        assert page.inner_text("h1") == "growing" and page.inner_text("#notes").strip() == ""
+        late = make_leg(waiting[0])
+        store.add(late, [])
+        wait_for(page, "#num-legs", "4")
+        go_to(page, str(late.fingerprint))
+        check_ride(page, late)
+        assert page.inner_text("#live").startswith("live · last leg")
+        page.evaluate("window.before = true")
+        store.close()
+        path.unlink()
+        make_run(path, 5, name="another")[0].close()
+        wait_for(page, "#num-legs", "5")
+        assert page.inner_text("h1") == "another" and not page.evaluate("window.before")
+        page.close()
+
+
+def test_the_page_asks_for_a_landscape(opened, tmp_path):
+    path = tmp_path / "run.sqlite"
+    rider = rr.Rider(finish=None, keep_path=True, max_steps=20)
+    result = rr.search(surface(), rider, out=path, max_rides=4, name="surface")
+    with served(path) as server:
+        server.watched._load = lambda: rr.load(path, result.problem)
+        page = opened(server.url)
+        page.click("#ask")
+        page.wait_for_selector("#scene")
+        page.close()
+        found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
+    assert found["rides"] == ["0+", "1+"] and len(found["paths"]) == 4
+    written = report(path, problem=result.problem, landscapes=[("0+", "1-")])
+    page = opened(written.as_uri())
+    assert "0+ (white, across) and 1- (amber)" in page.inner_text("#landscape")
+
+
+def ask(url, **headers):
+    request = urllib.request.Request(url, headers={"X-Ridgerider": "test", **headers})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_the_server_serves_its_page_to_its_name_only(run):
+    with served(run) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert "num-legs" in ask(server.url)
+        assert len(json.loads(ask(f"{server.url}data?after=39"))["legs"]) == 2
+        assert len(json.loads(ask(f"{server.url}data?after=-1"))["legs"]) == 41
+        port = server.server_address[1]
+        for host in (f"localhost:{port}", f"[::1]:{port}"):
+            assert ask(server.url, Host=host)
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}"):
+            assert refused(server.url, Host=host) == 421
+        assert refused(f"{server.url}../run.sqlite") == 404
+        assert refused(f"{server.url}run.sqlite") == 404
+        assert refused(f"{server.url}data?after=0", **{"X-Ridgerider": ""}) == 403
+        found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
+        assert found["error"] == "the problem of this run is not at hand."
+        request = urllib.request.Request(server.url, data=b"x", method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(request, timeout=10)
+
+
+def refused(url, **headers):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        ask(url, **headers)
+    error.value.close()
+    return error.value.code
+
+
+def test_other_interfaces_answer_to_addresses_only(run):
+    with Server(Watched(run), "0.0.0.0", 0) as server:
+        port = server.server_address[1]
+        assert server.is_ours(f"192.168.1.7:{port}") and server.is_ours(f"localhost:{port}")
+        assert not server.is_ours(f"evil.example:{port}") and not server.is_ours(None)
+        assert not server.is_ours("[:") and not server.is_ours("")
+
+
+def test_a_used_port_is_passed_by(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Server(Watched(run), port=port) as server:
+            assert port < server.server_address[1] < port + 20
+    with pytest.raises(ValueError, match="`port` must be between 0 and 65535, not 70000"):
+        Server(Watched(run), port=70000)
+    with pytest.raises(ValueError, match=r"neither 8765 nor the 19 after it .* at 192.0.2.1"):
+        Server(Watched(run), "192.0.2.1")
+
+
+# --- what can be read
+
+
+def test_reading_agrees_with_the_result(run):
+    reader, result = Reader(run), rr.load(run)
+    assert reader.read() == 41 and reader.read() == 0 and reader.notes == []
+    assert [leg["fingerprint"] for leg in reader.legs[1:]] == list(map(str, result.fingerprints()))
+    classes = result.classes()
+    assert len(reader.classes.names) == len(classes)
+    for leg, row in zip(result, reader.legs[1:], strict=True):
+        assert row["loss"] == leg.loss and row["eigenvalue"] == leg.trace["eigenvalue"][0]
+        assert row["cost"][2] == leg.cost.hvps
+    for group in classes:
+        assert {
+            reader.legs[1 + result.fingerprints().index(one.fingerprint)]["solution"]["class"]
+            for one in group
+        } == {reader.classes.names.index(group[0].fingerprint)}
+    found = reader.classes.distances()
+    minima = {str(one.fingerprint): one for one in result.minima()}
+    names = [str(reader.classes.names[number]) for number in found["classes"]]
+    assert names == list(minima)
+    apart = np.linalg.norm(minima[names[0]].params - minima[names[3]].params)
+    assert found["distances"][0][3] == pytest.approx(apart, rel=1e-4)
+
+
+def test_nothing_in_a_run_becomes_markup(run, tmp_path):
+    text = report(run, tmp_path / "report.html").read_text()
+    assert "alert(1)" in text and "<script>alert" not in text
+    assert text.count("<script") == 3 and embedded("</script>") == '"\\u003c/script\\u003e"'
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src 'none'" in policy and "connect-src 'none'" in policy
+    assert "unsafe" not in policy and "http" not in policy
+
+
+def damage(path, statement):
+    with sqlite3.connect(path) as db:
+        db.execute(statement)
+    db.close()
+
+
+def test_a_newer_version_shows_what_is_known(copy):
+    damage(copy, "PRAGMA user_version = 99")
+    damage(copy, "ALTER TABLE legs ADD COLUMN colour TEXT")
+    reader = Reader(copy)
+    assert reader.read() == 41
+    assert reader.notes[0].startswith("The file is of version 99, newer than the version")
+
+
+@pytest.mark.parametrize("column", ["clusters", "trace"])
+def test_a_damaged_leg_is_left_out(copy, column, tmp_path):
+    damage(copy, f"UPDATE legs SET {column} = 'rust' WHERE fingerprint IN ('0+', '1- 0+')")
+    said = []
+    report(copy, tmp_path / "page.html", say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(
+        "The file is damaged: 39 legs could be read, but not leg 0+ and 1 more"
+    )
+
+
+def test_damaged_pages_leave_the_rest(copy, opened):
+    size = copy.stat().st_size
+    with copy.open("r+b") as file:  # a tenth of the file, behind its head
+        file.seek(size // 2)
+        file.write(b"\xff" * (size // 10))
+    said = []
+    page = opened(report(copy, say=said.append).as_uri())
+    assert re.match(r"The file is damaged: \d+ legs could be read", said[0])
+    assert "The file is damaged" in page.inner_text("#notes")
+    assert 0 < int(page.inner_text("#num-legs")) < 40
+
+
+def test_a_truncated_file_shows_its_beginning(copy):
+    os.truncate(copy, copy.stat().st_size // 2)
+    reader = Reader(copy)
+    reader.read()
+    assert "The file is damaged" in reader.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "`run` must be a run file, but there is none at"),
+        (b"", "is empty: there is nothing to read in it"),
+        (b"these are notes, no database" * 99, "cannot be read as a run file"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_sentence(tmp_path, content, message):
+    path = tmp_path / "run.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        report(path)
+    assert "\n" not in str(error.value) and not (tmp_path / "report.html").exists()
+
+
+def test_another_database_and_bad_arguments_are_refused(tmp_path, run):
+    damage(tmp_path / "other.sqlite", "CREATE TABLE t (x)")
+    with pytest.raises(ValueError, match="is not a run file of ridgerider"):
+        report(tmp_path / "other.sqlite")
+    with pytest.raises(ValueError, match="`out` must be in a directory that exists"):
+        report(run, tmp_path / "nowhere" / "page.html")
+    with pytest.raises(ValueError, match="load the run with its `problem`"):
+        report(run, tmp_path / "page.html", landscapes=[("0+", "1+")])
+
+
+def test_a_run_without_legs_says_so(tmp_path, opened):
+    make_run(tmp_path / "run.sqlite", 0)[0].close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    assert "No leg has been ridden yet." in page.inner_text("#notes")
+    assert page.inner_text("#leg-name") == "start"
