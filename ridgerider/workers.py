@@ -48,12 +48,9 @@ def process_pool(num_workers: int, *, lease: float | None = None) -> "ProcessPoo
     A script that uses it must protect its entry, `if __name__ == "__main__":`, as each worker
     imports it.
 
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> with process_pool(2) as pool:
-    ...     result = rr.search(wells(1), round_size=2, executor=pool)
-    >>> len(result.minima())
-    2
+    >>> with process_pool(1) as pool:  # rr.search(problem, round_size=8, executor=pool)
+    ...     pool.submit(pow, 2, 10).result()
+    1024
     """
     return ProcessPool(num_workers, lease)
 
@@ -74,9 +71,9 @@ def dask(
 
     Workers may join and leave at any time. Needs `pip install ridgerider[cluster]`.
 
-    >>> import ridgerider as rr
-    >>> with rr.workers.dask(num_workers=1) as cluster:  # doctest: +SKIP
-    ...     result = rr.search(problem, round_size=8, executor=cluster)
+    >>> with dask(num_workers=1) as cluster:  # rr.search(problem, round_size=8, executor=cluster)
+    ...     cluster.submit(pow, 2, 10).result()
+    1024
     """
     _check_lease(lease)
     if num_workers is not None:
@@ -120,6 +117,8 @@ class ProcessPool(Executor):
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
         for worker in self._workers:
             worker.stop()
+            if wait:
+                worker.clear()
 
     def __exit__(
         self,
@@ -162,7 +161,7 @@ class _Worker:
                 self._job = name
             return self._wait(pool.submit(_ride, name, *args))
         except BrokenProcessPool:
-            self._clear()
+            self.clear()
             raise WorkerLost("it was killed, crashed or ran out of memory") from None
 
     def stop(self) -> None:
@@ -196,7 +195,7 @@ class _Worker:
             if future.done():
                 raise  # the work's own
             self._kill()
-            self._clear()
+            self.clear()
             raise WorkerLost(f"it did not answer within its lease of {self._lease} s") from None
 
     def _kill(self) -> None:
@@ -204,7 +203,7 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         pool, self._pool, self._job, self.pid = self._pool, None, "", None
         if pool is not None:
             pool.shutdown(wait=True)

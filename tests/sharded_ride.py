@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import ridgerider as rr
 
 # The spectrum at the ends by dense Hessians, the ridge on the way by Hessian-vector products.
-RIDER = rr.Rider(update=rr.Residual(num_steps=3), finish=None, max_steps=10)
+RIDER = rr.Rider(update=rr.Keep(), step=rr.FixedStep(0.1), finish=None, max_steps=5)
 
 
 def loss(params, inputs, targets):
@@ -38,7 +38,7 @@ def ride(*, split):
         start = {"a": put(start["a"], None, "devices"), "b": put(start["b"], "devices")}
     else:
         start = jax.tree.map(jnp.asarray, start)
-    return rr.search(rr.Problem(loss, start, inputs, targets), RIDER, max_rides=3, max_ridges=2)
+    return rr.search(rr.Problem(loss, start, inputs, targets), RIDER, max_rides=2, max_ridges=2)
 
 
 def main():

@@ -29,7 +29,7 @@ def run(*arguments):
 def check(plain, path, num_devices):
     found = np.load(path)
     legs = list(plain)
-    assert int(found["devices"]) == num_devices and len(legs) == 3
+    assert int(found["devices"]) == num_devices and len(legs) == 2
     assert str(found["problem"]) == str(plain.meta["problem"])  # the same start and data
     assert found["steps"].tolist() == [leg.num_steps for leg in legs]
     assert found["hvps"].tolist() == [leg.cost.hvps for leg in legs]

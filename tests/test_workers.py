@@ -1,5 +1,6 @@
 """Whoever rides, wherever and however often they die: the same tree."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -22,7 +23,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider import workers
+from ridgerider import _job, workers
 from ridgerider._crew import wrong_with
 from ridgerider._job import Job, check_versions, open_job
 from ridgerider._store import versions
@@ -105,12 +106,12 @@ def four_shifting_wells():
 
 
 def test_asynchronous_search_rides_the_same_whole_tree_and_says_so(pool, tmp_path):
-    whole = rr.search(wells(3), RIDER, max_rides=None)
+    whole = rr.search(wells(4), RIDER, max_rides=None, max_depth=2)
     path = tmp_path / "run.sqlite"
-    settings = {"asynchronous": True, "round_size": 4, "order": "best_first"}
-    first = rr.search(wells(3), RIDER, executor=pool, max_rides=20, out=path, **settings)
+    settings = {"asynchronous": True, "round_size": 4, "order": "best_first", "max_depth": 2}
+    first = rr.search(wells(4), RIDER, executor=pool, max_rides=20, out=path, **settings)
     assert len(first) == 20 and first.meta["settings"]["asynchronous"] is True
-    resumed = rr.resume(path, wells(3), executor=pool, max_rides=None)
+    resumed = rr.resume(path, wells(4), executor=pool, max_rides=None)
     assert same_tree(whole, resumed) and resumed.num_open() == 0
 
 
@@ -126,7 +127,7 @@ def test_asynchronous_search_never_waits_for_a_round():
             return future
 
     with Counting(1) as executor:
-        rr.search(wells(3), RIDER, executor=executor, round_size=4, asynchronous=True, max_rides=30)
+        rr.search(wells(4), RIDER, executor=executor, round_size=4, asynchronous=True, max_rides=30)
     # In rounds of four it would begin each round with nothing under way.
     assert len(executor.seen) == 30 and min(executor.seen[4:]) > 1
 
@@ -188,48 +189,48 @@ def test_killed_dask_workers_change_nothing(cluster):
     assert killed == 6 and same_tree(rr.search(wells(4), RIDER, **settings), result)
 
 
-def poisoned_loss(x, depths):
-    """Kills whoever rides far along the first ridge."""
-    jax.debug.callback(die_beyond, x[-1])
-    return wells_loss(x, depths)
+def deadly_wells():
+    """Loaded in a worker, kills it whenever it is to ride 0+."""
+    if multiprocessing.parent_process() is not None:
+        _job.ride_batch = deadly_ride_batch
+    return wells(4)
 
 
-def die_beyond(x):
-    if x > 0.5:
+def deadly_ride_batch(problem, rider, settings, branches, batch_size):
+    if str(branches[0].fingerprint) == "0+":
         os.kill(os.getpid(), signal.SIGKILL)
+    return rr.ride_batch(problem, rider, settings, branches, batch_size)
 
 
-def sleepy_loss(x, depths):
-    jax.debug.callback(sleep_beyond, x[-1])
-    return wells_loss(x, depths)
-
-
-def sleep_beyond(x):
-    if x > 0.5:
-        time.sleep(1000)
-
-
-@pytest.mark.parametrize(
-    ("loss", "lease", "reason"),
-    [
-        (
-            poisoned_loss,
-            None,
-            "failed: 2 workers lost, it was killed, crashed or ran out of memory",
-        ),
-        (sleepy_loss, 15, "failed: 2 workers lost, it did not answer within its lease of 15 s"),
-    ],
-)
-def test_a_leg_that_kills_its_workers_is_given_up(loss, lease, reason):
-    problem = rr.Problem(loss, jnp.zeros(2), jnp.array([0.5, 1.5]))
-    with workers.process_pool(1, lease=lease) as own:
+def test_a_leg_that_kills_its_workers_is_given_up(plain):
+    with workers.process_pool(1) as own:
         result = rr.search(
-            problem, RIDER, executor=own, round_size=4, max_depth=1, max_deaths=2, max_rides=4
+            "tests.test_workers:deadly_wells",
+            RIDER,
+            executor=own,
+            round_size=4,
+            max_rides=4,
+            max_deaths=2,
         )
     assert list(map(str, result.fingerprints())) == ["0-", "1+", "1-", "0+"]
     failed = result.leg("0+")
-    assert failed.ended_by == (f"failed: 2 workers lost, {reason}",) and failed.turns == ()
-    assert all(leg.num_steps > 0 for leg in result if leg.fingerprint != failed.fingerprint)
+    reason = "failed: 2 workers lost, it was killed, crashed or ran out of memory"
+    assert failed.ended_by == (reason,) and failed.turns == () and failed.num_steps == 0
+    assert np.array_equal(failed.x, wells(4).x0)
+    assert all(same_tree_leg(plain, leg) for leg in result if leg.num_steps)
+
+
+def test_a_worker_that_hangs_loses_its_lease():
+    with workers.process_pool(1, lease=0.5) as own:
+        with pytest.raises(workers.WorkerLost, match=r"did not answer within its lease of 0.5 s"):
+            own.submit(time.sleep, 1000).result()
+        with pytest.raises(TimeoutError, match="its own"):
+            own.submit(time_out).result()
+        assert own.submit(os.getpid).result() == own.pids()[0]
+
+
+def time_out():
+    raise TimeoutError("its own")
 
 
 class Garbling(ThreadPoolExecutor):
@@ -326,7 +327,7 @@ def test_a_broken_executor_of_another_kind_is_told(tmp_path):
 
     path = tmp_path / "run.sqlite"
     with pytest.raises(OSError, match=r"the executor cannot replace it; workers.process_pool can"):
-        rr.search(wells(2), RIDER, executor=Broken(), out=path)
+        rr.search(wells(4), RIDER, executor=Broken(), out=path)
     assert len(rr.load(path)) == 0
 
 
@@ -393,8 +394,6 @@ def test_what_a_worker_cannot_import_is_told(pool):
 
 
 def fork():
-    import multiprocessing
-
     return ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
 
 
