@@ -21,7 +21,7 @@ import ridgerider as rr
 from ridgerider._problem import Cost
 from ridgerider._spectrum import Cluster
 from ridgerider._store import Store
-from ridgerider._tree import Branch, Leg, Settings, branches_at, steepest_first
+from ridgerider._tree import Branch, Leg, Settings, branches_at, breadth_first
 
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
 WORKERS = (1, 10, 100, 1_000, 10_000)
@@ -34,9 +34,9 @@ class Coordinator:
     def __init__(self, path, num_params, num_ridges, num_steps=50):
         self.random = np.random.default_rng(0)
         self.num_params, self.num_ridges, self.num_steps = num_params, num_ridges, num_steps
-        self.settings, self.tree, self.round = Settings(order="steepest_first"), rr.Search(), 0
+        self.settings, self.tree, self.round = Settings(order="breadth_first"), rr.Search(), 0
         root = self.leg(rr.Fingerprint())
-        children = branches_at(root, self.settings, steepest_first)
+        children = branches_at(root, self.settings, breadth_first)
         self.store = Store.create(path, {"settings": {}}, root, children)
         self.tree.tell(children)
 
@@ -51,7 +51,7 @@ class Coordinator:
             num_steps=self.num_steps,
             ended_by=("curvature_gone",),
             eigenvalues=eigenvalues,
-            clusters=tuple(Cluster(float(value), 1, 0.0) for value in eigenvalues),
+            clusters=tuple(Cluster(float(value), 1, 0.0, 0.1) for value in eigenvalues),
             num_ridges=self.num_ridges,
             turns=tuple((index, 0) for index in range(self.num_ridges)),
             directions=vectors[1:],
@@ -68,7 +68,7 @@ class Coordinator:
         return branch
 
     def tell(self, leg):
-        children = branches_at(leg, self.settings, steepest_first)
+        children = branches_at(leg, self.settings, breadth_first)
         self.store.add(leg, children)
         self.tree.tell(children)
 
@@ -120,7 +120,7 @@ def store_rate(path, num_legs=4000, num_params=1000, num_ridges=5):
     legs = [
         Leg(**{**vars(legs[k % len(legs)]), "fingerprint": name}) for k, name in enumerate(names)
     ]
-    work = [(leg, branches_at(leg, coordinator.settings, steepest_first)) for leg in legs]
+    work = [(leg, branches_at(leg, coordinator.settings, breadth_first)) for leg in legs]
     began = time.perf_counter()
     for leg, children in work:
         coordinator.store.add(leg, children)

@@ -137,6 +137,12 @@ def wrong_with(legs: Any, batch: Batch) -> str:
     return ""
 
 
+def check_sendable(job: Job, executor: Executor | None) -> None:
+    """Raise, before any work is done, if workers in other processes could not get the job."""
+    if getattr(executor, "losses", ()):
+        job.parcel  # noqa: B018
+
+
 def check_executor(executor: Executor | None) -> None:
     """Raise unless it can run JAX."""
     if executor is not None and not isinstance(executor, Executor):

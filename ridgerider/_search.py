@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ridgerider._crew import Crew, check_executor
+from ridgerider._crew import Crew, check_executor, check_sendable
 from ridgerider._describe import check_problem, describe, describe_problem, rebuild
 from ridgerider._job import Job
 from ridgerider._problem import Problem
@@ -119,6 +119,7 @@ def search(
         check_new(Path(out))
     problem, path = _loaded(problem)
     job = Job(problem, rider, settings, batch_size, path)
+    check_sendable(job, executor)
     root = look(problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
@@ -182,6 +183,7 @@ def resume(
         _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
         store.set_meta("budget", asdict(budget))
         job = Job(problem, rider, settings, batch_size, source)
+        check_sendable(job, executor)
         _run(job, key, budget, store, executor, max_deaths, progress)
     return Result(store, problem, rider)
 

@@ -17,7 +17,7 @@ import os
 import platform
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,8 @@ class Store:
         if leg.finish is not None:
             row = _finish_row(str(leg.fingerprint), leg.finish)
             self._db.execute(f"INSERT INTO solutions VALUES (?{', ?' * 9})", row)
-        rows = [_branch_row(branch) for branch in children]
+        parent = str(leg.fingerprint)
+        rows = [_branch_row(branch, parent) for branch in children]
         self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
 
     # --- reading
@@ -380,7 +381,7 @@ def _leg_row(leg: Leg) -> tuple[Any, ...]:
         leg.num_steps,
         json.dumps(leg.ended_by),
         leg.num_ridges,
-        json.dumps([asdict(cluster) for cluster in leg.clusters]),
+        json.dumps([vars(cluster) for cluster in leg.clusters]),
         json.dumps(leg.turns),
         _json_cost(leg.cost),
         _pack(arrays),
@@ -422,7 +423,7 @@ def _finish(row: Sequence[Any]) -> Finish:
     return Finish(x=_unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
 
 
-def _branch_row(branch: Branch) -> tuple[Any, ...]:
+def _branch_row(branch: Branch, parent: str) -> tuple[Any, ...]:
     try:
         priority = json.dumps(branch.priority)
     except TypeError:
@@ -430,10 +431,9 @@ def _branch_row(branch: Branch) -> tuple[Any, ...]:
             "`order` must return numbers, strings or tuples of them, "
             f"not {type(branch.priority).__name__}."
         ) from None
-    fingerprint = branch.fingerprint
     return (
-        str(fingerprint),
-        str(fingerprint.parent),
+        f"{parent} {branch.fingerprint[-1]}".lstrip(),
+        parent,
         branch.loss,
         branch.eigenvalue,
         branch.multiplicity,

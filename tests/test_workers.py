@@ -189,6 +189,15 @@ def test_killed_dask_workers_change_nothing(cluster):
     assert killed == 6 and same_tree(rr.search(wells(4), RIDER, **settings), result)
 
 
+def test_workers_may_leave_and_join(plain, cluster):
+    def rescale(done):
+        if done.num_rides in (10, 30):
+            cluster.cluster.scale(1 if done.num_rides == 10 else 2)
+
+    result = rr.search(wells(4), RIDER, executor=cluster, progress=rescale, **SETTINGS)
+    assert same_tree(plain, result)
+
+
 def deadly_wells():
     """Loaded in a worker, kills it whenever it is to ride 0+."""
     if multiprocessing.parent_process() is not None:
@@ -375,6 +384,13 @@ def test_what_cannot_be_sent_is_named(problem, rider, message):
         pickle.dumps(Job(problem, rider, rr.Settings()))
 
 
+def test_what_cannot_be_sent_is_found_before_any_work(pool, tmp_path):
+    problem = rr.Problem(lambda x: jnp.sum(x**4 - x**2), jnp.zeros(1))
+    with pytest.raises(ValueError, match=r"`problem.loss` cannot be sent to workers"):
+        rr.search(problem, executor=pool, out=tmp_path / "run.sqlite")
+    assert not list(tmp_path.iterdir())
+
+
 def test_versions_must_agree():
     check_versions(versions())
     with pytest.raises(ValueError, match=r"a worker has jax .* and the coordinator 0.0.1"):
@@ -412,6 +428,14 @@ def fork():
 def test_bad_input_is_one_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_without_dask(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ridgerider._dask", None)
+    with pytest.raises(
+        ValueError, match=r"needs dask.distributed.*pip install ridgerider\[cluster"
+    ):
+        workers.dask()
 
 
 def test_a_scheduler_that_does_not_answer():
