@@ -133,12 +133,18 @@ def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directo
 
 
 def test_workers_ride_a_problem_from_a_file():
-    out = run("search", "mine:problem", "--workers", "1", "--max-rides", "1", "--lease", "300")
-    assert "1 legs, 1 branches open" in out
-    assert "no more than 1 at once will ride" not in out
-    out = run("resume", "runs/mine-problem", "--workers", "2", "--max-rides", "2")
-    assert "2 legs, 0 branches open; 2 minima" in out
-    assert "no more than 1 at once will ride: that is the run's --round-size" in out
+    run("search", "mine:problem", "--max-rides", "1")
+    out = run("resume", "runs/mine-problem", "--workers", "1", "--lease", "300", "--max-rides", "2")
+    assert "2 legs, 0 branches open; 2 minima" in out and "at once" not in out
+
+
+def test_idle_workers_are_told(capsys):
+    with cli.crew(2, None, None, 1) as executor:
+        assert executor.capacity == 4
+    assert (
+        "no more than 1 at once will ride: that is the run's --round-size"
+        in capsys.readouterr().out
+    )
 
 
 def test_dask_needs_no_address():
