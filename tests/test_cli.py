@@ -158,9 +158,10 @@ def test_dask_needs_no_address():
     assert cli.with_local(given) == given
 
 
-def test_the_waste_of_batches_is_printed():
-    out = run("search", "wells", "--max-rides", "6", "--round-size", "6", "--batch-size", "3")
-    assert "of their steps idle, beside a longer ride" in out and "6 legs" in out
+def test_the_waste_of_batches_is_printed(capsys):
+    with cli.shown_progress(Path("runs/run.sqlite"), 10) as tell:
+        tell(rr.Progress(num_rides=4, _useful=3, _spent=4))
+    assert "batches: 25% of their steps idle, beside a longer ride" in capsys.readouterr().out
 
 
 def test_a_directory_of_the_users_stays(directory):

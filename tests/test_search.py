@@ -244,10 +244,8 @@ def test_batch_size_and_arrival_change_nothing(order):
 def test_batches_ride_side_by_side_and_count_their_waste(finish_at):
     settings = {"round_size": 6, "max_rides": 12, "max_depth": 2, "finish_at": finish_at}
     seen = []
-    plain = rr.search(make_blocks(), **settings)
-    beside = rr.search(
-        make_blocks(), batch_size=4, progress=lambda d: seen.append(d.waste), **settings
-    )
+    plain = rr.search(wells(4), **settings)
+    beside = rr.search(wells(4), batch_size=4, progress=lambda d: seen.append(d.waste), **settings)
     assert plain.fingerprints() == beside.fingerprints()
     for one in plain:
         two = beside.leg(one.fingerprint)
