@@ -19,10 +19,12 @@ docs: $(VENV)/ready-docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-bench: $(VENV)/ready
+bench: $(VENV)/ready-test
 	$(BIN)/python -m bench.dense_ride
 	$(BIN)/python -m bench.matrix_free
 	$(BIN)/python -m bench.tree_search
+	$(BIN)/python -m bench.workers
+	$(BIN)/python -m bench.scale
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@
 
 from ridgerider import plot as plot
 from ridgerider import report as report
+from ridgerider import workers as workers
 from ridgerider._audit import Audit as Audit
 from ridgerider._batch import Batches as Batches
 from ridgerider._block_spectrum import BlockSpectrum as BlockSpectrum
@@ -23,6 +24,7 @@ from ridgerider._finish import Descend as Descend
 from ridgerider._finish import Finish as Finish
 from ridgerider._problem import Cost as Cost
 from ridgerider._problem import Problem as Problem
+from ridgerider._progress import Progress as Progress
 from ridgerider._residual import Residual as Residual
 from ridgerider._result import Result as Result
 from ridgerider._result import Solution as Solution
@@ -33,7 +35,6 @@ from ridgerider._ride_batch import ride_batch as ride_batch
 from ridgerider._rider import Rider as Rider
 from ridgerider._saddle import Saddle as Saddle
 from ridgerider._saddle import find_saddle as find_saddle
-from ridgerider._search import Progress as Progress
 from ridgerider._search import resume as resume
 from ridgerider._search import search as search
 from ridgerider._select import Selection as Selection

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ridgerider._placement import fetch
 from ridgerider._problem import Problem
 
 TRUSTED = ("ridgerider", "optax")
@@ -95,7 +96,7 @@ def digest(tree: Any) -> str:
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | bool | int | float | complex):
             hashed.update(json.dumps(describe(leaf)).encode())
             continue
-        array = np.asarray(leaf)
+        array = np.asarray(fetch(leaf))
         hashed.update(f"{array.shape}{array.dtype}".encode())
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()[:16]

@@ -144,9 +144,7 @@ class Result:
 
     def num_open(self) -> int:
         """How many branches were found but not ridden."""
-        return len(self._store.open_branches(chosen=False)) + len(
-            self._store.open_branches(chosen=True)
-        )
+        return self._store.num_open()
 
     @property
     def cost(self) -> Cost:

@@ -5,6 +5,10 @@ out. Whoever calls it, here or on another machine, gets the same legs.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._finish import Finish
+from ridgerider._placement import fetch, place
 from ridgerider._problem import Cost, Problem, Scalar, Vector
 from ridgerider._ride import Ride
 from ridgerider._rider import Rider
@@ -25,7 +30,7 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
     began = time.perf_counter()
     problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
-    loss, spectrum = jax.device_get(_look(problem, rider, problem.x0, key))
+    loss, spectrum = fetch(_look(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
         raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
@@ -43,7 +48,7 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
     turns, directions = _rideable(spectrum, settings)
     return Leg(
         fingerprint=Fingerprint(),
-        x=np.asarray(problem.x0),
+        x=fetch(problem.x0),
         loss=float(loss),
         num_steps=0,
         ended_by=("start",),
@@ -58,9 +63,16 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
 
 
 def ride_batch(
-    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch]
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    branches: list[Branch],
+    batch_size: int = 1,
 ) -> list[Leg]:
     """Ride each branch to its end: the unit of work, pure and picklable.
+
+    One after the other, or `batch_size` at a time in one compiled program, which takes as many
+    steps as the longest of them.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -70,7 +82,8 @@ def ride_batch(
     >>> str(leg.fingerprint)
     '0+'
     """
-    return [_ride_branch(problem, rider, settings, branch) for branch in branches]
+    batches = (branches[i : i + batch_size] for i in range(0, len(branches), batch_size))
+    return [leg for batch in batches for leg in _ride(problem, rider, settings, batch, batch_size)]
 
 
 def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
@@ -79,45 +92,91 @@ def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
-def _ride_branch(problem: Problem, rider: Rider, settings: Settings, branch: Branch) -> Leg:
+def _ride(
+    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], batch_size: int
+) -> list[Leg]:
+    """Ride some branches side by side, at most `batch_size`; a single one by itself."""
     began = time.perf_counter()
-    key = branch_key(settings.seed, branch.fingerprint)
+    lanes = [_lane(problem, settings, branch) for branch in branches]
+    ends = _side_by_side(_ride_and_look, _rides_and_looks, problem, rider, lanes, batch_size)
+    shared = Cost(seconds=(time.perf_counter() - began) / len(branches))
+    legs = [
+        _leg(rider, settings, branch, end, shared)
+        for branch, end in zip(branches, ends, strict=True)
+    ]
+    began = time.perf_counter()
+    ending = [
+        row
+        for row, (ride, _, _) in enumerate(ends)
+        if ride.is_finite and _is_finished(rider, settings, legs[row])
+    ]
+    ends_and_keys = [(place(problem, legs[row].x), lanes[row][2]) for row in ending]
+    finishes = _side_by_side(_finish, _finishes, problem, rider, ends_and_keys, batch_size)
+    for row, finish in zip(ending, finishes, strict=True):
+        shared = Cost(seconds=(time.perf_counter() - began) / len(ending))
+        legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost + shared)
+    return legs
+
+
+def _side_by_side(
+    one: Callable[..., Any],
+    many: Callable[..., Any],
+    problem: Problem,
+    rider: Rider,
+    lanes: list[Any],
+    batch_size: int,
+) -> list[Any]:
+    """`one(problem, rider, *lane)` for each lane; all at once, as `many`, if there is room."""
+    if batch_size == 1:
+        return [fetch(one(problem, rider, *lane)) for lane in lanes]
+    if not lanes:
+        return []
+    # Free lanes repeat the first one: they take no more steps than it does.
+    filled = lanes + lanes[:1] * (batch_size - len(lanes))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
+    ends = fetch(many(problem, rider, stacked))
+    return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
+
+
+def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
     ridge = Ridge(
-        direction=jnp.asarray(branch.direction),
+        direction=place(problem, branch.direction),
         eigenvalue=jnp.asarray(branch.eigenvalue, problem.dtype),
         index=jnp.asarray(branch.fingerprint[-1].index),
         multiplicity=jnp.asarray(branch.multiplicity),
     )
-    ride, ended, spectrum = jax.device_get(
-        _ride_and_look(problem, rider, jnp.asarray(branch.x), ridge, key)
-    )
-    ended_by = tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes)
+    return place(problem, branch.x), ridge, branch_key(settings.seed, branch.fingerprint)
+
+
+def _leg(
+    rider: Rider, settings: Settings, branch: Branch, end: tuple[Any, Any, Any], cost: Cost
+) -> Leg:
+    ride, ended, spectrum = end  # on the host
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
-    num_ridges = spectrum.num_downhill() if ride.is_finite else 0
     turns, directions = (
         _rideable(spectrum, settings) if ride.is_finite else ((), spectrum.eigenvectors[:0])
     )
-    is_leaf = not num_ridges or settings.is_last(branch.fingerprint)
-    finish, cost = None, ride.cost + spectrum.cost
-    if rider.finish is not None and ride.is_finite and (is_leaf or settings.finish_at == "leg"):
-        finish = jax.device_get(_finish(problem, rider, jnp.asarray(ride.x), key))
-        cost = cost + finish.cost
     return Leg(
         fingerprint=branch.fingerprint,
         x=ride.x,
         loss=float(ride.loss),
         num_steps=int(ride.num_steps),
-        ended_by=ended_by,
+        ended_by=tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes),
         eigenvalues=spectrum.eigenvalues,
         clusters=spectrum.clusters(),
-        num_ridges=num_ridges,
+        num_ridges=spectrum.num_downhill() if ride.is_finite else 0,
         turns=turns,
         directions=directions,
         trace=_rows(ride),
-        cost=cost + Cost(seconds=time.perf_counter() - began),
-        finish=finish,
+        cost=ride.cost + spectrum.cost + cost,
     )
+
+
+def _is_finished(rider: Rider, settings: Settings, leg: Leg) -> bool:
+    """Whether a descent follows: after each leg, or only where no other does."""
+    is_leaf = not leg.num_ridges or settings.is_last(leg.fingerprint)
+    return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
 
 
 @eqx.filter_jit
@@ -137,6 +196,20 @@ def _ride_and_look(
 def _finish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
     return rider.finish(problem, x, key, rider.spectrum)
+
+
+@eqx.filter_jit
+def _rides_and_looks(problem: Problem, rider: Rider, lanes: Any) -> Any:
+    return jax.vmap(lambda lane: _arrays(_ride_and_look(problem, rider, *lane)))(lanes)
+
+
+@eqx.filter_jit
+def _finishes(problem: Problem, rider: Rider, lanes: Any) -> Any:
+    return jax.vmap(lambda lane: _arrays(_finish(problem, rider, *lane)))(lanes)
+
+
+def _arrays(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)
 
 
 def _rideable(

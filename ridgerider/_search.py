@@ -6,21 +6,22 @@ neither the number of workers nor the order of arrival nor an interruption chang
 """
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, as_completed
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from ridgerider._crew import Crew, check_executor, check_sendable
 from ridgerider._describe import check_problem, describe, describe_problem, rebuild
-from ridgerider._finish import Finish
-from ridgerider._problem import Cost, Problem
-from ridgerider._result import Result, is_same
-from ridgerider._ride_batch import look, ride_batch
+from ridgerider._job import Job
+from ridgerider._problem import Problem
+from ridgerider._progress import Progress
+from ridgerider._result import Result
+from ridgerider._ride_batch import look
 from ridgerider._rider import Rider
 from ridgerider._store import Store, check_new
 from ridgerider._tree import (
@@ -38,61 +39,10 @@ from ridgerider._tree import (
 )
 
 Same = Literal["same"]
-RideBatch = Callable[[list[Branch]], list[Leg]]
-
-
-@dataclass
-class Progress:
-    """What a search has done so far; handed to `progress` after every leg.
-
-    `num_open` counts the branches that wait, `num_minima` the minima, by distance; `best_loss` is
-    the lowest loss at one of them.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> def tell(done):
-    ...     print(done.num_rides, "rides,", done.num_minima, "minima")
-    >>> result = rr.search(wells(1), progress=tell)
-    1 rides, 1 minima
-    2 rides, 2 minima
-    """
-
-    num_rides: int = 0
-    num_steps: int = 0
-    num_open: int = 0
-    best_loss: float = float("inf")
-    cost: Cost = Cost()
-    _minima: list[np.ndarray] = field(default_factory=list, repr=False)
-
-    @property
-    def num_minima(self) -> int:
-        return len(self._minima)
-
-    @staticmethod
-    def read(store: Store) -> "Progress":
-        """As far as the run in the store has come."""
-        cost = sum(store.costs().values(), Cost())
-        done = Progress(store.num_legs(), store.num_steps(), cost=cost)
-        for _, finish in store.finishes():
-            done._add_finish(finish)
-        return done
-
-    def add(self, leg: Leg) -> None:
-        self.num_rides += 1
-        self.num_steps += leg.num_steps
-        self.cost = self.cost + leg.cost
-        if leg.finish is not None:
-            self._add_finish(leg.finish)
-
-    def _add_finish(self, finish: Finish) -> None:
-        if finish.is_converged and not finish.is_saddle:
-            self.best_loss = min(self.best_loss, float(finish.loss))
-            if not any(is_same(finish.x, known) for known in self._minima):
-                self._minima.append(np.asarray(finish.x))
 
 
 def search(
-    problem: Problem,
+    problem: Problem | str,
     rider: Rider = Rider(),
     *,
     order: str | Order = "breadth_first",
@@ -105,14 +55,19 @@ def search(
     max_seconds: float | None = None,
     finish_at: Literal["leg", "leaf"] = "leg",
     round_size: int = 1,
+    asynchronous: bool = False,
     batch_size: int = 1,
     seed: int = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
     executor: Executor | None = None,
+    max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Ride the ridges that leave `problem.start`, branch, and repeat until the budget is used up.
+
+    - `problem`: a `Problem`, or where to find one, as `module:attribute`. Workers then load it
+      themselves, and only its name is sent to them.
 
     **What is searched** (decides the tree)
 
@@ -125,7 +80,11 @@ def search(
       many turns.
     - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that
       leads no further.
-    - `round_size`: how many branches are chosen before their results come back.
+    - `round_size`: how many branches are chosen before their results come back; at most so many
+      workers are busy.
+    - `asynchronous`: choose again as soon as one leg is back, with what is known then, so that no
+      worker waits for a round to end. Which branches a budget still reaches then depends on the
+      order of arrival.
     - `seed`: every random choice derives from it and from where in the tree it is made.
 
     **When to stop** (checked between rounds): `max_rides`, `max_steps`, `max_hvps`, `max_seconds`;
@@ -133,7 +92,11 @@ def search(
 
     **How it is computed** (changes nothing in the result)
 
-    - `executor`: rides batches of `batch_size` branches of a round; None rides one by one, here.
+    - `executor`: rides the branches of a round; any `concurrent.futures.Executor` that does not
+      fork, such as those of `ridgerider.workers`. None rides one by one, here.
+    - `max_deaths`: a leg that cost so many workers their lives is stored as failed.
+    - `batch_size`: how many branches are ridden in one compiled program, which takes as many steps
+      as the longest ride: for accelerators. Results agree to rounding.
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
@@ -147,25 +110,27 @@ def search(
     4
     """
     settings = Settings(
-        seed, order_name(order), members, max_ridges, max_depth, finish_at, round_size
+        seed, order_name(order), members, max_ridges, max_depth, finish_at, round_size, asynchronous
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     key = named_order(order, seed)
-    _check_batch_size(batch_size)
+    _check_crew(executor, batch_size, max_deaths)
     if out is not None:
         check_new(Path(out))
+    problem, path = _loaded(problem)
+    job = Job(problem, rider, settings, batch_size, path)
+    check_sendable(job, executor)
     root = look(problem, rider, settings)
-    meta = _meta(problem, rider, settings, budget, name)
+    meta = _meta(problem, rider, settings, budget, name or path)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
-    ride = partial(ride_batch, problem, rider, settings)
     with store.closed_on_error():
-        _run(ride, settings, key, budget, store, batch_size, executor, progress)
+        _run(job, key, budget, store, executor, max_deaths, progress)
     return Result(store, problem, rider)
 
 
 def resume(
     path: str | PathLike,
-    problem: Problem,
+    problem: Problem | str,
     rider: Rider | None = None,
     *,
     order: Order | None = None,
@@ -175,6 +140,7 @@ def resume(
     max_seconds: float | Same | None = "same",
     batch_size: int = 1,
     executor: Executor | None = None,
+    max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Go on with a search from its run file, to the same tree it would have become uninterrupted.
@@ -192,7 +158,8 @@ def resume(
     >>> len(rr.resume(path, problem, max_rides=2))
     2
     """
-    _check_batch_size(batch_size)
+    _check_crew(executor, batch_size, max_deaths)
+    problem, source = _loaded(problem)
     store = Store.open(path, write=True)
     with store.closed_on_error():
         settings, meta = store.settings, store.meta
@@ -215,37 +182,61 @@ def resume(
         key = _order_again(settings, order)
         _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
         store.set_meta("budget", asdict(budget))
-    ride = partial(ride_batch, problem, rider, settings)
-    with store.closed_on_error():
-        _run(ride, settings, key, budget, store, batch_size, executor, progress)
+        job = Job(problem, rider, settings, batch_size, source)
+        check_sendable(job, executor)
+        _run(job, key, budget, store, executor, max_deaths, progress)
     return Result(store, problem, rider)
 
 
 def _run(
-    ride: RideBatch,
-    settings: Settings,
+    job: Job,
     order: Order,
     budget: Budget,
     store: Store,
-    batch_size: int,
     executor: Executor | None,
+    max_deaths: int,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    tree, done = Search(), Progress.read(store)
+    crew = Crew(job, store.load, executor, max_deaths)
+    try:
+        _ride_all(crew, job, order, budget, store, progress)
+    finally:  # also when the search is interrupted
+        crew.cancel()
+    store.checkpoint()
+
+
+def _ride_all(
+    crew: Crew,
+    job: Job,
+    order: Order,
+    budget: Budget,
+    store: Store,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    settings, tree, done = job.settings, Search(), Progress.read(store)
     tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
+    found: list[Branch] = []
 
-    while left := budget.rides_left(done.num_rides, done.num_steps, done.cost):
-        if not chosen:
-            chosen, round_number = tree.ask(settings.round_size), round_number + 1
-            store.choose(chosen, round_number)
-        if not chosen:
+    while True:
+        left = budget.rides_left(done.num_rides, done.num_steps, done.cost) - len(crew)
+        room = settings.round_size - len(crew)
+        if left > 0 and (room > 0 if settings.asynchronous else not crew):
+            if not chosen:
+                tree.tell(found)
+                found, chosen, round_number = [], tree.ask(room), round_number + 1
+                store.choose(chosen, round_number)
+            # A round that the budget cuts short is finished on resume, before anything else is
+            # chosen.
+            count = int(min(left, len(chosen)))
+            crew.send(chosen[:count])
+            chosen = chosen[count:]
+        if not crew:
             break
-        # A round that the budget cuts short is finished on resume, before anything else is chosen.
-        count = int(min(left, len(chosen)))
-        now, chosen = chosen[:count], chosen[count:]
-        found: list[Branch] = []
-        for leg in _legs(ride, [store.load(branch) for branch in now], batch_size, executor):
+        legs = crew.receive()
+        if job.batch_size > 1:
+            done.add_batch(legs, job.batch_size)
+        for leg in legs:
             children = branches_at(leg, settings, order)
             store.add(leg, children)
             found += children
@@ -253,26 +244,6 @@ def _run(
             done.num_open = len(tree) + len(chosen) + len(found)
             if progress is not None:
                 progress(done)
-        tree.tell(found)
-    store.checkpoint()
-
-
-def _legs(
-    ride: RideBatch, branches: list[Branch], batch_size: int, executor: Executor | None
-) -> Iterator[Leg]:
-    """Ride the branches, here or in the executor; legs come as they end, in any order."""
-    if executor is None:
-        for branch in branches:
-            yield from ride([branch])
-        return
-    batches = [branches[i : i + batch_size] for i in range(0, len(branches), batch_size)]
-    futures = [executor.submit(ride, batch) for batch in batches]
-    try:
-        for future in as_completed(futures):
-            yield from future.result()
-    finally:  # also when the search is interrupted
-        for future in futures:
-            future.cancel()
 
 
 def _meta(
@@ -311,6 +282,17 @@ def _order_again(settings: Settings, order: Order | None) -> Order:
         ) from None
 
 
-def _check_batch_size(batch_size: int) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"`batch_size` must be a whole number of at least 1, not {batch_size!r}.")
+def _check_crew(executor: Executor | None, batch_size: int, max_deaths: int) -> None:
+    check_executor(executor)
+    for name, value in (("batch_size", batch_size), ("max_deaths", max_deaths)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
+
+
+def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:
+    """The problem, and the name it was loaded by if it came by name."""
+    if isinstance(problem, Problem):
+        return problem, None
+    from ridgerider.problems import load_problem  # problems build on this package
+
+    return load_problem(problem), problem

@@ -12,11 +12,12 @@ resumed search finishes the round first and goes on to the same tree.
 
 import contextlib
 import json
+import math
 import os
 import platform
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ CREATE TABLE solutions (
     INTEGER NOT NULL, num_kicks INTEGER NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL);
 """
 
+_DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+
 
 def _float(value: float | None) -> float:
     """SQLite keeps NaN as NULL."""
@@ -76,38 +79,38 @@ class Store:
         path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
     ) -> "Store":
         """A new run with its start, all or nothing; `None` keeps it in memory."""
-        rows = [
-            (key, json.dumps(value)) for key, value in {**meta, "versions": _versions()}.items()
-        ]
-        if path is not None:
-            path = Path(path)
-            check_new(path)
-            try:
-                path.touch(exist_ok=False)  # from here on the file is ours, and ours to remove
-            except OSError as error:
-                raise OSError(f"`out` cannot be written at {path}: {error.strerror}.") from error
+        rows = [(key, json.dumps(value)) for key, value in {**meta, "versions": versions()}.items()]
+        if path is None:
+            store = Store(_new_connection(":memory:"), None)
+            store._begin(rows, root, children)
+            return store
+        path = Path(path)
+        check_new(path)
+        # Made beside its place and moved there whole: a kill leaves no file that is no run.
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            connection = sqlite3.connect(
-                path or ":memory:", isolation_level=None, check_same_thread=False
-            )
-            store = Store(connection, path)
-            with store.closed_on_error():
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-                with store._transaction():
-                    for statement in SCHEMA.split(";"):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    connection.execute(f"PRAGMA user_version = {VERSION}")
-                    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-                    store._insert(root, children)
-        except BaseException as error:
-            if path is not None:
-                path.unlink(missing_ok=True)
-            if isinstance(error, sqlite3.Error):
-                raise OSError(f"`out` cannot be written at {path}: {error}.") from error
-            raise
-        return store
+            store = Store(_new_connection(new), path)
+            with contextlib.closing(store):
+                store._begin(rows, root, children)
+                store._db.execute("PRAGMA journal_mode = WAL")
+            _move(new, path)
+        except (sqlite3.Error, OSError) as error:
+            raise OSError(
+                f"`out` cannot be written at {path}: {error.__cause__ or error}."
+            ) from error
+        finally:
+            for file in (new, Path(f"{new}-journal"), Path(f"{new}-wal"), Path(f"{new}-shm")):
+                file.unlink(missing_ok=True)
+        return Store.open(path, write=True)
+
+    def _begin(self, meta: list[tuple[str, str]], root: Leg, children: Iterable[Branch]) -> None:
+        with self.closed_on_error(), self._transaction():
+            for statement in SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", meta)
+            self._insert(root, children)
 
     @staticmethod
     def open(path: str | os.PathLike, *, write: bool = False) -> "Store":
@@ -184,7 +187,8 @@ class Store:
         if leg.finish is not None:
             row = _finish_row(str(leg.fingerprint), leg.finish)
             self._db.execute(f"INSERT INTO solutions VALUES (?{', ?' * 9})", row)
-        rows = [_branch_row(branch) for branch in children]
+        parent = str(leg.fingerprint)
+        rows = [_branch_row(branch, parent) for branch in children]
         self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
 
     # --- reading
@@ -256,9 +260,19 @@ class Store:
         return sorted(branches, key=lambda one: (one.priority, one.fingerprint.sort_key()))
 
     def load(self, branch: Branch) -> Branch:
-        """The branch with its arrays, ready to ride."""
-        full = self.leg(branch.fingerprint.parent).branch(branch.fingerprint[-1])
-        return replace(branch, x=full.x, direction=full.direction)
+        """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""
+        turn, parent = branch.fingerprint[-1], str(branch.fingerprint.parent)
+        query = "SELECT id, turns FROM legs WHERE fingerprint = ?"
+        with self._readable():
+            leg, turns = self._db.execute(query, [parent]).fetchone()
+            row = json.loads(turns).index([turn.index, turn.member])
+            with self._db.blobopen("legs", "arrays", leg, readonly=True) as blob:
+                x, direction = _read(blob, "x"), _read(blob, "directions", row)
+        return replace(branch, x=x, direction=turn.sign * direction)
+
+    def num_open(self) -> int:
+        """How many branches have no leg."""
+        return self._one("SELECT count(*) FROM branches") - self.num_legs()
 
     # --- inside
 
@@ -312,6 +326,10 @@ class Store:
             ) from error
 
 
+def _new_connection(path: Path | str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
 def _connect(path: Path, write: bool) -> sqlite3.Connection:
     # Reading a WAL file needs a place for its index; where there is none (a read-only directory)
     # nobody writes either.
@@ -336,7 +354,17 @@ def check_new(path: Path) -> None:
         )
 
 
-def _versions() -> dict[str, str]:
+def _move(new: Path, path: Path) -> None:
+    """Give a file its name, unless another has taken it."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        check_new(path)
+    except OSError:  # a file system without links
+        new.rename(path)
+
+
+def versions() -> dict[str, str]:
     packages = {
         name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
     }
@@ -353,7 +381,7 @@ def _leg_row(leg: Leg) -> tuple[Any, ...]:
         leg.num_steps,
         json.dumps(leg.ended_by),
         leg.num_ridges,
-        json.dumps([asdict(cluster) for cluster in leg.clusters]),
+        json.dumps([vars(cluster) for cluster in leg.clusters]),
         json.dumps(leg.turns),
         _json_cost(leg.cost),
         _pack(arrays),
@@ -395,7 +423,7 @@ def _finish(row: Sequence[Any]) -> Finish:
     return Finish(x=_unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
 
 
-def _branch_row(branch: Branch) -> tuple[Any, ...]:
+def _branch_row(branch: Branch, parent: str) -> tuple[Any, ...]:
     try:
         priority = json.dumps(branch.priority)
     except TypeError:
@@ -403,10 +431,9 @@ def _branch_row(branch: Branch) -> tuple[Any, ...]:
             "`order` must return numbers, strings or tuples of them, "
             f"not {type(branch.priority).__name__}."
         ) from None
-    fingerprint = branch.fingerprint
     return (
-        str(fingerprint),
-        str(fingerprint.parent),
+        f"{parent} {branch.fingerprint[-1]}".lstrip(),
+        parent,
         branch.loss,
         branch.eigenvalue,
         branch.multiplicity,
@@ -427,6 +454,19 @@ def _pack(arrays: dict[str, np.ndarray]) -> bytes:
 
 def _unpack(blob: bytes) -> dict[str, np.ndarray]:
     return safetensors.numpy.load(blob)
+
+
+def _read(blob: sqlite3.Blob, name: str, row: int | None = None) -> np.ndarray:
+    """One array of a packed blob, or one row of it, without the others."""
+    blob.seek(0)
+    length = int.from_bytes(blob.read(8), "little")
+    about = json.loads(blob.read(length))[name]
+    dtype, shape, start = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"][0]
+    if row is not None:
+        shape = shape[1:]
+        start += row * math.prod(shape) * dtype.itemsize
+    blob.seek(8 + length + start)
+    return np.frombuffer(blob.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 
 def _tuples(value: Any) -> Any:

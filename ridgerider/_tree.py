@@ -11,6 +11,7 @@ import json
 import math
 import numbers
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from ridgerider._describe import describe
 from ridgerider._finish import Finish
 from ridgerider._problem import Cost
 from ridgerider._spectrum import Cluster
+
+_TURN = struct.Struct(">IIB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ class Fingerprint(tuple[Turn, ...]):
     def child(self, turn: Turn) -> "Fingerprint":
         return Fingerprint((*self, turn))
 
-    def sort_key(self) -> tuple[tuple[int, int, int], ...]:
-        """Steepest ridge first, then by member, + before -."""
-        return tuple((turn.index, turn.member, -turn.sign) for turn in self)
+    def sort_key(self) -> bytes:
+        """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
+        return b"".join(_TURN.pack(turn.index, turn.member, turn.sign < 0) for turn in self)
 
 
 def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
@@ -89,7 +92,7 @@ def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Branch:
     """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
 
@@ -261,12 +264,15 @@ class Settings:
     max_depth: int | None = None
     finish_at: Literal["leg", "leaf"] = "leg"
     round_size: int = 1
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("members", self.members, ("one", "all"))
         _check_choice("finish_at", self.finish_at, ("leg", "leaf"))
         _check_count("seed", self.seed, 0)
         _check_count("round_size", self.round_size, 1)
+        if not isinstance(self.asynchronous, bool):
+            raise ValueError(f"`asynchronous` must be True or False, not {self.asynchronous!r}.")
         for name in ("max_ridges", "max_depth"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name), 1)

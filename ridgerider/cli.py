@@ -1,10 +1,12 @@
 """The command line. Bad input is one sentence on stderr and exit code 2."""
 
 import os
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +27,7 @@ from ridgerider.problems import BUILT_IN, load_problem
 from ridgerider.report._watch import LOCAL, Server, Watched
 
 RUN_FILE = "run.sqlite"
+OWN_CLUSTER = "local"  # a Dask cluster of our own
 DENSE_UP_TO = 300  # parameters: a step then takes some ten milliseconds
 
 app = typer.Typer(
@@ -43,6 +46,24 @@ MaxRides = Annotated[int | None, typer.Option(help="Stop after so many rides.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
 MaxHvps = Annotated[int | None, typer.Option(help="Stop after so many Hessian-vector products.")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after so many seconds of riding.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Ride in so many processes. With --dask: of its local cluster.")
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Ride on the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786; "
+        "without an address, on a local one.",
+    ),
+]
+Lease = Annotated[
+    float | None, typer.Option(help="Replace a worker that takes more seconds than this for a leg.")
+]
+BatchSize = Annotated[
+    int,
+    typer.Option(help="Rides in one compiled program, for accelerators; best 1 on CPUs."),
+]
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")
 ]
@@ -90,8 +111,17 @@ def search(
         ),
     ] = "auto",
     round_size: Annotated[
-        int, typer.Option(help="Branches chosen before their results come back.")
+        int,
+        typer.Option(help="Branches chosen before their results come back; so many ride at once."),
     ] = 1,
+    asynchronous: Annotated[
+        bool,
+        typer.Option("--asynchronous", help="Choose again after each leg, not after each round."),
+    ] = False,
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+    batch_size: BatchSize = 1,
 ) -> None:
     """Search a problem for different solutions."""
     if engine not in ("auto", "dense", "hvp"):
@@ -104,9 +134,13 @@ def search(
         update=rr.Project() if is_dense else rr.Davidson(),
         step=rr.Backtracking(step_size, delta_break),
     )
-    with new_run(out, problem) as path, shown_progress(path, max_rides) as progress:
+    with (
+        crew(workers, dask, lease, round_size) as executor,
+        new_run(out, problem) as path,
+        shown_progress(path, max_rides) as progress,
+    ):
         result = rr.search(
-            loaded,
+            problem,
             rider,
             order=order,
             members=members,  # type: ignore[arg-type]  # checked there
@@ -118,9 +152,11 @@ def search(
             max_hvps=max_hvps,
             max_seconds=max_seconds,
             round_size=round_size,
+            asynchronous=asynchronous,
+            batch_size=batch_size,
             seed=seed,
             out=path,
-            name=problem,
+            executor=executor,
             progress=progress,
         )
     print_summary(result)
@@ -135,19 +171,28 @@ def resume(
     max_steps: MaxSteps = None,
     max_hvps: MaxHvps = None,
     max_seconds: MaxSeconds = None,
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+    batch_size: BatchSize = 1,
 ) -> None:
     """Go on with a search that was interrupted, or further with another budget."""
     path = run_file(run)
     before = rr.load(path)
-    loaded = load_problem(problem or before.name)
-    with shown_progress(path, max_rides or before.meta["budget"]["max_rides"]) as progress:
+    round_size = before.meta["settings"]["round_size"]
+    with (
+        crew(workers, dask, lease, round_size) as executor,
+        shown_progress(path, max_rides or before.meta["budget"]["max_rides"]) as progress,
+    ):
         result = rr.resume(
             path,
-            loaded,
+            problem or before.name,
             max_rides="same" if max_rides is None else max_rides,
             max_steps="same" if max_steps is None else max_steps,
             max_hvps="same" if max_hvps is None else max_hvps,
             max_seconds="same" if max_seconds is None else max_seconds,
+            batch_size=batch_size,
+            executor=executor,
             progress=progress,
         )
     print_summary(result)
@@ -272,6 +317,46 @@ def demo_command(out: Out = None, seed: Seed = 0) -> None:
     console.print(str(demo.write_index(directory, done)), soft_wrap=True)
 
 
+# --- who rides
+
+
+@contextmanager
+def crew(
+    workers: int | None, dask: str | None, lease: float | None, round_size: int
+) -> Iterator[Executor | None]:
+    """The executor that the options ask for; none of them: ride here."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"`--workers` must be at least 1, not {workers}.")
+    if workers is None and dask is None:
+        if lease is not None:
+            raise ValueError("`--lease` needs workers: see --workers and --dask.")
+        yield None
+        return
+    if dask not in (None, OWN_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
+        raise ValueError(f"`--dask` must be an address such as tcp://host:8786, not {dask!r}.")
+    if round_size < (workers or 2):
+        console.print(
+            f"no more than {round_size} at once will ride: that is the run's --round-size",
+            soft_wrap=True,
+        )
+    if dask is None:
+        executor: Executor = rr.workers.process_pool(workers or 1, lease=lease)
+    else:
+        address = None if dask == OWN_CLUSTER else dask
+        executor = rr.workers.dask(address, num_workers=workers, lease=lease)
+    with executor:
+        yield executor
+
+
+def with_local(arguments: list[str]) -> list[str]:
+    """`--dask` without an address asks for a local cluster."""
+    following = [*arguments[1:], "-"]
+    return [
+        f"--dask={OWN_CLUSTER}" if one == "--dask" and next_one.startswith("-") else one
+        for one, next_one in zip(arguments, following, strict=True)
+    ]
+
+
 # --- where things are
 
 
@@ -315,15 +400,16 @@ def free_name(path: Path) -> Path:
 def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.Progress], None]]:
     """A bar on a terminal, a plain line every few seconds elsewhere."""
     name, last = f"{path.parent.name}/{path.stem}", 0.0
-    began, steps_before = time.monotonic(), None
+    began, steps_before, waste = time.monotonic(), None, 0.0
 
     def status(done: rr.Progress) -> str:
-        nonlocal began, steps_before
+        nonlocal began, steps_before, waste
         if steps_before is None:  # the first leg compiles, and a resumed run has others behind it
             began, steps_before = time.monotonic(), done.num_steps
         rate = (done.num_steps - steps_before) / max(time.monotonic() - began, 1e-9)
         limit = "" if max_rides is None else f"/{max_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
+        waste = done.waste
         return (
             f"{done.num_rides}{limit} rides, {done.num_open} open, {done.num_minima} minima, "
             f"best loss {best}, {rate:.0f} steps/s"
@@ -331,9 +417,10 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
 
     def plain(done: rr.Progress) -> None:
         nonlocal last
+        line = status(done)
         if time.monotonic() - last >= 5:
             last = time.monotonic()
-            console.print(f"{name}: {status(done)}", soft_wrap=True)
+            console.print(f"{name}: {line}", soft_wrap=True)
 
     try:
         if not console.is_terminal:
@@ -346,13 +433,18 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     except KeyboardInterrupt:
         console.print(f"stopped; go on with: ridgerider resume {path}", soft_wrap=True)
         raise typer.Exit(130) from None
+    finally:
+        if waste:
+            console.print(f"batches: {waste:.0%} of their steps idle, beside a longer ride")
 
 
 def print_summary(result: rr.Result) -> None:
     """What was run, what was found, what it cost."""
     meta, cost = result.meta, result.cost
     settings = ", ".join(
-        f"{name} {value}" for name, value in meta["settings"].items() if value is not None
+        f"{name} {value}"
+        for name, value in meta["settings"].items()
+        if value is not None and value is not False
     )
     console.print(Text.assemble((meta["name"], "bold"), f": {settings}"), soft_wrap=True)
     minima = result.minima()
@@ -421,7 +513,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     keep_compiled()
     try:
-        app()
+        app(with_local(sys.argv[1:]))
     except (ValueError, OSError) as error:
         if os.environ.get("RIDGERIDER_DEBUG"):
             raise

@@ -146,6 +146,12 @@ def test_reproduce_writes_results_table_and_figures():
             ["search", "wells", "--out", "mine.py"],
             "`--out` must be a directory, but mine.py is a file",
         ),
+        (["search", "wells", "--workers", "0"], "`--workers` must be at least 1, not 0"),
+        (["search", "wells", "--lease", "9"], "`--lease` needs workers: see --workers and --dask"),
+        (
+            ["search", "wells", "--dask", "here"],
+            "`--dask` must be an address such as tcp://host:8786, not 'here'",
+        ),
         (["resume", "nothing"], "must be a run file, but there is none at nothing"),
         (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
         (["report", "nothing"], "`run` must be a run file, but there is none at nothing"),
@@ -161,6 +167,38 @@ def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directo
     assert (
         not list(directory.glob("runs/*/*")) and (directory / "mine.py").read_text() == PROBLEM_FILE
     )
+
+
+def test_workers_ride_a_problem_from_a_file():
+    run("search", "mine:problem", "--max-rides", "1")
+    out = run("resume", "runs/mine-problem", "--workers", "1", "--lease", "300", "--max-rides", "2")
+    assert "2 legs, 0 branches open; 2 minima" in out and "at once" not in out
+
+
+def test_idle_workers_are_told(capsys):
+    with cli.crew(2, None, None, 1) as executor:
+        assert executor.capacity == 4
+    assert (
+        "no more than 1 at once will ride: that is the run's --round-size"
+        in capsys.readouterr().out
+    )
+
+
+def test_dask_needs_no_address():
+    assert cli.with_local(["search", "wells", "--dask"])[-1] == "--dask=local"
+    assert cli.with_local(["search", "--dask", "--seed", "1"])[1:] == [
+        "--dask=local",
+        "--seed",
+        "1",
+    ]
+    given = ["resume", "runs", "--dask", "tcp://there:8786", "--seed", "1"]
+    assert cli.with_local(given) == given
+
+
+def test_the_waste_of_batches_is_printed(capsys):
+    with cli.shown_progress(Path("runs/run.sqlite"), 10) as tell:
+        tell(rr.Progress(num_rides=4, _useful=3, _spent=4))
+    assert "batches: 25% of their steps idle, beside a longer ride" in capsys.readouterr().out
 
 
 def test_a_directory_of_the_users_stays(directory):

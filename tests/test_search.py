@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ridgerider as rr
+from ridgerider._progress import Sketches
 from ridgerider._result import is_same
 from ridgerider.problems import factorization, surface, wells
 from ridgerider.problems.wells import wells_loss, wells_minima
@@ -235,6 +238,48 @@ def test_batch_size_and_arrival_change_nothing(order):
         assert arrived.fingerprints() != plain.fingerprints()  # they did arrive in another order
     with ThreadPoolExecutor(2) as executor:
         assert same_tree(plain, rr.search(problem, executor=executor, **settings))
+
+
+@pytest.mark.parametrize("finish_at", ["leg", "leaf"])
+def test_batches_ride_side_by_side_and_count_their_waste(finish_at):
+    settings = {"round_size": 6, "max_rides": 12, "max_depth": 2, "finish_at": finish_at}
+    seen = []
+    plain = rr.search(wells(4), **settings)
+    beside = rr.search(wells(4), batch_size=4, progress=lambda d: seen.append(d.waste), **settings)
+    assert plain.fingerprints() == beside.fingerprints()
+    for one in plain:
+        two = beside.leg(one.fingerprint)
+        assert one.num_steps == two.num_steps and one.ended_by == two.ended_by
+        np.testing.assert_allclose(one.x, two.x, rtol=0, atol=1e-10)
+        assert (one.finish is None) == (two.finish is None)
+        if one.finish is not None:
+            np.testing.assert_allclose(one.finish.x, two.finish.x, rtol=0, atol=1e-6)
+    # Rounds of six in batches of four: four lanes, then two and two idle ones.
+    legs = list(beside)
+    spent = 0
+    for batch in (legs[:4], legs[4:6], legs[6:10], legs[10:]):
+        descents = [int(leg.finish.num_steps) for leg in batch if leg.finish is not None]
+        spent += 4 * (max(leg.num_steps for leg in batch) + max(descents, default=0))
+    useful = sum(leg.num_steps + int(leg.finish.num_steps if leg.finish else 0) for leg in legs)
+    assert seen[-1] == pytest.approx(1 - useful / spent) and 0 < seen[-1] < 1
+
+
+@pytest.mark.parametrize("size", [3, 8, 40])
+def test_minima_are_counted_by_distance_without_keeping_them(size):
+    random, counted, kept = np.random.default_rng(size), Sketches(), []
+    for x in random.choice([-1.0, 1.0], size=(60, size)):
+        for one in (x, x + 1e-5 * random.normal(size=size)):
+            counted.add(one)
+            if not any(is_same(one, known) for known in kept):
+                kept.append(one)
+    assert len(counted) == len(kept) > 5
+
+
+@given(*[st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, -1]), st.integers(0, 2)))] * 2)
+def test_fingerprints_sort_turn_by_turn(one, two):
+    prints = [rr.Fingerprint(rr.Turn(*turn) for turn in turns) for turns in (one, two)]
+    keys = [[(turn.index, turn.member, -turn.sign) for turn in each] for each in prints]
+    assert (prints[0].sort_key() < prints[1].sort_key()) == (keys[0] < keys[1])
 
 
 def test_keys_depend_on_where_a_branch_is():

@@ -2,6 +2,7 @@ import functools
 import os
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,6 +16,11 @@ from ridgerider._store import Store
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 SETTINGS = {"max_ridges": 2, "round_size": 4}
 RIDER = rr.Rider(finish=None)
@@ -279,6 +285,61 @@ def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(ValueError, match=r"`out` must be in a directory that can be written"):
         rr.search(wells(3), out=tmp_path / "run.sqlite")
+
+
+@pytest.mark.skipif(resource is None, reason="needs limits of the operating system")
+def test_a_full_disk_stops_with_a_sentence_and_a_file_that_opens(tmp_path):
+    path, before = tmp_path / "run.sqlite", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up(done):
+        if done.num_rides == 3:
+            wal = path.with_name(f"{path.name}-wal").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (wal, before[1]))
+
+    try:
+        with pytest.raises(OSError, match=r"run.sqlite cannot be written: .*stored before is safe"):
+            rr.search(wells(3), RIDER, out=path, max_rides=8, progress=fill_up, **SETTINGS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(rr.load(path)) == 3
+    whole = rr.search(wells(3), RIDER, max_rides=8, **SETTINGS)
+    assert same_tree(whole, rr.resume(path, wells(3)))
+
+
+def test_a_run_file_that_is_read_only(copy, monkeypatch):
+    before = copy.read_bytes()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write anything
+    with pytest.raises(ValueError, match=r"`path` must be a run file that can be written"):
+        rr.resume(copy, wells(3))
+    assert len(rr.load(copy)) == 30 and copy.read_bytes() == before
+
+
+def test_a_kill_while_a_run_file_is_made_leaves_none(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    monkeypatch.setattr("ridgerider._store._move", kill)  # the last moment before it has its name
+    with pytest.raises(Killed):
+        rr.search(wells(3), RIDER, out=tmp_path / "run.sqlite")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_branch_is_loaded_without_the_rest_of_its_leg(finished):
+    for narrow in (False, True):
+        leg = finished.leg("0+")
+        if narrow:
+            leg = replace(leg, x=leg.x.astype("float32"), directions=leg.directions.astype("f4"))
+        store = Store.create(None, {}, finished.leg(""), [])
+        store.add(leg, [])
+        for index, member in leg.turns:
+            for sign in (1, -1):
+                branch = leg.branch(rr.Turn(index, sign, member))
+                loaded = store.load(replace(branch, x=None, direction=None))
+                assert np.array_equal(loaded.x, branch.x) and loaded.x.dtype == leg.x.dtype
+                assert np.array_equal(loaded.direction, branch.direction)
 
 
 def test_a_leg_is_stored_once(finished):

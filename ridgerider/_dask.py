@@ -1,0 +1,119 @@
+"""A Dask cluster as an executor. Imported only where `dask.distributed` is installed."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+import dask
+from distributed import Client, KilledWorker, LocalCluster, WorkerPlugin
+from distributed.cfexecutor import ClientExecutor
+
+from ridgerider._job import Job, open_job
+from ridgerider._tree import Branch, Leg
+from ridgerider.workers import ONE_THREAD
+
+# Each death is told to us, who count them, and is blamed on one batch alone.
+OWN_CLUSTER = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.nanny.pre-spawn-environ": ONE_THREAD,
+}
+
+
+class DaskExecutor(ClientExecutor):
+    """Made by `workers.dask`. A job reaches each worker once, also those that join later."""
+
+    losses = (KilledWorker, CancelledError)
+
+    def __init__(
+        self,
+        address: str | None,
+        num_workers: int | None,
+        lease: float | None,
+        timeout: float,
+    ):
+        self.cluster, self._lease, self._job = None, lease, ""
+        self._capacity, self._counted = 1, 0.0
+        if address is None:
+            with dask.config.set(OWN_CLUSTER):
+                self.cluster = LocalCluster(
+                    n_workers=num_workers, threads_per_worker=1, dashboard_address=None
+                )
+        try:
+            client = Client(self.cluster or address, timeout=timeout, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(
+                f"`address` must be that of a Dask scheduler, but none answers at {address} within "
+                f"{timeout:g} s."
+            ) from error
+        super().__init__(client, pure=False)
+
+    @property
+    def capacity(self) -> int:
+        """How many batches can be ridden now. Asked once a second."""
+        if time.monotonic() > self._counted + 1:
+            self._counted = time.monotonic()
+            self._capacity = max(1, sum(self._client.nthreads().values()))
+        return self._capacity
+
+    def submit(  # type: ignore[override]  # as Dask has it
+        self, fn: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Future:
+        if self._client.status != "running":
+            raise ConnectionError(
+                "the Dask scheduler is gone. What was stored before is safe: resume with another."
+            )
+        if not isinstance(fn, Job):
+            return super().submit(fn, *args, **kwargs)
+        if fn.parcel[0] != self._job:
+            self._forget()
+            self._client.register_plugin(Parcel(fn.parcel))
+            self._job = fn.parcel[0]
+        return super().submit(ride_parcel, fn.parcel[:2], self._lease, *args)
+
+    def shutdown(self, wait: bool = True, **keywords: Any) -> None:
+        super().shutdown(wait)
+        with contextlib.suppress(OSError):
+            self._forget()
+            self._client.close()
+            if self.cluster is not None:
+                self.cluster.close()
+
+    def _forget(self) -> None:
+        if self._job:
+            self._client.unregister_worker_plugin(self._job)
+
+
+class Parcel(WorkerPlugin):
+    """Leaves a job on each worker, now and when it joins; it is opened by the first ride."""
+
+    idempotent = True
+
+    def __init__(self, parcel: tuple[str, dict[str, Any], bytes]):
+        self.name, self.parcel = parcel[0], parcel
+
+    def setup(self, worker: Any) -> None:
+        _delivered[self.name] = self.parcel[2]
+
+    def teardown(self, worker: Any) -> None:
+        _delivered.pop(self.name, None)
+
+
+_delivered: dict[str, bytes] = {}
+
+
+def ride_parcel(
+    address: tuple[str, dict[str, Any]], lease: float | None, branches: list[Branch]
+) -> list[Leg]:
+    """Run in a worker. If it takes longer than its lease, the alarm ends the process."""
+    job = open_job(*address, _delivered[address[0]])
+    if lease is not None:
+        signal.setitimer(signal.ITIMER_REAL, lease)
+    try:
+        return job(branches)
+    finally:
+        if lease is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)

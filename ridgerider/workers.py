@@ -1,0 +1,255 @@
+"""Executors for `search(..., executor=...)`: processes on this machine, or a Dask cluster.
+
+Workers compute with one thread each and with the JAX settings of the process that searches, so that
+it does not matter who rides a leg. They get the problem and its data once, and are replaced when
+they die.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ridgerider._job import Job, open_job, opened_job
+from ridgerider._tree import Branch, Leg
+
+T = TypeVar("T")
+START_SECONDS = 300  # what a process may take to start and import everything
+NUM_STARTS = 3  # processes that die before they are up, until it is no accident
+
+# The environment of a process that computes with one thread. The number of threads decides how sums
+# are split, and so their last bits: set this before Python starts, and a search without an executor
+# is equal to one with workers to the last bit at any size.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NPROC": "1",  # of XLA
+}
+
+
+class WorkerLost(Exception):
+    """A worker died or did not answer in time."""
+
+
+def process_pool(num_workers: int, *, lease: float | None = None) -> "ProcessPool":
+    """So many processes on this machine, spawned, with one thread each.
+
+    - `lease`: a worker that takes more seconds than this for a batch is killed. The first batch of
+      a worker includes compiling. None waits for ever.
+
+    A script that uses it must protect its entry, `if __name__ == "__main__":`, as each worker
+    imports it.
+
+    >>> with process_pool(1) as pool:  # rr.search(problem, round_size=8, executor=pool)
+    ...     pool.submit(pow, 2, 10).result()
+    1024
+    """
+    return ProcessPool(num_workers, lease)
+
+
+def dask(
+    address: str | None = None,
+    *,
+    num_workers: int | None = None,
+    lease: float | None = None,
+    timeout: float = 10,
+) -> Executor:
+    """A Dask cluster: the one whose scheduler is at `address`, or one of its own on this machine.
+
+    - `num_workers`: of a cluster of its own; default: a worker for each core.
+    - `lease`: a worker that takes more seconds than this for a batch ends itself, and Dask replaces
+      it. The first batch of a worker includes compiling.
+    - `timeout`: how many seconds to wait for the scheduler.
+
+    Workers may join and leave at any time. Needs `pip install ridgerider[cluster]`.
+
+    >>> with dask(num_workers=1) as cluster:  # rr.search(problem, round_size=8, executor=cluster)
+    ...     cluster.submit(pow, 2, 10).result()
+    1024
+    """
+    _check_lease(lease)
+    if num_workers is not None:
+        _check_num_workers(num_workers)
+    try:
+        from ridgerider._dask import DaskExecutor
+    except ImportError as error:
+        raise ValueError(
+            f"`dask` needs dask.distributed, but it cannot be imported ({error}): "
+            "pip install ridgerider[cluster]."
+        ) from error
+    return DaskExecutor(address, num_workers, lease, timeout)
+
+
+class ProcessPool(Executor):
+    """Processes that are replaced when they die. Made by `process_pool`.
+
+    Each is a pool of one behind a thread of this process, so that a death breaks nothing else.
+    """
+
+    losses = (WorkerLost,)
+
+    def __init__(self, num_workers: int, lease: float | None = None):
+        _check_num_workers(num_workers)
+        _check_lease(lease)
+        self.capacity = 2 * num_workers  # so that none waits for its next batch
+        self._lease, self._workers = lease, list[_Worker]()
+        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(num_workers, "ridgerider-worker", self._begin)
+
+    def submit(  # type: ignore[override]  # no keywords
+        self, work: Callable[..., T], /, *args: Any
+    ) -> "Future[T]":
+        return self._threads.submit(lambda: self._own.worker.run(work, *args))
+
+    def pids(self) -> list[int]:
+        """The ids of the processes that are up."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+        for worker in self._workers:
+            worker.stop()
+            if wait:
+                worker.clear()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:  # nobody waits for what is being ridden
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for worker in self._workers:
+                worker.stop()
+        self.shutdown()
+
+    def _begin(self) -> None:
+        # Ctrl-C is for the process that searches; what a thread blocks, its children block.
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        self._own.worker = _Worker(self._lease)
+        self._workers.append(self._own.worker)
+
+
+class _Worker:
+    """One process, started when it is needed and again after its death."""
+
+    _starting = threading.Lock()  # the environment is changed while a process starts
+
+    def __init__(self, lease: float | None):
+        self.pid: int | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._lease, self._job, self._is_stopped = lease, "", False
+
+    def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        pool = self._pool or self._start()
+        try:
+            if not isinstance(work, Job):
+                return self._wait(pool.submit(work, *args))
+            name = work.parcel[0]
+            if name != self._job:
+                pool.submit(_open, *work.parcel).result()
+                self._job = name
+            return self._wait(pool.submit(_ride, name, *args))
+        except BrokenProcessPool:
+            self.clear()
+            raise WorkerLost("it was killed, crashed or ran out of memory") from None
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._kill()
+
+    def _start(self) -> ProcessPoolExecutor:
+        for _ in range(NUM_STARTS):
+            if self._is_stopped:
+                raise WorkerLost("the pool was shut down")
+            with self._starting, _environment(ONE_THREAD):
+                pool = ProcessPoolExecutor(
+                    1, multiprocessing.get_context("spawn"), initializer=_die_with_parent
+                )
+                ready = pool.submit(os.getpid)
+            try:
+                self.pid = ready.result(START_SECONDS)
+            except BrokenProcessPool:
+                continue
+            self._pool = pool
+            return pool
+        raise OSError(
+            "a worker process cannot be started: it dies at once. Is the entry of your script "
+            'protected by `if __name__ == "__main__":`?'
+        )
+
+    def _wait(self, future: "Future[T]") -> T:
+        try:
+            return future.result(self._lease)
+        except TimeoutError:
+            if future.done():
+                raise  # the work's own
+            self._kill()
+            self.clear()
+            raise WorkerLost(f"it did not answer within its lease of {self._lease} s") from None
+
+    def _kill(self) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def clear(self) -> None:
+        pool, self._pool, self._job, self.pid = self._pool, None, "", None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+
+def _die_with_parent() -> None:
+    """Run in each worker: one whose parent was killed would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _open(*parcel: Any) -> None:
+    open_job(*parcel)
+
+
+def _ride(name: str, branches: list[Branch]) -> list[Leg]:
+    return opened_job(name)(branches)
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _check_num_workers(num_workers: int) -> None:
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+        raise ValueError(
+            f"`num_workers` must be a whole number of at least 1, not {num_workers!r}."
+        )
+
+
+def _check_lease(lease: float | None) -> None:
+    if lease is not None and not (isinstance(lease, int | float) and lease > 0):
+        raise ValueError(f"`lease` must be a number of seconds above 0 or None, not {lease!r}.")

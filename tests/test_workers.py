@@ -1,0 +1,440 @@
+"""Whoever rides, wherever and however often they die: the same tree."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider import _job, workers
+from ridgerider._crew import wrong_with
+from ridgerider._job import Job, check_versions, open_job
+from ridgerider._store import versions
+from ridgerider.problems import wells
+from ridgerider.problems.wells import wells_loss
+from tests.cases import same_tree
+
+RIDER = rr.Rider(finish=None, step=rr.FixedStep(0.1))  # soon compiled
+SETTINGS = {"order": "best_first", "round_size": 8, "max_rides": 60, "seed": 1}
+NUM_KILLS = 4  # 20 in bench/workers.py
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Workers load what the first of them compiled."""
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0, -1), strict=True):
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return rr.search(wells(4), RIDER, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with workers.process_pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with workers.dask(num_workers=2) as cluster:
+        yield cluster
+
+
+# --- the same result however it runs
+
+
+@pytest.fixture(scope="module")
+def finished():
+    return rr.search(wells(4), **SETTINGS)
+
+
+@pytest.mark.parametrize("engine", ["pool", "cluster"])
+def test_engines_agree_to_the_last_bit(finished, engine, request):
+    executor = request.getfixturevalue(engine)
+    assert same_tree(finished, rr.search(wells(4), executor=executor, **SETTINGS))
+
+
+def test_a_problem_may_travel_by_name(plain, pool):
+    result = rr.search("tests.test_workers:four_wells", RIDER, executor=pool, **SETTINGS)
+    assert same_tree(plain, result) and result.name == "tests.test_workers:four_wells"
+    with pytest.raises(ValueError, match=r"shifting_wells must be the same problem"):
+        rr.search("tests.test_workers:four_shifting_wells", RIDER, executor=pool, **SETTINGS)
+
+
+def four_wells():
+    return wells(4)
+
+
+def four_shifting_wells():
+    return rr.Problem(wells_loss, jnp.zeros(4), jnp.linspace(0.5, 1.5, 4) + os.getpid() % 97 / 1e3)
+
+
+def test_asynchronous_search_rides_the_same_whole_tree_and_says_so(pool, tmp_path):
+    whole = rr.search(wells(4), RIDER, max_rides=None, max_depth=2)
+    path = tmp_path / "run.sqlite"
+    settings = {"asynchronous": True, "round_size": 4, "order": "best_first", "max_depth": 2}
+    first = rr.search(wells(4), RIDER, executor=pool, max_rides=20, out=path, **settings)
+    assert len(first) == 20 and first.meta["settings"]["asynchronous"] is True
+    resumed = rr.resume(path, wells(4), executor=pool, max_rides=None)
+    assert same_tree(whole, resumed) and resumed.num_open() == 0
+
+
+def test_asynchronous_search_never_waits_for_a_round():
+    class Counting(ThreadPoolExecutor):
+        busy, seen = 0, []
+
+        def submit(self, work, *args):
+            future = super().submit(work, *args)
+            self.busy += 1
+            self.seen.append(self.busy)
+            future.add_done_callback(lambda _: setattr(self, "busy", self.busy - 1))
+            return future
+
+    with Counting(1) as executor:
+        rr.search(wells(4), RIDER, executor=executor, round_size=4, asynchronous=True, max_rides=30)
+    # In rounds of four it would begin each round with nothing under way.
+    assert len(executor.seen) == 30 and min(executor.seen[4:]) > 1
+
+
+# --- workers that die, hang or lie
+
+
+def kill_at_random(pids, is_over, count, longest):
+    """Kill one of `pids()` again and again; returns the number of kills."""
+    random, killed = np.random.default_rng(0), 0
+    while killed < count and not is_over.is_set():
+        time.sleep(random.uniform(0, longest))
+        alive = pids()
+        if alive:
+            os.kill(alive[random.integers(len(alive))], signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def search_under_fire(executor, pids, num_kills, longest, problem, settings):
+    """A search while its workers are killed; it goes on until all the kills have happened."""
+    is_over, num_killed = threading.Event(), []
+    killer = threading.Thread(
+        target=lambda: num_killed.append(kill_at_random(pids, is_over, num_kills, longest))
+    )
+    stored = []
+
+    def slow_down(done):
+        stored.append(done.num_rides)
+        if killer.is_alive():
+            time.sleep(0.1)
+
+    killer.start()
+    try:
+        result = rr.search(
+            problem, RIDER, executor=executor, max_deaths=50, progress=slow_down, **settings
+        )
+    finally:
+        is_over.set()
+        killer.join()
+    assert stored == list(range(1, len(result) + 1))  # none doubled
+    return result, num_killed[0]
+
+
+def test_killed_processes_change_nothing():
+    settings = {**SETTINGS, "max_rides": 200}
+    with workers.process_pool(2) as own:
+        result, killed = search_under_fire(own, own.pids, NUM_KILLS, 1.0, wells(4), settings)
+    assert killed == NUM_KILLS and same_tree(rr.search(wells(4), RIDER, **settings), result)
+
+
+def test_killed_dask_workers_change_nothing(cluster):
+    def pids():
+        nannies = cluster.cluster.workers.values()
+        return [nanny.pid for nanny in nannies if nanny.pid is not None]
+
+    settings = {**SETTINGS, "max_rides": 200}
+    result, killed = search_under_fire(cluster, pids, NUM_KILLS, 1.0, wells(4), settings)
+    assert killed == NUM_KILLS and same_tree(rr.search(wells(4), RIDER, **settings), result)
+
+
+def test_workers_may_leave_and_join(plain, cluster):
+    def rescale(done):
+        if done.num_rides in (10, 30):
+            cluster.cluster.scale(1 if done.num_rides == 10 else 2)
+
+    result = rr.search(wells(4), RIDER, executor=cluster, progress=rescale, **SETTINGS)
+    assert same_tree(plain, result)
+
+
+def deadly_wells():
+    """Loaded in a worker, kills it whenever it is to ride 0+."""
+    if multiprocessing.parent_process() is not None:
+        _job.ride_batch = deadly_ride_batch
+    return wells(4)
+
+
+def deadly_ride_batch(problem, rider, settings, branches, batch_size):
+    if str(branches[0].fingerprint) == "0+":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rr.ride_batch(problem, rider, settings, branches, batch_size)
+
+
+def test_a_leg_that_kills_its_workers_is_given_up(plain):
+    with workers.process_pool(1) as own:
+        result = rr.search(
+            "tests.test_workers:deadly_wells",
+            RIDER,
+            executor=own,
+            round_size=4,
+            max_rides=4,
+            max_deaths=2,
+        )
+    assert list(map(str, result.fingerprints())) == ["0-", "1+", "1-", "0+"]
+    failed = result.leg("0+")
+    reason = "failed: 2 workers lost, it was killed, crashed or ran out of memory"
+    assert failed.ended_by == (reason,) and failed.turns == () and failed.num_steps == 0
+    assert np.array_equal(failed.x, wells(4).x0)
+    assert all(same_tree_leg(plain, leg) for leg in result if leg.num_steps)
+
+
+def test_a_worker_that_hangs_loses_its_lease(pool):
+    with workers.process_pool(1, lease=2) as own:
+        with pytest.raises(workers.WorkerLost, match=r"did not answer within its lease of 2 s"):
+            own.submit(time.sleep, 1000).result()
+        assert own.submit(os.getpid).result() == own.pids()[0]
+    with pytest.raises(TimeoutError, match="its own"):
+        pool.submit(time_out).result()
+
+
+def time_out():
+    raise TimeoutError("its own")
+
+
+class Garbling(ThreadPoolExecutor):
+    """Garbles what comes back, each branch once."""
+
+    def __init__(self, garble):
+        super().__init__(1)
+        self.garble, self.known = garble, set()
+
+    def submit(self, work, branches):
+        names = {branch.fingerprint for branch in branches}
+        is_new = not names & self.known
+        self.known |= names
+        return super().submit(lambda: self.garble(work(branches)) if is_new else work(branches))
+
+
+@pytest.mark.parametrize(
+    "garble",
+    [
+        lambda legs: None,
+        lambda legs: [leg.x for leg in legs],
+        lambda legs: [rr.Leg(**{**vars(leg), "fingerprint": rr.Fingerprint()}) for leg in legs],
+        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x[:2]}) for leg in legs],
+        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x * np.nan}) for leg in legs],
+        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x.astype("float32")}) for leg in legs],
+    ],
+)
+def test_garbage_is_ridden_again(plain, garble):
+    with Garbling(garble) as executor:
+        settings = {**SETTINGS, "max_rides": 16}
+        result = rr.search(wells(4), RIDER, executor=executor, **settings)
+    assert len(result) == 16 and all(same_tree_leg(plain, leg) for leg in result)
+
+
+def same_tree_leg(result, leg):
+    return np.array_equal(result.leg(leg.fingerprint).x, leg.x)
+
+
+def test_wrong_with_accepts_what_is_right(plain):
+    branch = plain.leg("").branch(rr.Turn(0, 1))
+    assert wrong_with([plain.leg("0+")], [branch]) == ""
+
+
+CHILD = """
+import sys, time, jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import ridgerider as rr
+from ridgerider import workers
+from ridgerider.problems import wells
+from tests.test_workers import RIDER, SETTINGS
+
+def say(done):
+    print(done.num_rides, flush=True)
+    if done.num_rides == 41:
+        time.sleep(60)
+
+if __name__ == "__main__":
+    with workers.process_pool(int(sys.argv[3])) as pool:
+        rr.search(wells(4), RIDER, out=sys.argv[1], executor=pool, progress=say, **SETTINGS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "num_workers", "engine"), [(signal.SIGKILL, 4, "cluster"), (signal.SIGINT, 1, "pool")]
+)
+def test_a_stopped_coordinator_resumes_under_another_engine(
+    plain, tmp_path, stop, num_workers, engine, request
+):
+    path, script = tmp_path / "run.sqlite", tmp_path / "child.py"
+    script.write_text(CHILD)
+    cache = jax.config.jax_compilation_cache_dir
+    child = subprocess.Popen(
+        [sys.executable, str(script), str(path), cache, str(num_workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    for line in child.stdout:
+        if line.strip() == b"41":
+            break
+    child.send_signal(stop)
+    child.communicate(timeout=60)  # also waits for the workers, who hold the pipe
+    assert child.returncode != 0 and len(rr.load(path)) == 41
+    resumed = rr.resume(path, wells(4), executor=request.getfixturevalue(engine))
+    assert same_tree(plain, resumed)
+
+
+# --- bad input
+
+
+def test_a_broken_executor_of_another_kind_is_told(tmp_path):
+    class Broken(Executor):
+        def submit(self, work, *args):
+            future = Future()
+            future.set_exception(BrokenExecutor("a process ended abruptly"))
+            return future
+
+    path = tmp_path / "run.sqlite"
+    with pytest.raises(OSError, match=r"the executor cannot replace it; workers.process_pool can"):
+        rr.search(wells(4), RIDER, executor=Broken(), out=path)
+    assert len(rr.load(path)) == 0
+
+
+OPEN_FILE = Path(os.devnull).open()  # noqa: SIM115
+
+
+def with_file(x, file):
+    return jnp.sum(x**4 - x**2)
+
+
+def inner_loss():
+    def loss(x):
+        return jnp.sum(x**4 - x**2)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("problem", "rider", "message"),
+    [
+        (
+            rr.Problem(lambda x: jnp.sum(x**4 - x**2), jnp.zeros(1)),
+            rr.Rider(),
+            r"^`problem.loss` cannot be sent to workers: it is a lambda; define it with `def`",
+        ),
+        (
+            rr.Problem(inner_loss(), jnp.zeros(1)),
+            rr.Rider(),
+            r"`problem.loss` cannot be sent .*inner_loss.<locals>.loss is defined inside",
+        ),
+        (
+            rr.Problem(with_file, jnp.zeros(1), OPEN_FILE),
+            rr.Rider(),
+            r"^`problem.args.0` cannot be sent to workers: it is an open file; pass what is in it",
+        ),
+        (
+            wells(1),
+            rr.Rider(stop=(lambda ride: ride.loss < 0,)),
+            r"^`rider.stop.0` cannot be sent to workers: it is a lambda",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_named(problem, rider, message):
+    with pytest.raises(ValueError, match=message):
+        pickle.dumps(Job(problem, rider, rr.Settings()))
+
+
+def test_what_cannot_be_sent_is_found_before_any_work(pool, tmp_path):
+    problem = rr.Problem(lambda x: jnp.sum(x**4 - x**2), jnp.zeros(1))
+    with pytest.raises(ValueError, match=r"`problem.loss` cannot be sent to workers"):
+        rr.search(problem, executor=pool, out=tmp_path / "run.sqlite")
+    assert not list(tmp_path.iterdir())
+
+
+def test_versions_must_agree():
+    check_versions(versions())
+    with pytest.raises(ValueError, match=r"a worker has jax .* and the coordinator 0.0.1"):
+        check_versions({**versions(), "jax": "0.0.1"})
+    name, about, content = Job(wells(1), RIDER, rr.Settings()).parcel
+    about = {**about, "versions": {**versions(), "python": "3.5.0"}}
+    with pytest.raises(ValueError, match=r"a worker has python .* and the coordinator 3.5.0"):
+        open_job(name, about, content)
+
+
+def test_what_a_worker_cannot_import_is_told(pool):
+    class Sender:
+        parcel = ("absent", {"versions": versions(), "flags": {}}, b"cabsent\nloss\n.")
+
+    with pytest.raises(ValueError, match=r"a worker cannot import .* No module named 'absent'"):
+        pool.submit(open_job, *Sender.parcel).result()
+
+
+def fork():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: workers.process_pool(0), r"`num_workers` must be a whole number .* 1, not 0"),
+        (lambda: workers.process_pool(1, lease=0), r"`lease` must be a number of seconds above 0"),
+        (lambda: workers.dask(num_workers=0), r"`num_workers` must be a whole number"),
+        (lambda: rr.search(wells(1), executor=fork()), r"`executor` must not fork"),
+        (lambda: rr.search(wells(1), executor=2), r"`executor` must be a .*Executor, not int"),  # type: ignore[arg-type]
+        (lambda: rr.search(wells(1), max_deaths=0), r"`max_deaths` must be a whole number"),
+        (lambda: rr.search(wells(1), asynchronous=1), r"`asynchronous` must be True or"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_input_is_one_sentence(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_without_dask(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ridgerider._dask", None)
+    with pytest.raises(ValueError, match=r"needs dask.distributed.*pip install ridgerider"):
+        workers.dask()
+
+
+def test_a_scheduler_that_does_not_answer():
+    with pytest.raises(ConnectionError, match=r"none answers at tcp://127.0.0.1:9 within 1 s"):
+        workers.dask("tcp://127.0.0.1:9", timeout=1)
