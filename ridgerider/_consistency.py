@@ -73,6 +73,13 @@ def consistency(
     >>> scores.eigenvalues.round(6).tolist(), scores.relative_gap.round(3).tolist()
     ([[-4.0, -2.0], [-2.0, -2.0]], [0.667, 0.0])
     """
+    return _consistency(environments, params, directions)
+
+
+@eqx.filter_jit
+def _consistency(
+    environments: Environments, params: PyTree, directions: Float[Array, "k r"]
+) -> Consistency:
     rows = jax.vmap(unit)(directions)
     images = environments.hvps(params, rows)
     eigenvalues = jnp.einsum("ikr,kr->ik", images, rows)
