@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._batch import Batches
 from ridgerider._block_spectrum import check_count
@@ -34,9 +34,6 @@ class CommonRidge(eqx.Module):
     - `losses`: L1 and L2.
     - `rider`: takes one step along the direction at a time.
     - `batch`: examples of each environment that a training step sees; None for all.
-    - `num_warm`: steps of plain training, on the mean loss, before anything else. It begins with a
-      throw-away ridden part of standard deviation `warm_scale`, of which nothing is kept. Not in
-      the paper, and essential: a random featurizer has little to agree on. 0: none.
     - `num_pretrain`: steps on L1 + L2 until the first ridge step; H in the paper.
     - `num_steps`: along the ridge; N in the paper.
     - `num_inner`: training steps after each of them; S in the paper.
@@ -51,8 +48,6 @@ class CommonRidge(eqx.Module):
     losses: RidgeLosses = RidgeLosses()
     rider: Rider = STEP
     batch: Batches | None = Batches(2500)
-    num_warm: int = eqx.field(static=True, default=150)
-    warm_scale: float = eqx.field(static=True, default=0.5)
     num_pretrain: int = eqx.field(static=True, default=200)
     num_steps: int = eqx.field(static=True, default=9)
     num_inner: int = eqx.field(static=True, default=10)
@@ -62,7 +57,7 @@ class CommonRidge(eqx.Module):
     decay: float = eqx.field(static=True, default=1e-3)
 
     def __check_init__(self) -> None:
-        for name in ("num_warm", "num_pretrain", "num_inner"):
+        for name in ("num_pretrain", "num_inner"):
             check_count(name, getattr(self, name), 0)
         for name in ("num_steps", "num_probes"):
             check_count(name, getattr(self, name))
@@ -75,8 +70,13 @@ class CommonRide:
     - `params`: at the saddle and after each step; the featurizer changes on the way, too.
     - `scores`: of the common direction at each of these points; axes are environments and points.
     - `overlaps`: of each point's direction with the one before.
-    - `losses`: L1 + L2 after pre-training, of the network ridden.
+    - `loss`: L1 + L2 after pre-training, of the network ridden.
     - `num_dropped`: networks that were resampled because pre-training failed.
+
+    >>> import jax.numpy as jnp
+    >>> scores = Consistency(*(jnp.array([[-2.0], [-1.0]]),) * 4)
+    >>> CommonRide(({},), scores, jnp.ones(1), loss=-30.0, num_dropped=0).num_dropped
+    0
     """
 
     params: tuple[PyTree, ...]
@@ -91,6 +91,7 @@ def ride_common(
     settings: CommonRidge = CommonRidge(),
     *,
     initialize: Callable[[PRNGKeyArray], PyTree] | None = None,
+    warm_start: Callable[[PyTree, PRNGKeyArray], PyTree] | None = None,
     max_loss: float = float("inf"),
     max_dropped: int = 0,
     seed: int = 0,
@@ -100,23 +101,39 @@ def ride_common(
     **Arguments**
 
     - `initialize`: draws the parameters, the ridden part near its saddle. Default: the start.
+    - `warm_start`: trains the featurizer of such parameters before anything else, say on the mean
+      loss with a head to be thrown away. Not in the paper, but on coloured MNIST essential: a
+      random featurizer has little to agree on.
     - `max_loss`, `max_dropped`: draw another network while L1 + L2 exceeds `max_loss` after
       pre-training, at most so many times. Default: keep the first.
 
-    >>> from ridgerider.environments import ride_common  # see the guide for an example
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(params, c):  # a featurizer f, and a head of two layers
+    ...     return -params["w"] * params["a"] * jnp.sum(jnp.tanh(params["f"]) * c)
+    >>> start = {"f": jnp.array([0.1, 0.5]), "w": jnp.array(0.01), "a": jnp.array(0.02)}
+    >>> problems = [rr.Problem(loss, start, jnp.array(c)) for c in ([1.0, 2.0], [1.0, 1.0])]
+    >>> both = Environments(problems, {"f": False, "w": True, "a": True})
+    >>> settings = CommonRidge(batch=None, num_steps=2, feature_rate=0.01)
+    >>> ride = ride_common(both, settings)
+    >>> len(ride.params), ride.num_dropped, bool(ride.scores.relative_gap[-1] < 0.1)
+    (3, 0, True)
     """
     check_count("max_dropped", max_dropped, 0)
     for dropped in range(max_dropped + 1):
         key = jax.random.fold_in(jax.random.key(seed), dropped)
-        first, second = jax.random.split(key)
+        first, second, third = jax.random.split(key, 3)
         params = environments.start if initialize is None else initialize(first)
+        params = params if warm_start is None else warm_start(params, third)
         state, loss = _pretrain(environments, settings, params, second)
         if float(loss) <= max_loss or dropped == max_dropped:
             break
     points, scores, overlaps = [state.params], [_look(environments, settings, state, key)], [1.0]
     for step in range(settings.num_steps):
         here = jax.random.fold_in(second, 1 + step)
-        new = _ride_step(environments, settings, state, here)
+        train_key, ride_key = jax.random.split(here)
+        new = _ride_step(environments, settings, state, ride_key)
+        new, _ = _train(environments, settings, new, train_key, jnp.array(settings.num_inner))
         overlaps.append(float(unit(new.direction) @ unit(state.direction)))
         state = new
         points.append(state.params)
@@ -155,13 +172,10 @@ def _features_only(environments: Environments, grads: PyTree) -> PyTree:
     return environments.with_ridden(grads, jnp.zeros_like(environments.ravel(grads)))
 
 
-@eqx.filter_jit
 def _pretrain(
     environments: Environments, settings: CommonRidge, params: PyTree, key: PRNGKeyArray
 ) -> tuple[_State, Scalar]:
-    warm, train, draw = jax.random.split(key, 3)
-    if settings.num_warm:
-        params = _warm(environments, settings, params, warm)
+    train, draw = jax.random.split(key)
     direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
     features, directions = _optimizers(settings)
     state = _State(
@@ -171,48 +185,34 @@ def _pretrain(
         directions.init(direction),
         jnp.ones((), direction.dtype),
     )
-    state, losses = _train(environments, settings, state, train, settings.num_pretrain)
-    # Both losses are even in the direction: ride the way on which the loss falls.
-    problem = _on_batch(environments, settings, draw).pooled(state.params)
+    state, loss = _train(environments, settings, state, train, jnp.array(settings.num_pretrain))
+    sign = _downhill(environments, settings, state, draw)
+    return eqx.tree_at(lambda s: s.sign, state, sign), loss
+
+
+@eqx.filter_jit
+def _downhill(
+    environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
+) -> Scalar:
+    """Both losses are even in the direction: ride the way on which the loss falls."""
+    problem = _on_batch(environments, settings, key).pooled(state.params)
     uphill = problem.grad(problem.x0) @ state.direction
-    sign = jnp.where(uphill > 0, -1, 1).astype(direction.dtype)
-    return eqx.tree_at(lambda s: s.sign, state, sign), losses
+    return jnp.where(uphill > 0, -1, 1).astype(uphill.dtype)
 
 
-def _warm(
-    environments: Environments, settings: CommonRidge, params: PyTree, key: PRNGKeyArray
-) -> PyTree:
-    """Train everything, then put the ridden part back."""
-    optimizer, x0 = optax.adam(settings.feature_rate), environments.ravel(params)
-    draw, key = jax.random.split(key)
-    head = settings.warm_scale * jax.random.normal(draw, x0.shape, x0.dtype)
-
-    def step(carry: tuple, index: Array) -> tuple:
-        params, state = carry
-        on_batch = _on_batch(environments, settings, jax.random.fold_in(key, index))
-
-        def loss(params: PyTree) -> Scalar:
-            values = [one.value(one.ravel(params)) for one in on_batch.problems]
-            return jnp.mean(jnp.stack(values)) + settings.decay * _squares(params)
-
-        return _stepped(optimizer, jax.grad(loss)(params), state, params), None
-
-    params = environments.with_ridden(params, head)
-    carry, _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(settings.num_warm))
-    return environments.with_ridden(carry[0], x0)
-
-
+@eqx.filter_jit
 def _train(
     environments: Environments,
     settings: CommonRidge,
     state: _State,
     key: PRNGKeyArray,
-    num_steps: int,
+    num_steps: Int[Array, ""],
 ) -> tuple[_State, Scalar]:
     """Steps on L1 + L2 in featurizer and direction; and the last loss."""
     features, directions = _optimizers(settings)
 
-    def step(state: _State, index: Array) -> tuple[_State, Scalar]:
+    def step(index: Array, carry: tuple[_State, Scalar]) -> tuple[_State, Scalar]:
+        state, _ = carry
         here, probe = jax.random.split(jax.random.fold_in(key, index))
         on_batch = _on_batch(environments, settings, here)
         shape = (settings.num_probes, environments.size)
@@ -231,27 +231,25 @@ def _train(
         )
         return _State(params, direction, feature_state, direction_state, state.sign), value
 
-    state, losses = jax.lax.scan(step, state, jnp.arange(num_steps))
-    return state, losses[-1] if num_steps else jnp.zeros(())
+    # A number of steps that is traced: one program for pre-training and for what follows a step.
+    nothing = jnp.zeros((), state.direction.dtype)
+    return jax.lax.fori_loop(0, num_steps, step, (state, nothing))
 
 
 @eqx.filter_jit
 def _ride_step(
     environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
 ) -> _State:
-    """One step along the ridge, and the training that follows it."""
-    ride_key, train_key = jax.random.split(key)
-    problem = _on_batch(environments, settings, ride_key).pooled(state.params)
+    """One step along the ridge."""
+    problem = _on_batch(environments, settings, key).pooled(state.params)
     ridge = Ridge(
         direction=state.sign * unit(state.direction),
         eigenvalue=jnp.zeros_like(state.sign),  # the rider looks
         index=jnp.array(0),
         multiplicity=jnp.array(1),
     )
-    ride = settings.rider.ride(problem, problem.x0, ridge, ride_key)
-    params = environments.with_ridden(state.params, ride.x)
-    stepped = eqx.tree_at(lambda s: s.params, state, params)
-    return _train(environments, settings, stepped, train_key, settings.num_inner)[0]
+    ride = settings.rider.ride(problem, problem.x0, ridge, key)
+    return eqx.tree_at(lambda s: s.params, state, environments.with_ridden(state.params, ride.x))
 
 
 @eqx.filter_jit

@@ -156,6 +156,14 @@ class RankedRidges(eqx.Module):
 
     `order` are rows of `spectrum`, those that lead downhill first and by their relative gap; the
     `scores` are those of all rows.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return -x[0] ** 2 - steep * x[1] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
+    >>> rank_ridges(both).scores.relative_gap[rank_ridges(both).order].tolist()
+    [0.0, 1.0]
     """
 
     spectrum: Spectrum
@@ -215,6 +223,10 @@ class SharedFeatures(eqx.Module):
     - `projection`: onto the features whose signals agree; put it into the featurizer.
     - `noise`: the length that the differences of signals would have by sampling alone. With many
       features it exceeds the differences themselves, and what is projected out is noise.
+
+    >>> features = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]])
+    >>> shared_features(features, (jnp.ones(1), jnp.ones(1))).consistent.tolist()
+    [1.0, 0.0]
     """
 
     signals: Float[Array, "environments m"]

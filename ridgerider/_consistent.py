@@ -32,6 +32,16 @@ class ConsistentRidge(eqx.Module):
     - `correlations`: C(H_i e, e), -1 where e is a ridge of environment i.
     - `residual`: |H e - eigenvalue e| for the mixture's Hessian.
     - `duality_gap`: how much steeper another consistent direction can be at most.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, c):  # a head of two layers: (x[0], x[1]) are weights, x[2] is the output's
+    ...     return -x[2] * (x[:2] @ c)
+    >>> signals = jnp.array([2.0, 1.0]), jnp.array([2.0, -3.0])
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(3), c) for c in signals])
+    >>> found = consistent_ridge(both)
+    >>> found.weights.round(6).tolist(), abs(round(float(found.duality_gap), 9))
+    ([0.75, 0.25], 0.0)
     """
 
     ridge: Ridge

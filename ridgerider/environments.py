@@ -1,4 +1,16 @@
-"""Ridges shared by several environments."""
+r"""Ridges that several environments share, for out-of-distribution generalisation.
+
+The paper asks for a direction e and an eigenvalue with
+
+    H_i e = eigenvalue * e,  eigenvalue < 0,  for the Hessian H_i of every environment i.
+
+Such a pair rarely exists, so the parameters are split into a featurizer and a ridden part, and
+
+- `ride_common`, the paper's Algorithm 4, trains the featurizer until there is one;
+- `consistent_ridge` takes the features as they are and finds the steepest direction along which all
+  environments curve alike; `Agree` follows it, `rank_ridges` ranks ordinary ridges by it, and
+  `shared_features` projects out what environments disagree on.
+"""
 
 from ridgerider._common_ride import CommonRide as CommonRide
 from ridgerider._common_ride import CommonRidge as CommonRidge

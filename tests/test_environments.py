@@ -343,7 +343,7 @@ def test_a_ridge_without_agreement_has_no_certificate():
 
 def test_algorithm_4_finds_a_common_ridge():
     both = make_network(scale=0.01)
-    settings = CommonRidge(batch=None, num_warm=30, num_pretrain=150, num_steps=3, num_inner=5)
+    settings = CommonRidge(batch=None, num_pretrain=150, num_steps=3, num_inner=5)
     ride = ride_common(both, settings, seed=1)
     scores = ride.scores
     assert len(ride.params) == 4 and ride.num_dropped == 0 and scores.eigenvalues.shape == (2, 4)
@@ -359,7 +359,7 @@ def test_algorithm_4_finds_a_common_ridge():
 
 def test_networks_that_fail_are_drawn_again_and_counted():
     both = make_network(scale=0.01)
-    settings = CommonRidge(batch=None, num_warm=0, num_pretrain=2, num_steps=1, num_inner=0)
+    settings = CommonRidge(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
     ride = ride_common(both, settings, max_loss=-1e9, max_dropped=2)
     assert ride.num_dropped == 2
 

@@ -103,7 +103,7 @@ def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
 
 def along(runs: list[dict[str, Any]]) -> np.ndarray:
     """Eigenvalues by run (or fold), environment and step; NaN where a ride had ended."""
-    rides = []
+    rides: list[list[list[float]]] = []
     for one in runs:
         found = one["record"]["eigenvalues"]
         rides.extend(found if np.ndim(found[0][0]) else [found])
