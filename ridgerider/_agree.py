@@ -33,9 +33,9 @@ from ridgerider._update import unit
 Matrices = Float[Array, "environments m m"]
 Weights = Float[Array, " environments"]
 
-NUM_COOLINGS = 45  # halvings of the temperature, from the largest |eigenvalue| on
-NUM_CLIMBS = 4  # Newton steps at each temperature
-NUM_NEWTON = 12  # steps on the stationarity conditions, which converge quadratically
+NUM_COOLINGS = 24  # halvings of the temperature, from the largest |eigenvalue| on
+NUM_CLIMBS = 3  # Newton steps at each temperature
+NUM_NEWTON = 8  # steps on the stationarity conditions, which converge quadratically
 
 
 class Agreement(eqx.Module):

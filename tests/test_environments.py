@@ -246,18 +246,18 @@ def test_three_environments_with_a_known_answer():
 
 def test_matrix_free_equals_dense():
     random = np.random.default_rng(5)
-    shared = np.diag([-3.0, *np.linspace(0, 1, 119)])
-    apart = np.zeros((120, 120))
+    shared = np.diag([-3.0, *np.linspace(0, 1, 59)])
+    apart = np.zeros((60, 60))
     apart[1:4, 1:4] = random.normal(size=(3, 3))
-    rotate = np.linalg.qr(random.normal(size=(120, 120)))[0]
+    rotate = np.linalg.qr(random.normal(size=(60, 60)))[0]
     pair = [rotate @ (shared + s * (apart + apart.T) * 4) @ rotate.T for s in (1, -0.2)]
     both = quadratics(pair)
     dense = consistent_ridge(both)
-    free = consistent_ridge(both, dense_below=0, max_rows=60)
+    free = consistent_ridge(both, dense_below=0, max_rows=40)
     assert float(free.ridge.eigenvalue) == pytest.approx(float(dense.ridge.eigenvalue), rel=1e-9)
     overlap = free.ridge.direction @ dense.ridge.direction
     assert abs(float(overlap)) == pytest.approx(1, abs=1e-6)
-    assert int(free.cost.hvps) < int(dense.cost.hvps) == 240
+    assert int(free.cost.hvps) < int(dense.cost.hvps) == 120
     assert float(free.residual) < 1e-6
 
 
@@ -343,15 +343,14 @@ def test_a_ridge_without_agreement_has_no_certificate():
 
 def test_algorithm_4_finds_a_common_ridge():
     both = make_network(scale=0.01)
-    settings = CommonRidge(batch=None, num_pretrain=150, num_steps=3, num_inner=5)
+    rates = {"feature_rate": 0.01, "direction_rate": 0.03}
+    settings = CommonRidge(batch=None, num_pretrain=600, num_steps=3, num_inner=5, **rates)
     ride = ride_common(both, settings, seed=1)
     scores = ride.scores
     assert len(ride.params) == 4 and ride.num_dropped == 0 and scores.eigenvalues.shape == (2, 4)
-    before = consistency(
-        both, both.start, scores.eigenvalues[:1, :1] * 0 + jnp.ones((1, both.size))
-    )
+    before = rank_ridges(both).scores
     assert float(scores.correlations[:, 0].max()) < -0.95  # a ridge in both environments
-    assert float(scores.relative_gap[0]) < 0.1 and float(before.correlations.max()) > -0.9
+    assert float(scores.relative_gap[0]) < 0.1 < float(before.relative_gap[0])
     moved = jnp.linalg.norm(both.ravel(ride.params[-1]) - both.ravel(ride.params[0]))
     assert 0.1 < float(moved) <= 3 * 0.06 + 1e-9
     assert float(ride.overlaps.min()) > 0.9
