@@ -139,7 +139,7 @@ def _polished(mean: Array, basis: Array, spread: Array, direction: Array, mix: A
             ]
         )
         system = jnp.concatenate([top, bottom], axis=0)
-        step = -jnp.linalg.lstsq(system, wrong, rcond=1e-10)[0]
+        step = -_least_squares(system, wrong)
         return unit(direction + step[:size]), mix + step[size + 1 :]
 
     direction, mix = jax.lax.fori_loop(0, NUM_NEWTON, newton, (unit(direction), mix))
@@ -150,3 +150,12 @@ def _polished(mean: Array, basis: Array, spread: Array, direction: Array, mix: A
         eigenvalue=direction @ mean @ direction,
         bound=jnp.linalg.eigvalsh(matrix)[0],
     )
+
+
+def _least_squares(matrix: Float[Array, "m m"], right: Float[Array, " m"]) -> Float[Array, " m"]:
+    """The shortest solution of a symmetric system, singular or not."""
+    eigenvalues, columns = jnp.linalg.eigh(matrix)
+    # Far above rounding, so that directions left open by repeated eigenvalues count as such.
+    floor = jnp.finfo(matrix.dtype).eps ** (2 / 3) * jnp.max(jnp.abs(eigenvalues))
+    is_open = jnp.abs(eigenvalues) <= floor
+    return columns @ jnp.where(is_open, 0, (columns.T @ right) / jnp.where(is_open, 1, eigenvalues))
