@@ -1,11 +1,5 @@
-"""Ridge Rider on coloured images, in two ways: the paper's Algorithm 4, and consistent ridges.
+"""Consistent ridges on coloured images: project out what environments disagree on, and ride."""
 
-In both, the ridden part is a head of two layers on ten features, near its saddle at zero:
-
-    logit = a . tanh(W' features),   W: 10 x 4,  a: 4,   44 parameters
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,162 +7,34 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import ridgerider as rr
 from ridgerider.environments import (
-    CommonRidge,
     Environments,
-    RidgeLosses,
     consistency_along,
-    ride_common,
     shared_features,
 )
 from ridgerider.experiments.colored_baselines import (
     Images,
     Labels,
     Layers,
-    Logits,
     Trained,
     Training,
     arrays,
     cross_entropy,
     hidden,
     objective,
-    random_rows,
-    squares,
     xavier,
 )
+from ridgerider.experiments.colored_head import (
+    NUM_FEATURES,
+    NUM_STEPS,
+    NUM_UNITS,
+    adam,
+    head_logits,
+)
 from ridgerider.problems.colored import ColoredEnvironment
-
-NUM_FEATURES, NUM_UNITS = 10, 4
-NUM_STEPS = 9  # along the ridge, as in the paper
-
-
-def head_logits(head: dict[str, Array], features: Float[Array, "examples m"]) -> Logits:
-    return jnp.tanh(features @ head["weights"]) @ head["out"]
-
-
-def adam(
-    loss: Callable[[Any, list[tuple[Images, Labels]]], Array],
-    params: Any,
-    data: list[tuple[Images, Labels]],
-    key: PRNGKeyArray,
-    batch_size: int,
-    num_steps: int,
-) -> Any:
-    """Adam at its usual rate on batches of all environments."""
-    optimizer = optax.adam(1e-3)
-
-    def step(carry: tuple, index: Array) -> tuple:
-        params, state = carry
-        batch = random_rows(data, jax.random.fold_in(key, index), batch_size)
-        grads = jax.grad(loss)(params, batch)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, state = optimizer.update(grads, state)
-        return (jax.tree.map(jnp.add, params, updates), state), None
-
-    return jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(num_steps))[0][0]
-
-
-# --- Algorithm 4: 392-128 (ReLU)-10 (tanh), then the head
-
-
-def features_of(featurizer: Layers, images: Images) -> Float[Array, "examples m"]:
-    last = featurizer[-1]
-    return jnp.tanh(hidden(featurizer, images) @ last["weights"] + last["bias"][None])
-
-
-def network_logits(params: dict[str, Any], images: Images) -> Logits:
-    return head_logits(params["head"], features_of(params["featurizer"], images))
-
-
-def network_loss(params: dict[str, Any], images: Images, labels: Labels) -> Array:
-    return cross_entropy(network_logits(params, images), labels)
-
-
-def initialize(key: PRNGKeyArray, num_inputs: int, num_hidden: int = 128) -> dict[str, Any]:
-    first, second, third = jax.random.split(key, 3)
-    shape = (NUM_FEATURES, NUM_UNITS)
-    return {
-        "featurizer": xavier(first, (num_inputs, num_hidden, NUM_FEATURES)),
-        "head": {
-            "weights": 1e-2 * jax.random.normal(second, shape, jnp.float32),
-            "out": 1e-2 * jax.random.normal(third, shape[1:], jnp.float32),
-        },
-    }
-
-
-class WarmStart(eqx.Module):
-    """150 steps on the mean loss, with a linear head that is thrown away."""
-
-    data: list[tuple[Images, Labels]]
-    batch_size: int = eqx.field(static=True)
-
-    @eqx.filter_jit
-    def __call__(self, params: dict[str, Any], key: PRNGKeyArray) -> dict[str, Any]:
-        first, key = jax.random.split(key)
-
-        def loss(both: tuple[Layers, Layers], data: list[tuple[Images, Labels]]) -> Array:
-            featurizer, head = both
-            logits = [
-                (features_of(featurizer, images) @ head[0]["weights"] + head[0]["bias"][None])[:, 0]
-                for images, _ in data
-            ]
-            losses = [cross_entropy(z, y) for z, (_, y) in zip(logits, data, strict=True)]
-            return jnp.mean(jnp.stack(losses)) + 1e-3 * squares(featurizer)
-
-        start = (params["featurizer"], xavier(first, (NUM_FEATURES, 1)))
-        trained, _ = adam(loss, start, self.data, key, self.batch_size, num_steps=150)
-        return {**params, "featurizer": trained}
-
-
-def ride_algorithm_4(
-    environments: tuple[ColoredEnvironment, ...],
-    seed: int,
-    batch_size: int,
-    is_consistent: bool = True,
-    **settings: Any,
-) -> Trained:
-    """Algorithm 4; without its consistency terms as a control."""
-    data = arrays(environments)
-    num_inputs = int(np.prod(data[0][0].shape[1:]))
-    key = jax.random.key(seed)
-    problems = [rr.Problem(network_loss, initialize(key, num_inputs), *one) for one in data]
-    both = Environments(problems, {"featurizer": False, "head": True})
-    alone = RidgeLosses(gap=0.0, probe_correlation=0.0, probe_gap=0.0)
-    losses = RidgeLosses() if is_consistent else alone
-    common = CommonRidge(losses=losses, batch=rr.Batches(batch_size), **settings)
-    ride = ride_common(both, common, warm_start=WarmStart(data, batch_size), seed=seed)
-    scores = ride.scores
-    return Trained(
-        steps=list(range(1, NUM_STEPS + 1)),
-        logits=_Networks(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])),
-        record={
-            "eigenvalues": np.asarray(scores.eigenvalues).tolist(),
-            "correlations": np.asarray(scores.correlations).tolist(),
-            "overlaps": np.asarray(ride.overlaps).tolist(),
-            "loss": ride.loss,
-            "num_dropped": ride.num_dropped,
-        },
-    )
-
-
-@dataclass(frozen=True)
-class _Networks:
-    stacked: dict[str, Any]
-
-    def __call__(self, images: np.ndarray) -> Float[Array, "candidates examples"]:
-        return _networks_logits(self.stacked, jnp.asarray(images))
-
-
-@jax.jit
-def _networks_logits(stacked: dict[str, Any], images: Images) -> Array:
-    return jax.lax.map(lambda params: network_logits(params, images), stacked)
-
-
-# --- consistent ridges
 
 
 def ride_consistent(
