@@ -7,6 +7,7 @@ from typing import Any
 
 from ridgerider.experiments import (
     ablation,
+    colored_mnist,
     dice,
     levers,
     mnist,
@@ -24,6 +25,7 @@ EXPERIMENTS: dict[str, Any] = {
     "levers": levers,
     "mnist": mnist,
     "mnist-diversity": mnist_diversity,
+    "colored-mnist": colored_mnist,
     "theory": theory,
 }
 

@@ -10,6 +10,9 @@ from ridgerider._problem import Problem
 from ridgerider.problems.classifier import Classifier as Classifier
 from ridgerider.problems.classifier import classifier as classifier
 from ridgerider.problems.classifier import digits_classifier
+from ridgerider.problems.colored import ColoredImages as ColoredImages
+from ridgerider.problems.colored import colored_digits as colored_digits
+from ridgerider.problems.colored import colored_mnist as colored_mnist
 from ridgerider.problems.factorization import factorization as factorization
 from ridgerider.problems.levers import Levers as Levers
 from ridgerider.problems.levers import WornLevers as WornLevers

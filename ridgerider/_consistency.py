@@ -1,0 +1,274 @@
+"""How consistent ridges are: scores for directions, a ranking, and features to project out."""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ridgerider._environments import Environments
+from ridgerider._problem import Problem, Vector
+from ridgerider._ride import Ride
+from ridgerider._spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._update import unit
+
+NUM_BLOCKS = 10  # of examples, whose curvatures differ by sampling
+
+
+class Consistency(eqx.Module):
+    """Scores of `k` directions in each environment.
+
+    - `eigenvalues`: the curvature e' H_i e.
+    - `correlations`: C(H_i e, e), -1 if e is a ridge of environment i.
+    - `residuals`: |H_i e - (e' H_i e) e|.
+    - `standard_errors`: of the eigenvalues, from the spread over ten blocks of examples; NaN if the
+      data cannot be cut.
+
+    >>> import jax.numpy as jnp
+    >>> scores = Consistency(*(jnp.array([[-2.0], [-1.0]]),) * 3, jnp.array([[0.3], [0.4]]))
+    >>> scores.relative_gap.round(3).tolist(), scores.signal_to_noise.tolist()
+    ([0.667], [2.0])
+    """
+
+    eigenvalues: Float[Array, "environments k"]
+    correlations: Float[Array, "environments k"]
+    residuals: Float[Array, "environments k"]
+    standard_errors: Float[Array, "environments k"]
+
+    @property
+    def gap(self) -> Float[Array, " k"]:
+        """The largest difference between two environments."""
+        return jnp.max(self.eigenvalues, axis=0) - jnp.min(self.eigenvalues, axis=0)
+
+    @property
+    def relative_gap(self) -> Float[Array, " k"]:
+        """The gap over the mean |eigenvalue|: 0 for a consistent ridge."""
+        return self.gap / jnp.abs(jnp.mean(self.eigenvalues, axis=0))
+
+    @property
+    def signal_to_noise(self) -> Float[Array, " k"]:
+        """The gap over its standard error: up to about 2 the environments may well agree."""
+        high, low = jnp.argmax(self.eigenvalues, axis=0), jnp.argmin(self.eigenvalues, axis=0)
+        errors = [
+            jnp.take_along_axis(self.standard_errors, which[None], axis=0)[0]
+            for which in (high, low)
+        ]
+        return self.gap / jnp.hypot(*errors)
+
+
+def consistency(
+    environments: Environments, params: PyTree, directions: Float[Array, "k r"]
+) -> Consistency:
+    """Score directions of the ridden part at `params`.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, data):
+    ...     return -jnp.mean(data * x[0] ** 2) - x[1] ** 2
+    >>> data = jnp.array([1.0, 3.0] * 10), jnp.array([1.0, 1.0] * 10)
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), one) for one in data])
+    >>> scores = consistency(both, both.start, jnp.eye(2))
+    >>> scores.eigenvalues.round(6).tolist(), scores.relative_gap.round(3).tolist()
+    ([[-4.0, -2.0], [-2.0, -2.0]], [0.667, 0.0])
+    """
+    return _consistency(environments, params, directions)
+
+
+@eqx.filter_jit
+def _consistency(
+    environments: Environments, params: PyTree, directions: Float[Array, "k r"]
+) -> Consistency:
+    rows = jax.vmap(unit)(directions)
+    images = environments.hvps(params, rows)
+    eigenvalues = jnp.einsum("ikr,kr->ik", images, rows)
+    lengths = jnp.linalg.norm(images, axis=2)
+    remainders = images - eigenvalues[:, :, None] * rows[None]
+    errors = [_standard_errors(one, rows) for one in environments.ridden(params)]
+    return Consistency(
+        eigenvalues=eigenvalues,
+        correlations=eigenvalues / jnp.where(lengths > 0, lengths, 1),
+        residuals=jnp.linalg.norm(remainders, axis=2),
+        standard_errors=jnp.stack(errors),
+    )
+
+
+def _standard_errors(problem: Problem, rows: Float[Array, "k r"]) -> Float[Array, " k"]:
+    """Curvatures are means over examples, so their blocks' means tell how sure they are."""
+    try:
+        count = problem.num_examples
+    except ValueError:
+        count = 0
+    if problem.rows is not None or count < 2 * NUM_BLOCKS:
+        return jnp.full(len(rows), jnp.nan, rows.dtype)
+    blocks = jnp.arange(count // NUM_BLOCKS * NUM_BLOCKS).reshape(-1, NUM_BLOCKS).T
+
+    def curvatures(block: Int[Array, " size"]) -> Float[Array, " k"]:
+        images = jax.vmap(problem.on_rows(block[None]).hvp_at(problem.x0))(rows)
+        return jnp.sum(images * rows, axis=1)
+
+    spread = jnp.std(jax.lax.map(curvatures, blocks), axis=0, ddof=1)
+    return spread / float(np.sqrt(NUM_BLOCKS))
+
+
+def consistency_along(environments: Environments, params: PyTree, ride: Ride) -> Consistency:
+    """The scores at every point of a ride with `keep_path`, which must not be corrected.
+
+    The axes are environments and steps; row 0 is the start.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return x[0] ** 4 - x[0] ** 2 - steep * x[1] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (0.5, 0.0)])
+    >>> rider = rr.Rider(step=rr.FixedStep(0.25), max_steps=2, keep_path=True)
+    >>> ridge = rank_ridges(both).ridge(0)
+    >>> ride = rider.ride(both.pooled(), both.x0, ridge, jax.random.key(0))
+    >>> consistency_along(both, both.start, ride).eigenvalues.round(3).tolist()
+    [[-2.0, -1.25, 1.0], [-2.0, -1.25, 1.0]]
+    """
+    if ride.trace.path is None:
+        raise ValueError("`ride` must be ridden with `keep_path`, but its path is not there.")
+    num_steps = int(ride.num_steps)
+    path = ride.trace.path[: num_steps + 1]
+    # A step goes along the direction of the point before it.
+    directions = jnp.concatenate([path[1:] - path[:-1], ride.ridge.direction[None]])
+    return jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1),
+        _at_points(environments, params, path, directions),
+    )
+
+
+@eqx.filter_jit
+def _at_points(
+    environments: Environments, params: PyTree, path: Float[Array, "s r"], directions: Array
+) -> Consistency:
+    def at(point: tuple[Vector, Vector]) -> Consistency:
+        x, direction = point
+        return consistency(environments, environments.with_ridden(params, x), direction[None])
+
+    return jax.lax.map(at, (path, directions))
+
+
+class RankedRidges(eqx.Module):
+    """The ridges of the pooled loss, most consistent first.
+
+    `order` are rows of `spectrum`, those that lead downhill first and by their relative gap; the
+    `scores` are those of all rows.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return -x[0] ** 2 - steep * x[1] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
+    >>> rank_ridges(both).scores.relative_gap[rank_ridges(both).order].tolist()
+    [0.0, 1.0]
+    """
+
+    spectrum: Spectrum
+    scores: Consistency
+    order: Int[Array, " k"]
+
+    def ridge(self, rank: int, sign: int = 1) -> Ridge:
+        """The ridge of this rank, 0 for the most consistent."""
+        row = self.order[rank]
+        return Ridge(
+            direction=self.spectrum.eigenvectors[row] * jnp.asarray(sign, self.scores.gap.dtype),
+            eigenvalue=self.spectrum.eigenvalues[row],
+            index=self.spectrum.labels[row],
+            multiplicity=jnp.array(1),
+        )
+
+
+def rank_ridges(
+    environments: Environments,
+    params: PyTree | None = None,
+    spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum] = DenseSpectrum(),
+    seed: int = 0,
+) -> RankedRidges:
+    """Rank the pooled loss's ridges by how well the environments agree on them.
+
+    A ridge of the pooled loss need not be one that the environments share; `consistent_ridge` finds
+    the direction that is.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return -x[0] ** 2 - steep * x[1] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
+    >>> rank_ridges(both).ridge(0).direction.tolist()
+    [1.0, 0.0]
+    """
+    params = environments.start if params is None else params
+    return _ranked(environments, params, spectrum, jax.random.key(seed))
+
+
+@eqx.filter_jit
+def _ranked(
+    environments: Environments, params: PyTree, spectrum: Callable, key: PRNGKeyArray
+) -> RankedRidges:
+    problem = environments.pooled(params)
+    found = spectrum(problem, problem.x0, key)
+    scores = consistency(environments, params, found.eigenvectors)
+    order = jnp.argsort(jnp.where(found.is_downhill, scores.relative_gap, jnp.inf))
+    return RankedRidges(found, scores, order)
+
+
+class SharedFeatures(eqx.Module):
+    """What environments agree on among some features.
+
+    - `signals`: c_i = mean of target * feature in environment i. For a head of two layers at zero,
+      the curvature along features w is proportional to -c_i . w.
+    - `projection`: onto the features whose signals agree; put it into the featurizer.
+    - `noise`: the length that the differences of signals would have by sampling alone. With many
+      features it exceeds the differences themselves, and what is projected out is noise.
+
+    >>> features = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]])
+    >>> shared_features(features, (jnp.ones(1), jnp.ones(1))).consistent.tolist()
+    [1.0, 0.0]
+    """
+
+    signals: Float[Array, "environments m"]
+    projection: Float[Array, "m m"]
+    noise: Float[Array, ""]
+
+    @property
+    def consistent(self) -> Float[Array, " m"]:
+        """The mean signal without what environments disagree on: the consistent ridge."""
+        return self.projection @ jnp.mean(self.signals, axis=0)
+
+
+def shared_features(
+    features: Sequence[Float[Array, "examples m"]], targets: Sequence[Float[Array, " examples"]]
+) -> SharedFeatures:
+    """Project out of some features what the environments disagree on.
+
+    **Arguments**
+
+    - `features`: for each environment; whitened, if no direction is to count more than another.
+    - `targets`: the loss's slope in the model's output at the saddle, with the sign changed: for a
+      cross-entropy y - 1/2.
+
+    >>> import jax.numpy as jnp
+    >>> features = jnp.array([[1.0, 1.0], [1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0]])
+    >>> found = shared_features(features, (jnp.ones(2), jnp.ones(2)))
+    >>> found.signals.tolist(), found.projection.tolist()
+    ([[1.0, 0.5], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]])
+    """
+    if len(features) < 2 or len(features) != len(targets):
+        raise ValueError(
+            "`features` and `targets` must be given for two environments or more, not for "
+            f"{len(features)} and {len(targets)}."
+        )
+    parts = [y[:, None] * psi for psi, y in zip(features, targets, strict=True)]
+    signals = jnp.stack([jnp.mean(part, axis=0) for part in parts])
+    basis, sizes, _ = jnp.linalg.svd((signals[1:] - signals[:1]).T, full_matrices=False)
+    floor = jnp.finfo(signals.dtype).eps * jnp.max(jnp.abs(signals))
+    basis = jnp.where((sizes > floor)[None], basis, 0)
+    variances = [jnp.sum(jnp.var(part, axis=0)) / len(part) for part in parts]
+    return SharedFeatures(
+        signals=signals,
+        projection=jnp.eye(len(basis), dtype=signals.dtype) - basis @ basis.T,
+        noise=jnp.sqrt(sum(variances[1:], variances[0])),
+    )

@@ -1,0 +1,271 @@
+"""Consistent ridges of environments: found, followed, matrix-free where they are large.
+
+`ridgerider._agree` solves for the consistent ridge of small dense matrices. Here those are the
+environments' Hessians, or, for many parameters, what a shared space of a few vectors sees of them:
+it grows by the residual of the mixture, one product per environment and round.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ridgerider._agree import Agreement, Matrices, Weights, agree, continued
+from ridgerider._block_spectrum import check_count
+from ridgerider._environments import Environments, Mixture
+from ridgerider._krylov import unit_outside
+from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._spectrum import Ridge, check_fraction, tolerance_of
+from ridgerider._update import Tracked
+
+Solve = Callable[[Matrices, Float[Array, "m n"]], Agreement]
+
+
+class ConsistentRidge(eqx.Module):
+    """A direction on which the environments agree, with its certificate.
+
+    - `ridge`: to be ridden by `Rider(update=Agree())`; its eigenvalue is the curvature along it.
+    - `weights`: of the mixture of environments whose steepest ridge it is.
+    - `eigenvalues`: the curvature e' H_i e in each environment; equal if one was found.
+    - `correlations`: C(H_i e, e), -1 where e is a ridge of environment i.
+    - `residual`: |H e - eigenvalue e| for the mixture's Hessian.
+    - `duality_gap`: how much steeper another consistent direction can be at most.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, c):  # a head of two layers: (x[0], x[1]) are weights, x[2] is the output's
+    ...     return -x[2] * (x[:2] @ c)
+    >>> signals = jnp.array([2.0, 1.0]), jnp.array([2.0, -3.0])
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(3), c) for c in signals])
+    >>> found = consistent_ridge(both)
+    >>> found.weights.round(6).tolist(), abs(round(float(found.duality_gap), 9))
+    ([0.75, 0.25], 0.0)
+    """
+
+    ridge: Ridge
+    weights: Weights
+    eigenvalues: Float[Array, " environments"]
+    correlations: Float[Array, " environments"]
+    residual: Scalar
+    duality_gap: Scalar
+    cost: Cost
+
+    @property
+    def disagreement(self) -> Scalar:
+        """The largest difference of curvature between two environments."""
+        return jnp.max(self.eigenvalues) - jnp.min(self.eigenvalues)
+
+
+def consistent_ridge(
+    environments: Environments,
+    params: PyTree | None = None,
+    *,
+    dense_below: int = 300,
+    max_rows: int = 60,
+    tolerance: Number | None = None,
+    seed: int = 0,
+) -> ConsistentRidge:
+    """The steepest direction of the ridden part on which all environments agree.
+
+    **Arguments**
+
+    - `params`: where; default: the start.
+    - `dense_below`: smaller ridden parts use their exact Hessians.
+    - `max_rows`: of the space that larger ones are looked at through; each costs a Hessian-vector
+      product per environment.
+    - `tolerance`: of the residual, relative to the largest |eigenvalue|. Default: eps^(1/2).
+
+    Raises if the pooled loss has no negative curvature. A consistent direction may still have none:
+    look at `ridge.eigenvalue`.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):  # x[0] curves alike everywhere, x[1] does not
+    ...     return -x[0] ** 2 - steep * x[1] ** 2 + x[2] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(3), steep) for steep in (5.0, 1.0)])
+    >>> found = consistent_ridge(both)
+    >>> abs(found.ridge.direction).round(6).tolist(), found.eigenvalues.round(6).tolist()
+    ([1.0, 0.0, 0.0], [-2.0, -2.0])
+    """
+    check_count("max_rows", max_rows, 3)
+    check_fraction("tolerance", tolerance)
+    params = environments.start if params is None else params
+    environments.check_downhill(params)
+    key = jax.random.key(seed)
+    return _consistent_ridge(environments, params, dense_below, max_rows, tolerance, key)
+
+
+@eqx.filter_jit
+def _consistent_ridge(
+    environments: Environments,
+    params: PyTree,
+    dense_below: int,
+    max_rows: int,
+    tolerance: Number | None,
+    key: PRNGKeyArray,
+) -> ConsistentRidge:
+    problem = environments.pooled(params)
+    x, (first, second) = problem.x0, jax.random.split(key)
+    # Some random rows, of which the steepest directions grow.
+    start = jax.random.normal(first, (min(8, max_rows // 2), len(x)), x.dtype)
+    look = _look(problem, dense_below, max_rows, tolerance_of(tolerance, x.dtype))
+    seen = look(x, start, lambda matrices, rows: agree(matrices, second))
+    return seen.ridge_found()
+
+
+class Agree(eqx.Module):
+    """UpdateRidge for environments: the consistent ridge next to the old one, at the new point.
+
+    The problem must be `Environments.pooled`, the ridge one of `consistent_ridge`, or any direction
+    to begin with. The residual is that of the mixture of environments, and a ridge on which the
+    environments do not agree to `tolerance` has no certificate: its overlap is reported as 0.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return x[0] ** 4 - x[0] ** 2 - steep * x[1] ** 2 * (1 - x[1] ** 2) + x[2] ** 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(3), steep) for steep in (5.0, 1.0)])
+    >>> rider = rr.Rider(update=Agree(), step=rr.FixedStep(0.25), max_steps=2)
+    >>> found = consistent_ridge(both)
+    >>> ride = rider.ride(both.pooled(), both.x0, found.ridge, jax.random.key(0))
+    >>> abs(ride.x).round(6).tolist()
+    [0.5, 0.0, 0.0]
+    """
+
+    tolerance: Number = 1e-4
+    dense_below: int = eqx.field(static=True, default=300)
+    max_rows: int = eqx.field(static=True, default=60)
+
+    def __check_init__(self) -> None:
+        check_fraction("tolerance", self.tolerance)
+        check_count("max_rows", self.max_rows, 3)
+
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        del key
+        if not isinstance(problem.loss, Mixture):
+            raise ValueError("`problem` must be `Environments.pooled`, whose environments agree.")
+        count = len(problem.loss.problems)
+        weights = jnp.full(count, 1 / count, x.dtype) if ridge.memory is None else ridge.memory
+        look = _look(problem, self.dense_below, self.max_rows, self.tolerance)
+        seen = look(
+            x,
+            ridge.direction[None],
+            lambda matrices, rows: continued(matrices, rows @ ridge.direction, weights),
+        )
+        found = seen.ridge_found()
+        sign = jnp.where(found.ridge.direction @ ridge.direction < 0, -1, 1).astype(x.dtype)
+        direction = sign * found.ridge.direction
+        allowed = self.tolerance * seen.scale
+        is_certified = (found.residual <= allowed) & (found.disagreement <= allowed)
+        return Tracked(
+            ridge=Ridge(
+                direction=direction,
+                eigenvalue=found.ridge.eigenvalue,
+                index=ridge.index,
+                multiplicity=ridge.multiplicity,
+                memory=found.weights,
+            ),
+            overlap=jnp.where(is_certified, direction @ ridge.direction, 0),
+            residual=found.residual,
+            gap=jnp.full_like(found.residual, jnp.nan),
+            cost=found.cost,
+        )
+
+
+class _Seen(eqx.Module):
+    """The environments' Hessians as seen from a space of orthonormal rows, and what was solved."""
+
+    rows: Float[Array, "m n"]
+    images: Float[Array, "environments m n"]
+    count: Int[Array, ""]
+    agreement: Agreement
+
+    @property
+    def direction(self) -> Vector:
+        return self.agreement.direction @ self.rows
+
+    @property
+    def image_of(self) -> Float[Array, "environments n"]:
+        """H_i e."""
+        return jnp.einsum("m,imn->in", self.agreement.direction, self.images)
+
+    @property
+    def remainder(self) -> Vector:
+        image = self.agreement.weights @ self.image_of
+        return image - (image @ self.direction) * self.direction
+
+    @property
+    def scale(self) -> Scalar:
+        return jnp.max(jnp.abs(jnp.einsum("imn,mn->im", self.images, self.rows)))
+
+    def ridge_found(self) -> ConsistentRidge:
+        direction, images = self.direction, self.image_of
+        eigenvalues = images @ direction
+        lengths = jnp.linalg.norm(images, axis=1)
+        cost = Cost(hvps=self.count * len(images))
+        return ConsistentRidge(
+            ridge=Ridge(
+                direction=direction,
+                eigenvalue=jnp.mean(eigenvalues),
+                index=jnp.array(0),
+                multiplicity=jnp.array(1),
+                memory=self.agreement.weights,
+            ),
+            weights=self.agreement.weights,
+            eigenvalues=eigenvalues,
+            correlations=eigenvalues / jnp.where(lengths > 0, lengths, 1),
+            residual=jnp.linalg.norm(self.remainder),
+            duality_gap=self.agreement.eigenvalue - self.agreement.bound,
+            cost=cost,
+        )
+
+
+def _look(
+    problem: Problem, dense_below: int, max_rows: int, tolerance: Number
+) -> Callable[[Vector, Float[Array, "j n"], Solve], _Seen]:
+    problems = problem.loss.problems  # type: ignore[attr-defined]  # a Mixture
+
+    def dense(x: Vector, start: Float[Array, "j n"], solve: Solve) -> _Seen:
+        del start
+        hessians = jnp.stack([one.hessian(x) for one in problems])
+        rows = jnp.eye(len(x), dtype=x.dtype)
+        return _Seen(rows, hessians, jnp.array(len(x)), solve(hessians, rows))
+
+    def shared(x: Vector, start: Float[Array, "j n"], solve: Solve) -> _Seen:
+        products = [one.hvp_at(x) for one in problems]
+        rows = jnp.zeros((min(max_rows, len(x)), len(x)), x.dtype)
+        images = jnp.zeros((len(problems), *rows.shape), x.dtype)
+
+        def add(rows: Array, images: Array, count: Array, vector: Vector) -> tuple[Array, Array]:
+            row = unit_outside(rows, vector)
+            image = jnp.stack([product(row) for product in products])
+            return rows.at[count].set(row), images.at[:, count].set(image)
+
+        for number, vector in enumerate(start):
+            rows, images = add(rows, images, jnp.array(number), vector)
+
+        def looked(rows: Array, images: Array, count: Array) -> _Seen:
+            return _Seen(rows, images, count, solve(_matrices(rows, images), rows))
+
+        def go_on(seen: _Seen) -> Bool[Array, ""]:
+            is_far = jnp.linalg.norm(seen.remainder) > tolerance * seen.scale
+            return is_far & (seen.count < len(rows))
+
+        def grow(seen: _Seen) -> _Seen:
+            new = add(seen.rows, seen.images, seen.count, seen.remainder)
+            return looked(*new, seen.count + 1)
+
+        return jax.lax.while_loop(go_on, grow, looked(rows, images, jnp.array(len(start))))
+
+    return dense if problem.size < dense_below else shared
+
+
+def _matrices(rows: Float[Array, "m n"], images: Float[Array, "environments m n"]) -> Matrices:
+    """V H_i V'; rows that are still empty are far above all others, alike in all environments."""
+    seen = jnp.einsum("mk,ilk->iml", rows, images)
+    seen = (seen + jnp.swapaxes(seen, 1, 2)) / 2
+    is_empty = jnp.sum(rows**2, axis=1) < 0.5
+    above = 2 * jnp.sqrt(jnp.sum(seen**2)) + 1
+    return seen + jnp.diag(jnp.where(is_empty, above, 0))[None]

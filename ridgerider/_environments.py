@@ -1,0 +1,298 @@
+"""One loss in several environments, and the part of its parameters that is ridden.
+
+The parameters are split by a mask into a *featurizer*, which stays or is trained, and the *ridden
+part*. Everything here is a derivative in the ridden part alone: H_i is the Hessian of environment
+i's loss with respect to it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ridgerider._batch import Batches
+from ridgerider._block_spectrum import BlockSpectrum
+from ridgerider._problem import Problem, Scalar, Vector
+from ridgerider._spectrum import Spectrum
+
+
+class Split(eqx.Module):
+    """Which entries of each leaf are ridden: all (True), none (False), or those listed."""
+
+    places: tuple[bool | Int[Array, " entries"], ...]
+
+    def take(self, params: PyTree) -> list[Array]:
+        """The ridden part: a list with a vector for each leaf that has some."""
+        leaves = jax.tree.leaves(params)
+        return [
+            jnp.ravel(leaf) if place is True else jnp.ravel(leaf)[place]
+            for leaf, place in zip(leaves, self.places, strict=True)
+            if place is not False
+        ]
+
+    def put(self, params: PyTree, ridden: list[Array]) -> PyTree:
+        """`params` with this ridden part. Leaves that are not ridden stay out of derivatives."""
+        leaves, tree = jax.tree.flatten(params)
+        parts = iter(ridden)
+        new = [
+            leaf
+            if place is False
+            else next(parts).reshape(leaf.shape)
+            if place is True
+            else jnp.ravel(leaf).at[place].set(next(parts)).reshape(leaf.shape)
+            for leaf, place in zip(leaves, self.places, strict=True)
+        ]
+        return jax.tree.unflatten(tree, new)
+
+
+class _RiddenLoss(eqx.Module):
+    """A loss as a function of the ridden part alone."""
+
+    loss: Any
+    params: PyTree
+    split: Split
+
+    def __call__(self, ridden: list[Array], *args: Any) -> Scalar:
+        return self.loss(self.split.put(self.params, ridden), *args)
+
+
+class Mixture(eqx.Module):
+    """The weighted sum of the environments' losses, `problems[i]` in the ridden part."""
+
+    problems: tuple[Problem, ...]
+
+    def __call__(self, ridden: list[Array], weights: Float[Array, " environments"]) -> Scalar:
+        x = ravel_pytree(ridden)[0]
+        losses = jnp.stack([problem.value(x) for problem in self.problems])
+        return weights @ losses
+
+
+class Environments(eqx.Module):
+    """The same loss in two or more environments, given as one `Problem` for each.
+
+    **Arguments**
+
+    - `problems`: one for each environment, with the same `loss` and `start` and data of their own.
+    - `ridden`: a pytree of booleans, or of boolean arrays, in the structure of `start` or a prefix
+      of it: what is ridden. The rest is the featurizer. Default: everything.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(params, c):  # features `f`, then two layers
+    ...     return -jnp.sum(params["w"] * params["a"] * params["f"] * c)
+    >>> start = {"f": jnp.ones(2), "w": jnp.zeros(2), "a": jnp.zeros(2)}
+    >>> problems = [rr.Problem(loss, start, jnp.array(c)) for c in ([1.0, 2.0], [1.0, 0.0])]
+    >>> both = Environments(problems, {"f": False, "w": True, "a": True})
+    >>> both.size, both.hessians(start).shape
+    (4, (2, 4, 4))
+    >>> float(both.pooled(start).hessian(both.x0)[0, 2])
+    -1.0
+    """
+
+    problems: tuple[Problem, ...]
+    split: Split
+
+    def __init__(self, problems: Sequence[Problem], ridden: PyTree = True):
+        self.problems = _checked(tuple(problems))
+        self.split = _split(self.start, ridden)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @property
+    def start(self) -> PyTree:
+        return self.problems[0].start
+
+    @property
+    def size(self) -> int:
+        """How many parameters are ridden."""
+        return len(self.x0)
+
+    @property
+    def x0(self) -> Vector:
+        """The ridden part of the start as one vector."""
+        return self.ravel(self.start)
+
+    def ravel(self, params: PyTree) -> Vector:
+        """The ridden part of `params` as one vector."""
+        return ravel_pytree(self.split.take(params))[0]
+
+    def with_ridden(self, params: PyTree, x: Vector) -> PyTree:
+        """`params` with another ridden part."""
+        return self.split.put(params, ravel_pytree(self.split.take(params))[1](x))
+
+    def ridden(self, params: PyTree) -> tuple[Problem, ...]:
+        """Each environment as a problem of the ridden part; the featurizer is that of `params`."""
+        return tuple(self._ridden(problem, params) for problem in self.problems)
+
+    def _ridden(self, problem: Problem, params: PyTree) -> Problem:
+        loss = _RiddenLoss(problem.loss, params, self.split)
+        new = Problem(loss, self.split.take(params), *problem.args)
+        return new if problem.rows is None else new.on_rows(problem.rows, problem.num_chunks)
+
+    def mixture(self, params: PyTree, weights: Float[Array, " environments"]) -> Problem:
+        """The sum of the losses with these weights, which may be negative, in the ridden part."""
+        problems = self.ridden(params)
+        return Problem(Mixture(problems), self.split.take(params), jnp.asarray(weights))
+
+    def pooled(self, params: PyTree | None = None) -> Problem:
+        """The mean loss in the ridden part: what a `Rider` rides."""
+        params = self.start if params is None else params
+        equal = jnp.full(len(self), 1 / len(self), self.problems[0].dtype)
+        return self.mixture(params, equal)
+
+    def hessians(self, params: PyTree) -> Float[Array, "environments r r"]:
+        """H_i, exact; for ridden parts of up to a thousand parameters or so."""
+        return jnp.stack([one.hessian(one.x0) for one in self.ridden(params)])
+
+    def hvps(
+        self, params: PyTree, directions: Float[Array, "k r"]
+    ) -> Float[Array, "environments k r"]:
+        """H_i e for each direction e; differentiable in `params` and `directions`."""
+        return jnp.stack([jax.vmap(one.hvp_at(one.x0))(directions) for one in self.ridden(params)])
+
+    def on_batch(self, batch: Batches, key: PRNGKeyArray, step: int | Array) -> "Environments":
+        """The same on a batch of each environment's examples."""
+        keys = jax.random.split(key, len(self))
+        problems = tuple(
+            batch(problem, one, step) for problem, one in zip(self.problems, keys, strict=True)
+        )
+        return eqx.tree_at(lambda e: e.problems, self, problems)
+
+    def check_downhill(self, params: PyTree | None = None) -> None:
+        """Raise if the pooled loss has no negative curvature in the ridden part.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> def loss(a, c):
+        ...     return jnp.sum((a - c) ** 2)
+        >>> both = Environments([rr.Problem(loss, jnp.zeros(1), c) for c in (1.0, 2.0)])
+        >>> try:
+        ...     both.check_downhill()
+        ... except ValueError as error:
+        ...     print(str(error).partition(":")[0])
+        `ridden` must have a direction of negative curvature, but the least eigenvalue is 2
+        """
+        spectrum = _least(self.pooled(params))
+        if spectrum.num_downhill() == 0:
+            raise ValueError(
+                "`ridden` must have a direction of negative curvature, but the least eigenvalue is "
+                f"{float(spectrum.eigenvalues[0]):.3g}: a linear last layer under a convex loss "
+                "has none, so ride at least two layers, near a saddle."
+            )
+
+
+@eqx.filter_jit
+def _least(problem: Problem) -> Spectrum:
+    return BlockSpectrum(k=1)(problem, problem.x0, jax.random.key(0))
+
+
+def from_groups(
+    loss: Callable[..., Scalar],
+    start: PyTree,
+    args: Sequence[Array],
+    groups: Sequence[Any] | Array,
+    *,
+    ridden: PyTree = True,
+    names: Sequence[Any] | None = None,
+) -> Environments:
+    """Environments out of one table of data with a group column.
+
+    **Arguments**
+
+    - `loss`, `start`: as for `Problem`; the loss is a mean over examples.
+    - `args`: arrays with an entry for each example.
+    - `groups`: the group of each example. Each becomes an environment, in the order of `names`,
+      by default sorted.
+    - `ridden`: as for `Environments`.
+
+    >>> import jax.numpy as jnp
+    >>> def loss(params, x, y):
+    ...     return jnp.mean((params["a"] * params["w"] * x - y) ** 2)
+    >>> x, y, hospital = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 2.0]), ["A", "B", "A"]
+    >>> both = from_groups(loss, {"a": jnp.zeros(()), "w": jnp.zeros(())}, (x, y), hospital)
+    >>> [problem.num_examples for problem in both.problems]
+    [2, 1]
+    """
+    column = np.asarray(groups)
+    lengths = {len(leaf) for leaf in jax.tree.leaves(tuple(args))} | {len(column)}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"`groups` must name one group for each example, but there are {len(column)} for "
+            f"arrays of lengths {sorted(lengths - {len(column)})}."
+        )
+    found = np.unique(column).tolist() if names is None else list(names)
+    problems = []
+    for name in found:
+        rows = np.flatnonzero(column == name)
+        if not len(rows):
+            raise ValueError(f"`names` must be groups with examples, but {name!r} has none.")
+        own = jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf)[rows], tuple(args))
+        problems.append(Problem(loss, start, *own))
+    return Environments(problems, ridden)
+
+
+def _checked(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    if len(problems) < 2:
+        raise ValueError(
+            f"`problems` must be at least two environments to compare, not {len(problems)}."
+        )
+    shapes = [_shapes(problem) for problem in problems]
+    classes = [_classes(problem) for problem in problems]
+    for number, problem in enumerate(problems):
+        where = f"`problems[{number}]`"
+        if any(np.shape(leaf)[:1] == (0,) for leaf in jax.tree.leaves(problem.args)):
+            raise ValueError(f"{where} must hold at least one example, but it is empty.")
+        if shapes[number] != shapes[0]:
+            raise ValueError(
+                f"{where} must have parameters and data shaped like those of `problems[0]`, "
+                f"{shapes[0]}, not {shapes[number]}."
+            )
+        if classes[number] != classes[0]:
+            raise ValueError(
+                f"{where} must have the same classes as `problems[0]`, {classes[0]}, not "
+                f"{classes[number]}."
+            )
+    return problems
+
+
+def _shapes(problem: Problem) -> str:
+    """The shapes of parameters and of an example, with their types."""
+    start = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", problem.start)
+    args = jax.tree.map(
+        lambda leaf: f"{jnp.result_type(leaf)}{list(np.shape(leaf)[1:])}", problem.args
+    )
+    return f"{start} and {args}"
+
+
+def _classes(problem: Problem) -> list[list[int]]:
+    """The values of whole-number data that name classes: one for each example."""
+    return [
+        np.unique(leaf).tolist()
+        for leaf in jax.tree.leaves(problem.args)
+        if np.ndim(leaf) == 1
+        and not isinstance(leaf, jax.core.Tracer)
+        and np.issubdtype(leaf.dtype, np.integer)
+    ]
+
+
+def _split(start: PyTree, ridden: PyTree) -> Split:
+    whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), ridden, start)
+    places = []
+    for mark, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(start), strict=True):
+        mark = np.asarray(mark)
+        if mark.dtype != bool or mark.shape not in ((), leaf.shape):
+            raise ValueError(
+                f"`ridden` must hold booleans, one or one for each entry of a leaf of shape "
+                f"{leaf.shape}, not {mark.dtype} of shape {mark.shape}."
+            )
+        is_whole = mark.all() or not mark.any()
+        places.append(bool(mark.any()) if is_whole else jnp.asarray(np.flatnonzero(mark)))
+    if not any(place is not False for place in places):
+        raise ValueError("`ridden` must select at least one parameter, but it selects none.")
+    return Split(tuple(places))

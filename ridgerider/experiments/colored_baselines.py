@@ -1,0 +1,206 @@
+"""What Ridge Rider is compared with on coloured images: ERM, IRM, V-REx and a grey-scale oracle.
+
+All are one perceptron (ReLU, Xavier-uniform weights, zero biases) trained by Adam on batches of the
+training environments, with a penalty on the squares of all parameters:
+
+    mean_i L_i + decay |params|^2 + weight * penalty
+
+- ERM: no penalty. The oracle is ERM on images without colour.
+- IRM: the mean over environments of (d L_i(s * logits) / d s)^2 at s = 1.
+- V-REx: the variance of L_i over environments, with IRM's settings.
+
+Decays, rates and IRM's weight are those published by its authors, who chose them by the test
+environment. Their networks (390 hidden units for IRM, 256 for ERM) and batches (all images) are
+larger than ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ridgerider.problems.colored import ColoredEnvironment
+
+Layers = list[dict[str, Array]]
+Logits = Float[Array, " examples"]
+Images = Float[Array, "examples ..."]
+Labels = Int[Array, " examples"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One baseline's settings."""
+
+    penalty: str = "none"
+    num_hidden: int = 128
+    learning_rate: float = 1e-3
+    decay: float = 1e-3
+    weight: float = 0.0
+    late_from: int = 190  # steps before which the penalty's weight is 1
+    is_grey: bool = False
+
+
+IRM = Training("irm", 128, 0.0004898536566546834, 0.00110794568, 91257.18613115903)
+TRAININGS = {
+    "erm": Training(),
+    "irm": IRM,
+    "vrex": Training("vrex", 128, IRM.learning_rate, IRM.decay, IRM.weight),
+    "oracle": Training(is_grey=True),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A method's candidates, in the order of their steps, with `logits(images)` for each of them.
+
+    Made from training environments alone.
+    """
+
+    steps: list[int]
+    logits: Callable[[np.ndarray], Float[Array, "candidates examples"]]
+    record: dict[str, Any]
+
+
+def perceptron(layers: Layers, images: Images) -> Logits:
+    return (hidden(layers, images) @ layers[-1]["weights"] + layers[-1]["bias"][None])[:, 0]
+
+
+def hidden(layers: Layers, images: Images) -> Float[Array, "examples width"]:
+    """What the last layer sees."""
+    values = images.reshape(len(images), -1)
+    for layer in layers[:-1]:
+        values = jax.nn.relu(values @ layer["weights"] + layer["bias"][None])
+    return values
+
+
+def cross_entropy(logits: Logits, labels: Labels) -> Array:
+    return jnp.mean(jax.nn.softplus(logits) - labels.astype(logits.dtype) * logits)
+
+
+def squares(params: Any) -> Array:
+    return jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)]))
+
+
+def xavier(key: PRNGKeyArray, sizes: tuple[int, ...]) -> Layers:
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [
+        {
+            "weights": (6 / (fan_in + fan_out)) ** 0.5
+            * jax.random.uniform(one, (fan_in, fan_out), jnp.float32, -1, 1),
+            "bias": jnp.zeros(fan_out, jnp.float32),
+        }
+        for one, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    ]
+
+
+def arrays(environments: tuple[ColoredEnvironment, ...]) -> list[tuple[Images, Labels]]:
+    return [(jnp.asarray(one.images), jnp.asarray(one.labels)) for one in environments]
+
+
+def random_rows(
+    data: list[tuple[Images, Labels]], key: PRNGKeyArray, size: int
+) -> list[tuple[Images, Labels]]:
+    """Some rows of each environment, drawn with replacement."""
+    keys = jax.random.split(key, len(data))
+    picks = [
+        jax.random.randint(one, (size,), 0, len(labels))
+        for one, (_, labels) in zip(keys, data, strict=True)
+    ]
+    return [
+        (images[rows], labels[rows]) for (images, labels), rows in zip(data, picks, strict=True)
+    ]
+
+
+def objective(training: Training, layers: Layers, data: list, step: Array) -> Array:
+    logits = [perceptron(layers, images) for images, _ in data]
+    losses = jnp.stack([cross_entropy(z, y) for z, (_, y) in zip(logits, data, strict=True)])
+    loss = jnp.mean(losses) + training.decay * squares(layers)
+    if training.penalty == "none":
+        return loss
+    if training.penalty == "irm":
+        slopes = [
+            jax.grad(lambda scale, z=z, y=y: cross_entropy(scale * z, y))(jnp.ones((), z.dtype))
+            for z, (_, y) in zip(logits, data, strict=True)
+        ]
+        penalty = jnp.mean(jnp.stack(slopes) ** 2)
+    else:
+        penalty = jnp.var(losses)
+    weight = jnp.where(step >= training.late_from, training.weight, 1.0).astype(loss.dtype)
+    # Divided by the weight, so that the size of a step does not jump with it.
+    return (loss + weight * penalty) / jnp.maximum(weight, 1)
+
+
+@eqx.filter_jit
+def train(
+    training: Training,
+    data: list[tuple[Images, Labels]],
+    key: PRNGKeyArray,
+    batch_size: int,
+    num_blocks: int,
+    block_size: int,
+) -> Layers:
+    """The parameters after one step and after each block of steps that follow, stacked."""
+    optimizer = optax.adam(training.learning_rate)
+    num_inputs = int(np.prod(data[0][0].shape[1:]))
+    first, key = jax.random.split(key)
+    layers = xavier(first, (num_inputs, training.num_hidden, training.num_hidden, 1))
+
+    def step(carry: tuple, index: Array) -> tuple:
+        layers, state = carry
+        batch = random_rows(data, jax.random.fold_in(key, index), batch_size)
+        grads = jax.grad(lambda layers: objective(training, layers, batch, index))(layers)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(grads, state)
+        return (jax.tree.map(jnp.add, layers, updates), state), None
+
+    def block(carry: tuple, index: Array) -> tuple:
+        steps = index * block_size + 1 + jnp.arange(block_size)
+        carry, _ = jax.lax.scan(step, carry, steps)
+        return carry, carry[0]
+
+    carry, _ = step((layers, optimizer.init(layers)), jnp.array(0))
+    return jax.lax.scan(block, carry, jnp.arange(num_blocks))[1]
+
+
+def train_baseline(
+    training: Training,
+    environments: tuple[ColoredEnvironment, ...],
+    seed: int,
+    *,
+    batch_size: int,
+    num_blocks: int,
+    block_size: int,
+) -> Trained:
+    """1 + num_blocks * block_size steps; a candidate after each block."""
+    if training.is_grey:
+        environments = tuple(one.grey() for one in environments)
+    data = arrays(environments)
+    key = jax.random.key(seed)
+    stacked = train(training, data, key, batch_size, num_blocks, block_size)
+    return Trained(
+        steps=[1 + (block + 1) * block_size for block in range(num_blocks)],
+        logits=_Logits(stacked, training.is_grey),
+        record={},
+    )
+
+
+@dataclass(frozen=True)
+class _Logits:
+    stacked: Layers
+    is_grey: bool
+
+    def __call__(self, images: np.ndarray) -> Float[Array, "candidates examples"]:
+        if self.is_grey:
+            images = np.repeat(images.sum(axis=1, keepdims=True), 2, axis=1)
+        return _perceptrons(self.stacked, jnp.asarray(images))
+
+
+@jax.jit
+def _perceptrons(stacked: Layers, images: Images) -> Float[Array, "candidates examples"]:
+    return jax.lax.map(lambda layers: perceptron(layers, images), stacked)

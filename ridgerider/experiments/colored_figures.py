@@ -1,0 +1,147 @@
+"""The figure and the tables of `reproduce colored-mnist`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+NAMES = {
+    "consistent": "RR, consistent ridge",
+    "algorithm_4": "RR, Algorithm 4",
+    "irm": "IRM",
+    "vrex": "V-REx",
+    "erm": "ERM",
+    "oracle": "grey-scale oracle",
+    "no_projection": "control: consistent ridge, no projection",
+    "shuffled": "control: consistent ridge, environments shuffled",
+    "no_consistency": "control: Algorithm 4, no consistency terms",
+}
+PAPER = {
+    "algorithm_4": ("65.5 ± 1.7", "58.4 ± 2.4"),
+    "erm": ("87.4 ± 1.7", "17.8 ± 1.3"),
+    "irm": ("69.7 ± 0.7", "65.7 ± 1.4"),
+}
+COLORS = {
+    "consistent": "#D55E00",
+    "algorithm_4": "#E69F00",
+    "irm": "#0072B2",
+    "erm": "#009E73",
+}
+RIDDEN = ("consistent", "algorithm_4")
+ENVIRONMENT_COLORS = ("#0072B2", "#CC79A7", "#009E73")
+
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def draw(runs: Runs, out: Path) -> None:
+    """Figure 9 with two x axes; and what the environments see along the rides."""
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
+    draw_curves(runs, axes[0])
+    for name, ax in zip(("algorithm_4", "consistent"), axes[1:], strict=True):
+        draw_eigenvalues(runs[name], ax)
+        ax.set_title(NAMES[name].removeprefix("RR, ").capitalize(), fontsize=10)
+    axes[1].set_ylabel("curvature along the ridge")
+    axes[2].legend(frameon=False, fontsize=8, loc="upper left")
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"colored-mnist.{suffix}", dpi=160)
+
+
+def draw_curves(runs: Runs, ax: Axes) -> None:
+    top = ax.twiny()
+    for name, color in COLORS.items():
+        curves = 100 * np.array([one["curve"] for one in runs[name]])
+        steps, num_environments = curves[0, :, 0] / 100, (curves.shape[2] - 2) // 2
+        train, test = curves[:, :, 1 : 1 + num_environments].mean(axis=2), curves[:, :, -1]
+        on = top if name in RIDDEN else ax
+        on.plot(steps, test.mean(axis=0), color=color, linewidth=1.8)
+        on.plot(steps, train.mean(axis=0), color=color, linewidth=1.3, linestyle="--")
+        spread = half_widths(test)
+        low, high = test.mean(axis=0) - spread, test.mean(axis=0) + spread
+        on.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+        ax.plot([], [], color=color, linewidth=1.8, label=NAMES[name])
+    ax.plot([], [], color="#555555", linewidth=1.5, label="test (95 %)")
+    ax.plot([], [], color="#555555", linewidth=1.3, linestyle="--", label="train")
+    ax.axhline(50, color="#999999", linewidth=0.8, linestyle=":")
+    ax.axhline(75, color="#999999", linewidth=0.8, linestyle=":")
+    ax.text(0.99, 50.5, "chance", color="#777777", fontsize=7.5, ha="right", transform=flat(ax))
+    ax.text(0.99, 75.5, "optimal", color="#777777", fontsize=7.5, ha="right", transform=flat(ax))
+    ax.set(xlabel="steps of ERM, IRM", ylabel="accuracy (%)", ylim=(0, 100))
+    ax.set_xlim(left=0)
+    top.set_xlabel("steps along the ridge")
+    top.set_xticks(range(1, 10))
+    ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.3))
+
+
+def flat(ax: Axes) -> Any:
+    """x as a fraction of the axes, y as data."""
+    return ax.get_yaxis_transform()
+
+
+def half_widths(values: np.ndarray) -> np.ndarray:
+    """Of a 95 % interval of the mean over runs, by the normal distribution."""
+    return 1.96 * values.std(axis=0, ddof=min(1, len(values) - 1)) / np.sqrt(len(values))
+
+
+def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
+    rows = along(runs)
+    steps = np.arange(rows.shape[2])
+    for number, color in zip(range(rows.shape[1]), ENVIRONMENT_COLORS, strict=False):
+        seen = ~np.isnan(rows[:, number]).all(axis=0)
+        values = rows[:, number][:, seen]
+        mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        label = f"environment {number + 1}"
+        ax.plot(steps[seen], mean, color=color, linewidth=1.6, label=label)
+        ax.fill_between(
+            steps[seen], mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
+        )
+    ax.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
+    ax.set(xlabel="steps along the ridge")
+
+
+def along(runs: list[dict[str, Any]]) -> np.ndarray:
+    """Eigenvalues by run (or fold), environment and step; NaN where a ride had ended."""
+    rides: list[list[list[float]]] = []
+    for one in runs:
+        found = one["record"]["eigenvalues"]
+        rides.extend(found if np.ndim(found[0][0]) else [found])
+    length = max(len(ride[0]) for ride in rides)
+    rows = np.full((len(rides), len(rides[0]), length), np.nan)
+    for row, ride in zip(rows, rides, strict=True):
+        row[:, : len(ride[0])] = ride
+    return rows
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        "| method | paper, train | paper, test | ours, train | ours, test | runs | dropped | "
+        "selection | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, label in NAMES.items():
+        of = results["methods"][name]
+        paper = PAPER.get(name, ("", ""))
+        ours = [percent(of[part]) for part in ("train_accuracy", "test_accuracy")]
+        cells = [label, *paper, *ours, of["runs"], of["dropped"], of["selection"]]
+        lines.append("| " + " | ".join(map(str, cells)) + f" | {of['seconds']:.0f} |")
+    lines += ["| chance | 50 | 50 | 50 | 50 | | | | |", "| optimal | 75 | 75 | 75 | 75 | | | | |"]
+    return "\n".join(lines) + "\n\n" + rules_table(results)
+
+
+def rules_table(results: dict[str, Any]) -> str:
+    """How far to ride or train, chosen by each rule; test accuracy."""
+    rules = list(results["methods"]["consistent"]["other_rules"])
+    lines = ["| test accuracy, step chosen by | " + " | ".join(rules) + " |"]
+    lines.append("|---" * (1 + len(rules)) + "|")
+    for name, label in NAMES.items():
+        of = results["methods"][name]["other_rules"]
+        cells = [percent(of[rule]["test_accuracy"]) for rule in rules]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def percent(interval: dict[str, float]) -> str:
+    half = (interval["high"] - interval["low"]) / 2
+    return f"{100 * interval['mean']:.1f} ± {100 * half:.1f}"

@@ -1,0 +1,179 @@
+"""Coloured digits: a label that colour predicts better than shape, until it does not.
+
+Digits below five are class 0, the others class 1; a quarter of the labels is flipped, so that shape
+predicts 75 % of them. The colour is the label, flipped with a rate that depends on the environment:
+with 0.2 and 0.1 in training, colour predicts 85 %, and with 0.9 in the test 10 %.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ridgerider.data import Images, digits, mnist
+
+RATES = (0.2, 0.1)  # of the paper's training environments
+TEST_RATE = 0.9
+LABEL_NOISE = 0.25
+
+
+@dataclass(frozen=True)
+class ColoredEnvironment:
+    """The images of one environment: red and green channel, side, side; labels 0 or 1.
+
+    >>> one = colored_digits().train[0]
+    >>> one.images.shape, one.flip_rate, sorted(set(one.labels.tolist()))
+    ((574, 2, 8, 8), 0.2, [0, 1])
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    flip_rate: float
+
+    def grey(self) -> "ColoredEnvironment":
+        """The same without colour: what an oracle looks at that knows what to ignore."""
+        both = np.repeat(self.images.sum(axis=1, keepdims=True), 2, axis=1)
+        return ColoredEnvironment(both, self.labels, self.flip_rate)
+
+    @property
+    def colors(self) -> np.ndarray:
+        """1 for red, 0 for green."""
+        return (self.images[:, 0].sum(axis=(1, 2)) > 0).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class ColoredImages:
+    """Environments of coloured images: for training, for validation, and one to be tested in.
+
+    `train` and `validation` hold one environment for each of `flip_rates`; validation images are
+    held out of the training images. Nothing of the test environment exists before `load_test`.
+
+    >>> colored = colored_digits(flip_rates=(0.3, 0.2, 0.1), seed=1)
+    >>> [len(one.labels) for one in (*colored.train, *colored.validation)]
+    [383, 383, 383, 96, 96, 96]
+    >>> colored.load_test().flip_rate
+    0.9
+    """
+
+    source: Images
+    flip_rates: tuple[float, ...] = RATES
+    test_rate: float = TEST_RATE
+    label_noise: float = LABEL_NOISE
+    stride: int = 1
+    num_validation: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rates = {f"flip_rates[{k}]": rate for k, rate in enumerate(self.flip_rates)}
+        for name, rate in (
+            rates | {"test_rate": self.test_rate, "label_noise": self.label_noise}
+        ).items():
+            if not 0 <= rate <= 1:
+                raise ValueError(f"`{name}` must be between 0 and 1, not {rate!r}.")
+        if len(self.flip_rates) < 2:
+            raise ValueError(
+                f"`flip_rates` must hold at least two environments, not {len(self.flip_rates)}."
+            )
+        most = len(self.source.train_labels) - len(self.flip_rates)
+        if not 0 <= self.num_validation <= most:
+            raise ValueError(
+                f"`num_validation` must be from 0 to {most}, which leaves an image for each "
+                f"environment, not {self.num_validation!r}."
+            )
+
+    @cached_property
+    def train(self) -> tuple[ColoredEnvironment, ...]:
+        return self._deal(self._order[self.num_validation :], part=0)
+
+    @cached_property
+    def validation(self) -> tuple[ColoredEnvironment, ...]:
+        return self._deal(self._order[: self.num_validation], part=1)
+
+    def load_test(self) -> ColoredEnvironment:
+        """The test environment. Look at it when everything is chosen."""
+        random = np.random.default_rng([self.seed, 2])
+        return self._color(self.source.test_images, self.source.test_labels, self.test_rate, random)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        random = np.random.default_rng([self.seed, 3])
+        return random.permutation(len(self.source.train_labels))
+
+    def _deal(self, rows: np.ndarray, part: int) -> tuple[ColoredEnvironment, ...]:
+        """Every environment gets as many images, and none twice."""
+        random = np.random.default_rng([self.seed, part])
+        count = len(self.flip_rates)
+        rows = rows[: len(rows) // count * count]
+        images, labels = self.source.train_images, self.source.train_labels
+        return tuple(
+            self._color(images[rows[k::count]], labels[rows[k::count]], rate, random)
+            for k, rate in enumerate(self.flip_rates)
+        )
+
+    def _color(
+        self, grey: np.ndarray, digit: np.ndarray, rate: float, random: np.random.Generator
+    ) -> ColoredEnvironment:
+        labels = (digit >= 5) ^ (random.random(len(digit)) < self.label_noise)
+        is_red = labels ^ (random.random(len(digit)) < rate)
+        grey = grey[:, :: self.stride, :: self.stride]
+        images = np.zeros((len(grey), 2, *grey.shape[1:]), np.float32)
+        images[np.arange(len(grey)), np.where(is_red, 0, 1)] = grey
+        return ColoredEnvironment(images, labels.astype(np.int32), rate)
+
+
+def colored_mnist(
+    seed: int = 0,
+    *,
+    flip_rates: Sequence[float] = RATES,
+    test_rate: float = TEST_RATE,
+    label_noise: float = LABEL_NOISE,
+    side: int = 14,
+    num_validation: int = 10_000,
+    images: Images | None = None,
+) -> ColoredImages:
+    """Colored MNIST: 25,000 images in each of two training environments and 10,000 to be tested on.
+
+    **Arguments**
+
+    - `flip_rates`, `test_rate`: how often colour and label differ, for each environment.
+    - `label_noise`: how often label and digit differ.
+    - `side`: 14 keeps every other pixel, 28 all.
+    - `num_validation`: training images held out, dealt to as many validation environments.
+
+    >>> colored = colored_mnist(seed=0)  # doctest: +SKIP
+    """
+    if side not in (14, 28):
+        raise ValueError(f"`side` must be 14 or 28, not {side!r}.")
+    return ColoredImages(
+        source=images or mnist(),
+        flip_rates=tuple(flip_rates),
+        test_rate=test_rate,
+        label_noise=label_noise,
+        stride=28 // side,
+        num_validation=num_validation,
+        seed=seed,
+    )
+
+
+def colored_digits(
+    seed: int = 0,
+    *,
+    flip_rates: Sequence[float] = RATES,
+    test_rate: float = TEST_RATE,
+    label_noise: float = LABEL_NOISE,
+    num_validation: int = 288,
+) -> ColoredImages:
+    """The same with the small digits, which need no download.
+
+    >>> colored_digits().load_test().images.shape
+    (360, 2, 8, 8)
+    """
+    return ColoredImages(
+        source=digits(),
+        flip_rates=tuple(flip_rates),
+        test_rate=test_rate,
+        label_noise=label_noise,
+        num_validation=num_validation,
+        seed=seed,
+    )

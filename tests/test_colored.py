@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+
+from ridgerider.data import Images, digits
+from ridgerider.environments import RULES, Scores, extrapolate, select
+from ridgerider.experiments import colored_mnist as experiment
+from ridgerider.experiments.colored_baselines import Trained
+from ridgerider.experiments.colored_figures import NAMES, draw, table
+from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
+
+
+def many(count, side=28):
+    """Images whose pixels say which image they are."""
+    images = np.ones((count, side, side), np.float32) * np.linspace(0.1, 1, count)[:, None, None]
+    labels = np.arange(count, dtype=np.int32) % 10
+    return Images(images.astype(np.float32), labels, images[:100].astype(np.float32), labels[:100])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rates_are_as_asked(seed):
+    colored = colored_mnist(seed, flip_rates=(0.4, 0.1, 0.0), images=many(30_000), label_noise=0.2)
+    for one in (*colored.train, *colored.validation):
+        # Five standard deviations of a binomial share.
+        allowed = 5 * np.sqrt(0.25 / len(one.labels))
+        assert np.mean(one.colors != one.labels) == pytest.approx(one.flip_rate, abs=allowed)
+        assert one.images.shape[1:] == (2, 14, 14)
+        assert (one.images[:, 0] * one.images[:, 1] == 0).all()
+    # The digit is in the pixels: position in the list, modulo ten.
+    one = colored.train[2]
+    value = one.grey().images[:, 0, 0, 0].astype(float)
+    digit = np.rint((value - 0.1) / 0.9 * 29_999).astype(int) % 10
+    assert np.mean((digit >= 5) != one.labels) == pytest.approx(0.2, abs=0.03)
+    assert (colored.train[2].colors == colored.train[2].labels).all()  # never flipped
+
+
+def test_no_image_is_in_two_environments():
+    colored = colored_mnist(5, images=many(2000), num_validation=400, side=28)
+    seen = np.concatenate(
+        [one.images.sum(axis=1)[:, 0, 0] for one in (*colored.train, *colored.validation)]
+    )
+    assert len(seen) == 2000 == len(np.unique(seen))
+    assert [len(one.labels) for one in colored.train] == [800, 800]
+
+
+def test_a_seed_says_everything():
+    one, same, other = colored_digits(3), colored_digits(3), colored_digits(4)
+    assert np.array_equal(one.train[0].images, same.train[0].images)
+    assert np.array_equal(one.load_test().labels, same.load_test().labels)
+    assert not np.array_equal(one.train[0].labels, other.train[0].labels)
+    # What is asked for first changes nothing.
+    first, second = colored_digits(3), colored_digits(3)
+    first.load_test()
+    assert np.array_equal(first.validation[1].labels, second.validation[1].labels)
+
+
+def test_the_oracle_sees_no_colour():
+    grey = colored_digits().train[0].grey()
+    assert np.array_equal(grey.images[:, 0], grey.images[:, 1])
+    assert grey.images.sum() == pytest.approx(2 * colored_digits().train[0].images.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flip_rates": (0.2, 1.1)}, r"`flip_rates\[1\]` must be between 0 and 1, not 1.1"),
+        ({"test_rate": -0.1}, "`test_rate` must be between 0 and 1, not -0.1"),
+        ({"label_noise": float("nan")}, "`label_noise` must be between 0 and 1, not nan"),
+        ({"flip_rates": (0.2,)}, "`flip_rates` must hold at least two environments, not 1"),
+        ({"num_validation": 1436}, "`num_validation` must be from 0 to 1435"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        colored_digits(**settings)
+
+
+def test_bad_side():
+    with pytest.raises(ValueError, match="`side` must be 14 or 28, not 20"):
+        colored_mnist(side=20, images=many(100))
+    assert ColoredImages(many(100), num_validation=0).validation[0].labels.size == 0
+
+
+# --- choosing, and the experiment
+
+
+def test_rules_choose_as_they_say():
+    colour, shape = Scores((0.8, 0.9), (0.8, 0.9)), Scores((0.72, 0.73), (0.72, 0.73))
+    seen = {"rates": (0.2, 0.1), "target": 0.9}
+    assert select("train gap", [colour, shape]).index == 1
+    chosen = select("extrapolated validation", [colour, shape], **seen)
+    # The paper's environments: A(.2) - 7 (A(.1) - A(.2)).
+    assert chosen.index == 1 and chosen.value == pytest.approx(0.72 - 7 * 0.01)
+    assert select("oracle (test)", [colour, shape], test=[0.2, 0.1].__getitem__).index == 0
+    # A predictor that errs with a fixed rate on either colour: its accuracy is affine in the rate.
+    rates = np.array([0.3, 0.2, 0.1])
+    assert extrapolate(0.9 - 0.7 * rates, rates, 0.9) == pytest.approx(0.27)
+
+
+@pytest.mark.parametrize(
+    ("rule", "count", "settings", "message"),
+    [
+        ("best", 1, {}, "`rule` must be one of fixed in advance, train gap"),
+        ("train gap", 0, {}, "`scores` must hold at least one candidate"),
+        ("fixed in advance", 2, {}, "`scores` must hold the one candidate fixed, not 2"),
+        ("train gap", 2, {"test": float}, "`rule` train gap must not be given `test`"),
+        ("oracle \\(test\\)", 2, {}, "needs `test`"),
+        ("extrapolated validation", 2, {}, "`rates` and `target` must be given"),
+        (
+            "extrapolated validation",
+            2,
+            {"rates": (0.1, 0.1), "target": 0.9},
+            "`rates` must be one for each of 2 accuracies, with two that differ",
+        ),
+    ],
+)
+def test_bad_selections(rule, count, settings, message):
+    with pytest.raises(ValueError, match=message):
+        select(rule.replace("\\", ""), [Scores((0.8, 0.9), (0.8, 0.9))] * count, **settings)
+
+
+class Sealed:
+    """Images whose test part must not be read before it may be."""
+
+    def __init__(self, images):
+        self.train_images, self.train_labels = images.train_images, images.train_labels
+        self._images, self.is_open = images, False
+
+    def __getattr__(self, name):
+        assert self.is_open, f"{name} was read before a selection was made"
+        return getattr(self._images, name)
+
+
+def test_nothing_sees_the_test_environment_before_a_selection(monkeypatch):
+    sealed = Sealed(digits())
+    colored = ColoredImages(sealed, num_validation=200)
+    rules = []
+
+    def watched(rule, scores, **settings):
+        assert sealed.is_open == (rule == "oracle (test)")
+        rules.append(rule)
+        if len(rules) == 3:  # the rules that may not look have chosen
+            sealed.is_open = True
+        return select(rule, scores, **settings)
+
+    monkeypatch.setattr(experiment, "select", watched)
+    trained = Trained([1, 2], lambda images: np.stack([images.sum(axis=(1, 2, 3))] * 2), {})
+    result = experiment.judge(trained, colored)
+    assert tuple(rules) == RULES and len(result["curve"]) == 2
+    with pytest.raises(AssertionError, match="was read before"):
+        ColoredImages(Sealed(digits()), num_validation=200).load_test()
+
+
+def test_every_method_gets_training_environments_only():
+    job = {"method": "erm", "seed": 0, "batch_size": 50, "num_blocks": 2, "block_size": 3}
+    colored = ColoredImages(Sealed(digits()), num_validation=200)
+    trained = experiment.train(job, colored)["erm"]
+    assert trained.steps == [4, 7]
+    assert trained.logits(colored.validation[0].images).shape == (2, 100)
+
+
+def run_of(test, steps=2):
+    rows = [[[0.1, 0.2], [-0.1, 0.0]], [[0.3], [0.2]]]
+    return {
+        "curve": [[step, 0.8, 0.7, 0.8, 0.7, test] for step in range(1, steps + 1)],
+        "chosen": dict.fromkeys(RULES, 0),
+        "record": {"eigenvalues": rows, "num_dropped": 1},
+        "seconds": 2.0,
+    }
+
+
+def test_table_and_figure(tmp_path):
+    runs = {name: [run_of(0.6), run_of(0.7)] for name in NAMES}
+    for one in runs["algorithm_4"]:
+        one["record"] = {"eigenvalues": [[-0.2, -0.1], [-0.2, 0.0]], "num_dropped": 0}
+    draw(runs, tmp_path)
+    methods = {name: experiment.summary(of) for name, of in runs.items()}
+    text = table({"methods": methods})
+    assert "| 65.5 ± 1.7 | 58.4 ± 2.4 | 75.0 ± 0.0 | 65.0 ±" in text
+    assert methods["irm"]["dropped"] == 2 and methods["irm"]["selection"] == "fixed in advance"
+    assert (tmp_path / "colored-mnist.png").stat().st_size > 10_000

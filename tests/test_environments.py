@@ -1,0 +1,404 @@
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+
+import ridgerider as rr
+from ridgerider._agree import agree
+from ridgerider.environments import (
+    Agree,
+    CommonRidge,
+    Environments,
+    RidgeLosses,
+    consistency,
+    consistency_along,
+    consistent_ridge,
+    from_groups,
+    rank_ridges,
+    ride_common,
+    shared_features,
+)
+from tests.cases import make_matrix, quadratic_loss
+
+RIDDEN = {"features": False, "weights": True, "out": True}
+
+
+def network_loss(params, x, y):
+    """Features tanh(x F), a head of two layers, cross-entropy."""
+    features = jnp.tanh(x @ params["features"])
+    logits = jnp.tanh(features @ params["weights"]) @ params["out"]
+    return jnp.mean(jax.nn.softplus(logits) - y * logits)
+
+
+def make_network(num_environments=2, scale=0.5, seed=0):
+    """Labels follow x[0] alike everywhere and x[1] more in one environment than in another."""
+    random = np.random.default_rng(seed)
+    start = {
+        "features": jnp.asarray(random.normal(size=(4, 3))),
+        "weights": jnp.asarray(scale * random.normal(size=(3, 2))),
+        "out": jnp.asarray(scale * random.normal(size=2)),
+    }
+    problems = []
+    for number in range(num_environments):
+        x = random.normal(size=(60, 4))
+        y = (x[:, 0] + (1 + number) * x[:, 1] > 0).astype(float)
+        problems.append(rr.Problem(network_loss, start, jnp.asarray(x), jnp.asarray(y)))
+    return Environments(problems, RIDDEN)
+
+
+def quadratics(matrices):
+    zero = jnp.zeros(matrices[0].shape[0])
+    return Environments([rr.Problem(quadratic_loss, zero, jnp.asarray(m)) for m in matrices])
+
+
+def bilinear(signals, num_units=2):
+    """The Hessian of a head of two layers at zero: off-diagonal blocks -c for each unit."""
+    width = len(signals)
+    matrix = np.zeros(((width + 1) * num_units,) * 2)
+    for unit in range(num_units):
+        rows, column = slice(unit * width, (unit + 1) * width), width * num_units + unit
+        matrix[rows, column] = matrix[column, rows] = -signals
+    return matrix
+
+
+# --- Hessians of the ridden part
+
+
+def test_hessians_and_products_of_the_ridden_part_against_the_whole():
+    both = make_network(3)
+    marks = {name: jnp.full(both.start[name].shape, float(RIDDEN[name])) for name in RIDDEN}
+    entries = np.flatnonzero(both.problems[0].ravel(marks))
+    hessians = eqx.filter_jit(both.hessians)(both.start)
+    whole = [eqx.filter_jit(one.hessian)(one.x0)[np.ix_(entries, entries)] for one in both.problems]
+    # Ravelled alike: the ridden leaves come in the order of the whole.
+    np.testing.assert_allclose(hessians, np.stack(whole), atol=1e-14)
+    directions = jax.random.normal(jax.random.key(0), (4, both.size))
+    images = eqx.filter_jit(both.hvps)(both.start, directions)
+    np.testing.assert_allclose(images, np.einsum("irs,ks->ikr", whole, directions), atol=1e-14)
+
+
+def test_a_mask_may_pick_entries():
+    both = make_network()
+    marks = {"features": np.zeros((4, 3), bool), "weights": False, "out": True}
+    marks["features"][1, 2] = True
+    some = Environments(both.problems, marks)
+    assert some.size == 3
+    new = some.with_ridden(some.start, jnp.array([7.0, 8.0, 9.0]))
+    assert float(new["features"][1, 2]) == 7 and new["out"].tolist() == [8, 9]
+    kept = new["features"].at[1, 2].set(some.start["features"][1, 2])
+    assert jnp.array_equal(kept, some.start["features"])
+    assert jnp.array_equal(some.ravel(new), jnp.array([7.0, 8.0, 9.0]))
+
+
+# --- L1 and L2
+
+
+def dense_losses(losses, hessians, values, e, probes):
+    """The formulas of the module's docstring, from explicit Hessians."""
+
+    def cosine(a, b):
+        return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+    one, two = hessians
+    if losses.is_literal:
+        ridge = -losses.correlation * (cosine(one @ e, e) + cosine(two @ e, e))
+        ridge += -losses.curvature * (e @ one @ e + e @ two @ e) + losses.loss * sum(values)
+        ridge += abs(e @ (one - two) @ e) / (e @ e)
+    else:
+        e = e / np.linalg.norm(e)
+        ridge = losses.correlation * (cosine(one @ e, e) + cosine(two @ e, e))
+        ridge += losses.curvature * (e @ one @ e + e @ two @ e) + losses.loss * sum(values)
+        ridge += losses.gap * abs(e @ (one - two) @ e)
+    squares = np.array([[cosine(h @ u, u) ** 2 for u in probes] for h in hessians])
+    forms = np.array([[u @ h @ u for u in probes] for h in hessians])
+    tops = np.abs(squares[0] - squares[1]), np.abs(forms[0] - forms[1])
+    if losses.is_literal:
+        bottom = squares[0] + losses.second * squares[0]
+        ratio = tops[1] / (abs(forms[0]) + abs(forms[1]))
+        return ridge, np.mean(losses.probe_correlation * tops[0] / bottom + ratio)
+    agreement = losses.probe_correlation * tops[0].mean()
+    agreement /= (squares[0] + losses.second * squares[1]).mean()
+    ratio = tops[1].mean() / (abs(forms[0]) + abs(forms[1])).mean()
+    return ridge, agreement + losses.probe_gap * ratio
+
+
+@pytest.mark.parametrize("is_literal", [False, True])
+def test_losses_against_dense_hessians_and_finite_differences(is_literal):
+    both = make_network()
+    losses = RidgeLosses(3.0, 0.7, 1.3, 5.0, 0.9, 1.1, 2.0, is_literal=is_literal)
+    e = jax.random.normal(jax.random.key(1), (both.size,))
+    probes = jax.random.normal(jax.random.key(2), (5, both.size))
+    probes = probes / jnp.linalg.norm(probes, axis=1, keepdims=True)
+    x, unravel = jax.flatten_util.ravel_pytree((both.start, e))
+
+    @jax.jit
+    def parts(x):
+        params, e = unravel(x)
+        return losses.ridge(both, params, e), losses.agreement(both, params, probes)
+
+    @jax.jit
+    def total(x):
+        return losses.both(both, unravel(x)[0], unravel(x)[1], probes)
+
+    values = [float(one.value(one.x0)) for one in both.problems]
+    hessians = np.asarray(both.hessians(both.start))
+    expected = dense_losses(losses, hessians, values, np.asarray(e), np.asarray(probes))
+    np.testing.assert_allclose(parts(x), expected, rtol=1e-12)
+    assert float(total(x)) == pytest.approx(sum(expected), rel=1e-12)
+    gradient = jax.jit(jax.grad(total))(x)
+    step = 1e-5  # central differences: errors of step^2 and eps / step
+    for direction in np.random.default_rng(0).normal(size=(4, len(x))):
+        slope = (total(x + step * direction) - total(x - step * direction)) / (2 * step)
+        assert float(gradient @ direction) == pytest.approx(float(slope), rel=1e-6, abs=1e-6)
+
+
+def test_agreement_vanishes_for_equal_environments_only():
+    matrix, _ = make_matrix([-2.0, -1.0, 1.0, 3.0])
+    probes = jnp.eye(4)
+    losses = RidgeLosses()
+    equal, other = quadratics([matrix] * 3), quadratics([matrix, matrix, 2 * matrix])
+    assert float(losses.agreement(equal, equal.start, probes)) == 0
+    assert float(losses.agreement(other, other.start, probes)) > 1
+
+
+# --- the consistent ridge
+
+
+def test_shared_and_specific_ridges_in_closed_form_200_times():
+    """Steeper on average than the shared ridge is one of environment 1 alone."""
+    random = np.random.default_rng(0)
+    frames = [np.linalg.qr(random.normal(size=(6, 6)))[0] for _ in range(200)]
+    shared = random.uniform(0.5, 1.0, 200)
+    bulk = random.uniform(0.1, 1.0, (200, 4))
+
+    def hessian(frame, one, two, rest):
+        return frame * np.array([-one, two, *rest]) @ frame.T
+
+    pairs = np.array(
+        [
+            [hessian(f, s, -4.0, b), hessian(f, s, 0.5, b)]
+            for f, s, b in zip(frames, shared, bulk, strict=True)
+        ]
+    )
+    found = jax.jit(jax.vmap(agree))(jnp.asarray(pairs), jax.random.split(jax.random.key(0), 200))
+    overlaps = np.abs(np.einsum("kr,kr->k", found.direction, np.stack(frames)[:, :, 0]))
+    assert (overlaps > 1 - 1e-9).all()  # 200 of 200
+    np.testing.assert_allclose(found.eigenvalue, -shared, rtol=1e-9)
+    # The pooled loss's steepest ridge is the other one in every case.
+    assert (np.linalg.eigvalsh(pairs.mean(axis=1))[:, 0] < -1.7).all()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_head_of_two_layers_in_closed_form(count):
+    """The consistent ridge is the mean signal with the differences projected out."""
+    signals = np.random.default_rng(count).normal(size=(count, 6)) + 1
+    both = quadratics([bilinear(one) for one in signals])
+    found = consistent_ridge(both)
+    basis = np.linalg.qr((signals[1:] - signals[0]).T)[0]
+    mean = signals.mean(axis=0)
+    expected = mean - basis @ (basis.T @ mean)
+    np.testing.assert_allclose(found.eigenvalues, -np.linalg.norm(expected), rtol=1e-9)
+    assert abs(float(found.duality_gap)) < 1e-9 and float(found.residual) < 1e-9
+    weights = np.asarray(found.ridge.direction)[:12].reshape(2, 6)
+    inside = weights @ expected / np.linalg.norm(expected)
+    assert np.linalg.norm(inside) == pytest.approx(np.linalg.norm(weights), rel=1e-9)
+    # A mean over three rows as in `shared_features`, whose signals are those of the features.
+    rows = [jnp.asarray(np.stack([one, one])) for one in signals]
+    projected = shared_features(rows, [jnp.ones(2)] * count).consistent
+    np.testing.assert_allclose(projected, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_random_environments_against_a_search_over_mixtures(seed):
+    random = np.random.default_rng(seed)
+    one, two = (m + m.T for m in random.normal(size=(2, 12, 12)))
+    found = consistent_ridge(quadratics([one, two]), seed=seed)
+
+    def least(mix):
+        return -np.linalg.eigvalsh((one + two) / 2 + mix * (one - two))[0]
+
+    best = -minimize_scalar(least, bracket=(-1, 1), tol=1e-12).fun
+    assert float(found.ridge.eigenvalue) == pytest.approx(best, rel=1e-9)
+    assert float(found.disagreement) < 1e-9 and abs(float(found.duality_gap)) < 1e-9
+
+
+def test_three_environments_with_a_known_answer():
+    """Two ridges that change places and one that stays: three pairs of environments disagree."""
+    frame = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
+    diagonals = [[-1, -3, 1, -2], [-1, 1, -3, 0.5], [-1, -2, -2.5, -4]]
+    matrices = [frame * np.array([*d, 1, 1, 2, 3]) @ frame.T for d in diagonals]
+    found = consistent_ridge(quadratics(matrices))
+    assert float(found.disagreement) < 1e-8 and float(found.duality_gap) < 1e-8
+    np.testing.assert_allclose(found.eigenvalues, found.ridge.eigenvalue, atol=1e-8)
+    # On the diagonal the answer is a linear programme over squared coefficients.
+    from scipy.optimize import linprog
+
+    costs = np.array([[*d, 1, 1, 2, 3] for d in diagonals])
+    equal = np.stack([np.ones(8), costs[1] - costs[0], costs[2] - costs[0]])
+    best = linprog(costs.mean(axis=0), A_eq=equal, b_eq=[1, 0, 0]).fun
+    assert float(found.ridge.eigenvalue) == pytest.approx(best, rel=1e-8)
+
+
+def test_matrix_free_equals_dense():
+    random = np.random.default_rng(5)
+    shared = np.diag([-3.0, *np.linspace(0, 1, 59)])
+    apart = np.zeros((60, 60))
+    apart[1:4, 1:4] = random.normal(size=(3, 3))
+    rotate = np.linalg.qr(random.normal(size=(60, 60)))[0]
+    pair = [rotate @ (shared + s * (apart + apart.T) * 4) @ rotate.T for s in (1, -0.2)]
+    both = quadratics(pair)
+    dense = consistent_ridge(both)
+    free = consistent_ridge(both, dense_below=0, max_rows=40)
+    assert float(free.ridge.eigenvalue) == pytest.approx(float(dense.ridge.eigenvalue), rel=1e-9)
+    overlap = free.ridge.direction @ dense.ridge.direction
+    assert abs(float(overlap)) == pytest.approx(1, abs=1e-6)
+    assert int(free.cost.hvps) < int(dense.cost.hvps) == 120
+    assert float(free.residual) < 1e-6
+
+
+# --- noise
+
+
+def noisy_loss(x, one, two):
+    return -jnp.mean(one) * x[0] ** 2 / 2 - jnp.mean(two) * x[1] ** 2 / 2
+
+
+@pytest.mark.parametrize("gap", [0.1, 0.3, 0.6])
+def test_the_wrong_ridge_is_ranked_first_as_often_as_predicted(gap):
+    """Curvatures that differ by `gap` or not at all, each with a standard error of 0.1.
+
+    The gaps seen are X ~ N(gap, s^2) and Y ~ N(0, s^2) with s = 0.1 sqrt(2), and the wrong ridge
+    wins if |X| < |Y|, that is (X - Y) (X + Y) < 0. Both factors are independent with mean gap and
+    variance 2 s^2, so that happens with probability 2 F(a) F(-a), a = gap / (s sqrt(2)).
+    """
+    count, size = 400, 30
+    random = np.random.default_rng(int(100 * gap))
+    noise = 0.1 * np.sqrt(size) * random.normal(size=(count, 2, 2, size))
+    means = np.array([[1.5, 1.5], [1.5 - gap, 1.5]])
+    data = jnp.asarray(means[None, :, :, None] + noise)
+
+    @jax.jit
+    @jax.vmap
+    def chosen(data):
+        problems = [rr.Problem(noisy_loss, jnp.zeros(2), *one) for one in data]
+        scores = consistency(Environments(problems), jnp.zeros(2), jnp.eye(2))
+        return jnp.argmin(scores.gap), scores.standard_errors
+
+    picked, errors = chosen(data)
+    s = 0.1 * np.sqrt(2)
+    a = gap / (s * np.sqrt(2))
+    predicted = 2 * norm.cdf(a) * norm.cdf(-a)
+    allowed = 4 * np.sqrt(predicted * (1 - predicted) / count)
+    assert np.mean(np.asarray(picked) == 0) == pytest.approx(predicted, abs=allowed)
+    # Blocks see the standard error itself: its square is unbiased.
+    assert np.sqrt(np.mean(np.asarray(errors) ** 2)) == pytest.approx(0.1, rel=0.1)
+
+
+def test_ranking_prefers_the_shared_ridge():
+    frame = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))[0]
+    pair = [frame * np.array([-1, s, 1, 2, 3]) @ frame.T for s in (-4.0, -2.0)]
+    ranked = rank_ridges(quadratics(pair))
+    assert abs(float(ranked.ridge(0).direction @ frame[:, 0])) == pytest.approx(1)
+    assert abs(float(ranked.ridge(1, sign=-1).direction @ frame[:, 1])) == pytest.approx(1)
+    np.testing.assert_allclose(ranked.scores.relative_gap[:2], [2 / 3, 0], atol=1e-12)
+    assert np.isnan(ranked.scores.standard_errors).all()  # one matrix cannot be cut
+
+
+# --- riding
+
+
+def curved_loss(x, steep):
+    """The shared ridge x[0] bends towards x[2]; the other one is x[1]."""
+    bent = x[2] - x[0] ** 2
+    return x[0] ** 4 / 4 - x[0] ** 2 / 2 - steep * x[1] ** 2 / 2 + x[1] ** 4 / 4 + 2 * bent**2
+
+
+def test_a_ride_on_the_consistent_ridge_carries_certificates():
+    steeps = (3.0, 0.5, 2.0)
+    both = Environments([rr.Problem(curved_loss, jnp.zeros(3), s) for s in steeps])
+    found = consistent_ridge(both)
+    rider = rr.Rider(update=Agree(), step=rr.FixedStep(0.05), max_steps=20, keep_path=True)
+    ride = jax.jit(partial(rider.ride, both.pooled()))(both.x0, found.ridge, jax.random.key(0))
+    scores = consistency_along(both, both.start, ride)
+    assert scores.eigenvalues.shape == (3, int(ride.num_steps) + 1)
+    assert float(jnp.max(scores.gap)) < 1e-8
+    assert abs(float(ride.x[1])) < 1e-8 < 0.3 < abs(float(ride.x[0]))
+    assert float(ride.trace.residual.max()) < 1e-8
+    steepest = rr.DenseSpectrum()(both.pooled(), both.x0, jax.random.key(0)).ridge(0)
+    assert abs(float(steepest.direction[1])) == pytest.approx(1)  # pooled would ride another
+
+
+def test_a_ridge_without_agreement_has_no_certificate():
+    both = quadratics([np.diag([-1.0, -2.0, -3.0]), np.diag([-2.0, -4.0, -5.0])])
+    ridge = rank_ridges(both).ridge(0)
+    rider = rr.Rider(update=Agree(), max_steps=3)
+    ride = jax.jit(partial(rider.ride, both.pooled()))(both.x0, ridge, jax.random.key(0))
+    assert float(ride.overlap) == 0 and bool(rider.ended(ride)[1])
+
+
+def test_algorithm_4_finds_a_common_ridge():
+    both = make_network(scale=0.01)
+    rates = {"feature_rate": 0.01, "direction_rate": 0.03}
+    settings = CommonRidge(batch=None, num_pretrain=600, num_steps=3, num_inner=5, **rates)
+    ride = ride_common(both, settings, seed=1)
+    scores = ride.scores
+    assert len(ride.params) == 4 and ride.num_dropped == 0 and scores.eigenvalues.shape == (2, 4)
+    before = rank_ridges(both).scores
+    assert float(scores.correlations[:, 0].max()) < -0.95  # a ridge in both environments
+    assert float(scores.relative_gap[0]) < 0.1 < float(before.relative_gap[0])
+    moved = jnp.linalg.norm(both.ravel(ride.params[-1]) - both.ravel(ride.params[0]))
+    assert 0.1 < float(moved) <= 3 * 0.06 + 1e-9
+    assert float(ride.overlaps.min()) > 0.9
+
+
+def test_networks_that_fail_are_drawn_again_and_counted():
+    both = make_network(scale=0.01)
+    settings = CommonRidge(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
+    ride = ride_common(both, settings, max_loss=-1e9, max_dropped=2)
+    assert ride.num_dropped == 2
+
+
+# --- bad input
+
+
+def test_groups_become_environments():
+    x, y = jnp.arange(6.0).reshape(6, 1), jnp.array([0, 1, 0, 1, 0, 1])
+    both = from_groups(grouped_loss, jnp.zeros(1), (x, y), ["b", "a", "a", "b", "a", "a"])
+    assert [one.args[0].ravel().tolist() for one in both.problems] == [[1, 2, 4, 5], [0, 3]]
+
+
+def grouped_loss(w, x, y):
+    return jnp.mean((x @ w - y.astype(x.dtype)) ** 2)
+
+
+def test_bad_environments():
+    x, y = jnp.ones((4, 2)), jnp.array([0, 1, 0, 1])
+    good = rr.Problem(grouped_loss, jnp.zeros(2), x, y)
+    wide = rr.Problem(grouped_loss, jnp.zeros(3), jnp.ones((4, 3)), y)
+    other = rr.Problem(grouped_loss, jnp.zeros(2), x, jnp.array([0, 1, 2, 1]))
+    empty = rr.Problem(grouped_loss, jnp.zeros(2), x[:0], y[:0])
+    for problems, message in [
+        ([good], "`problems` must be at least two environments to compare, not 1"),
+        ([good, wide], r"`problems\[1\]` must have parameters and data shaped like"),
+        ([good, other], r"`problems\[1\]` must have the same classes as .*\[\[0, 1\]\], not"),
+        ([good, empty], r"`problems\[1\]` must hold at least one example, but it is empty"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Environments(problems)
+    with pytest.raises(ValueError, match="`ridden` must select at least one parameter"):
+        Environments([good, good], False)
+    with pytest.raises(ValueError, match="`ridden` must hold booleans"):
+        Environments([good, good], np.array([1, 0]))
+    with pytest.raises(ValueError, match=r"a linear last layer under a convex loss has none"):
+        consistent_ridge(Environments([good, good]))
+    with pytest.raises(ValueError, match="'c' has none"):
+        from_groups(grouped_loss, jnp.zeros(2), (x, y), list("aabb"), names=["a", "c"])
+    with pytest.raises(ValueError, match="`groups` must name one group for each example"):
+        from_groups(grouped_loss, jnp.zeros(2), (x, y), list("aab"))
+    with pytest.raises(ValueError, match=r"`problem` must be `Environments\.pooled`"):
+        Agree()(good, good.x0, rank_ridges(quadratics([-np.eye(2)] * 2)).ridge(0), None)
