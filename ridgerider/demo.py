@@ -17,9 +17,10 @@ from ridgerider._block_spectrum import GradientKrylov
 from ridgerider._correct import Valley
 from ridgerider._davidson import Davidson
 from ridgerider._problem import Problem
-from ridgerider._progress import Progress, search
+from ridgerider._progress import Progress
 from ridgerider._result import Result
 from ridgerider._rider import Rider
+from ridgerider._search import search
 from ridgerider._step import Backtracking, FixedStep
 from ridgerider._stop import curvature_gone, not_finite
 from ridgerider.data import digits
