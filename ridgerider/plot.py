@@ -195,7 +195,7 @@ def shades(
     # them, and of the contours, to the valleys.
     height = np.sqrt(np.clip((loss - low) / max(top - low, 1e-300), 0, 1))
     ax.pcolormesh(
-        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.65, vmax=1
+        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.5, vmax=1.05
     )
     if top > low:
         levels = np.linspace(0, 1, 16)[1:-1]
