@@ -401,6 +401,13 @@ def test_nothing_in_a_run_becomes_markup(run, tmp_path):
     assert "unsafe" not in policy and "http" not in policy
 
 
+def test_settings_may_be_infinite(tmp_path, opened):
+    rider = {"type": "mine:Rider", "fields": {"patience": float("inf")}}
+    make_run(tmp_path / "run.sqlite", 2, rider=rider)[0].close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    assert "patience" in page.inner_text("#settings") and "inf" in page.inner_text("#settings")
+
+
 def damage(path, statement):
     with sqlite3.connect(path) as db:
         db.execute(statement)
