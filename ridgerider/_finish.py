@@ -4,6 +4,7 @@ A finish is a callable `finish(problem, x, key, spectrum) -> Finish`; `spectrum`
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -24,8 +25,8 @@ class Finish(eqx.Module):
     >>> from ridgerider import DenseSpectrum
     >>> from ridgerider.problems import wells
     >>> end = Descend()(wells(2), jnp.array([0.0, 0.3]), jax.random.key(0), DenseSpectrum())
-    >>> bool(end.is_converged), bool(end.is_saddle)
-    (True, True)
+    >>> bool(end.is_converged), bool(end.is_saddle), end.kind
+    (True, True, 'saddle')
     """
 
     x: Vector
@@ -37,6 +38,13 @@ class Finish(eqx.Module):
     num_steps: Int[Array, ""]
     num_kicks: Int[Array, ""]
     cost: Cost
+
+    @property
+    def kind(self) -> Literal["minimum", "saddle", "unconverged"]:
+        """What was found, once it is computed."""
+        if not self.is_converged:
+            return "unconverged"
+        return "saddle" if self.is_saddle else "minimum"
 
 
 class Descend(eqx.Module):

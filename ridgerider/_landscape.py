@@ -125,7 +125,7 @@ def landscape(
         raise ValueError("the start is no ride: name two rides such as 0+ and 1+.")
     exact = {str(leg.fingerprint): leg for path in legs for leg in _ridden(result, path)}
     plane = _plane(result, *legs, exact)
-    paths = [_path(result, plane, leg, exact) for leg in _shown(result, exact)]
+    paths = [_path(result, plane, leg) for leg in _shown(result, exact)]
     own = [path for path in paths if str(path.fingerprint) in exact]
     low, high = _view(own, paths)
     a, b = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
@@ -182,25 +182,16 @@ def _far(points: np.ndarray, line: np.ndarray) -> np.ndarray:
     return points[int(np.argmax(apart))]
 
 
-def _path(result: Result, plane: Plane, leg: Leg, exact: dict[str, Leg]) -> Path:
-    points = leg.trace.get("path")
-    ends = points if points is not None else [result.leg(leg.fingerprint.parent).x, leg.x]
-    finish = leg.finish
-    kind = None
-    if finish is not None:
-        kind = (
-            "unconverged"
-            if not finish.is_converged
-            else "saddle"
-            if finish.is_saddle
-            else "minimum"
-        )
+def _path(result: Result, plane: Plane, leg: Leg) -> Path:
+    points, finish = leg.trace.get("path"), leg.finish
+    if points is None:
+        points = np.stack([result.leg(leg.fingerprint.parent).x, leg.x])
     return Path(
         fingerprint=leg.fingerprint,
-        points=plane.project(np.asarray(ends)),
+        points=plane.project(points),
         end=None if finish is None else plane.project(np.asarray(finish.x))[0],
-        kind=kind,
-        is_exact=points is not None,
+        kind=None if finish is None else finish.kind,
+        is_exact="path" in leg.trace,
     )
 
 

@@ -11,28 +11,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ridgerider import plot
-from ridgerider._batch import Batches
-from ridgerider._block_spectrum import GradientKrylov
-from ridgerider._correct import Valley
-from ridgerider._davidson import Davidson
-from ridgerider._problem import Problem
-from ridgerider._progress import Progress
-from ridgerider._result import Result
-from ridgerider._rider import Rider
-from ridgerider._search import search
-from ridgerider._step import Backtracking, FixedStep
-from ridgerider._stop import curvature_gone, not_finite
+import ridgerider as rr
 from ridgerider.data import digits
 from ridgerider.experiments.tree_methods import MAX_RIDGES, ridge_rider
 from ridgerider.problems.classifier import Classifier, digits_classifier
 from ridgerider.problems.levers import levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
-from ridgerider.report import report
 from ridgerider.report._page import fill_page
 
-Bar = Callable[[Path, int], AbstractContextManager[Callable[[Progress], None]]]
+Bar = Callable[[Path, int], AbstractContextManager[Callable[[rr.Progress], None]]]
 TREE = make_tree(depth=6, seed=1)
 
 
@@ -43,12 +31,17 @@ class Part:
     name: str
     title: str
     text: str
-    problem: Problem
-    rider: Rider
-    found: Callable[[Result], str]
+    problem: rr.Problem
+    rider: rr.Rider
+    found: Callable[[rr.Result], str]
     max_rides: int
     rides: tuple[str, str]  # whose plane is shown
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """Where `resume`, `replay` and `watch` find the problem again."""
+        return "ridgerider.demo:tree" if self.name == "tree" else self.name
 
 
 @dataclass(frozen=True)
@@ -56,9 +49,14 @@ class Done:
     """What became of it."""
 
     part: Part
-    result: Result
+    result: rr.Result
     page: Path
     found: str
+
+
+def tree() -> rr.Problem:
+    """The tree of the demo; the built-in one is smaller."""
+    return TREE.problem()
 
 
 def parts() -> list[Part]:
@@ -70,7 +68,7 @@ def parts() -> list[Part]:
             "The paper's Figure 1. Gradient descent from the top falls into the two local minima; "
             "the weak ridge leads to the two global ones.",
             surface(),
-            Rider(),
+            rr.Rider(),
             lambda result: f"{len(result.minima())} of {len(surface_minima())} minima",
             20,
             ("0+", "1+"),
@@ -80,7 +78,7 @@ def parts() -> list[Part]:
             "A decision tree of depth 6",
             "One logit for each decision, ten points at the positive leaves. Each is a solution of "
             "its own, and lies at infinity: a descent stops where the gradient is small.",
-            TREE.problem(),
+            tree(),
             ridge_rider(0.8),
             lambda result: f"{num_leaves(result)} of {TREE.num_solutions} positive leaves",
             60,
@@ -93,7 +91,7 @@ def parts() -> list[Part]:
             "Two players must pull the same of ten levers without talking. Ridge 0 leads to the "
             "one lever that nobody can mistake for another.",
             levers(),
-            Rider(step=Backtracking(0.5)),
+            rr.Rider(step=rr.Backtracking(0.5)),
             lambda result: f"payoff {first_payoff(result):.2f} on ridge 0",
             8 + 24,
             ("0+", "2-"),
@@ -105,13 +103,13 @@ def parts() -> list[Part]:
             "610 parameters by Hessian-vector products alone, from near zero: no gradient descent, "
             "only ridges and what the valley corrector relaxes.",
             digits_classifier(),
-            Rider(
-                spectrum=GradientKrylov(k=4, num_hvps=20),
-                update=Davidson(tolerance=None, max_hvps=4),
-                correct=Valley(),
-                batch=Batches(256),
-                step=FixedStep(0.05),
-                stop=(curvature_gone, not_finite),
+            rr.Rider(
+                spectrum=rr.GradientKrylov(k=4, num_hvps=20),
+                update=rr.Davidson(tolerance=None, max_hvps=4),
+                correct=rr.Valley(),
+                batch=rr.Batches(256),
+                step=rr.FixedStep(0.05),
+                stop=(rr.curvature_gone, rr.not_finite),
                 finish=None,
                 max_steps=50,
             ),
@@ -129,18 +127,18 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
         path = directory / f"{part.name}.sqlite"
         rider = replace(part.rider, keep_path=True)
         with bar(path, part.max_rides) as progress:
-            result = search(
+            result = rr.search(
                 part.problem,
                 rider,
                 max_rides=part.max_rides,
                 seed=seed,
                 out=path,
-                name=part.name,
+                name=part.address,
                 progress=progress,
                 **part.settings,
             )
         known = set(map(str, result.fingerprints()))
-        page = report(
+        page = rr.report.report(
             path,
             directory / f"{part.name}.html",
             problem=part.problem,
@@ -150,18 +148,18 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
         yield Done(part, result, page, part.found(result))
 
 
-def num_leaves(result: Result) -> int:
+def num_leaves(result: rr.Result) -> int:
     """How many positive leaves of the tree some descent came to."""
     return len({leaf for one in result.solutions() for leaf in TREE.solutions(one.params)})
 
 
-def first_payoff(result: Result) -> float:
+def first_payoff(result: rr.Result) -> float:
     """The best payoff that the two ways along ridge 0 lead to."""
     ends = [one for one in result.solutions() if str(one.fingerprint) in ("0+", "0-")]
     return max(-one.loss for one in ends)
 
 
-def best_accuracy(result: Result) -> float:
+def best_accuracy(result: rr.Result) -> float:
     """On the test images, where the loss on the training images is lowest."""
     problem, images = digits_classifier(), digits()
     best = min(result, key=lambda leg: leg.loss)
@@ -191,11 +189,11 @@ def write_index(directory: Path, done: list[Done]) -> Path:
     return out
 
 
-def _picture(result: Result) -> str:
+def _picture(result: rr.Result) -> str:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.1), layout="constrained")
-    plot.tree(result, figure.subplots())
+    rr.plot.tree(result, figure.subplots())
     content = io.BytesIO()
     figure.savefig(content, format="svg")
     return base64.b64encode(content.getvalue()).decode()

@@ -195,7 +195,7 @@ def shades(
     # them, and of the contours, to the valleys.
     height = np.sqrt(np.clip((loss - low) / max(top - low, 1e-300), 0, 1))
     ax.pcolormesh(
-        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.65, vmax=1
+        a, b, height, cmap="Greys_r", shading="gouraud", rasterized=True, vmin=-0.5, vmax=1.05
     )
     if top > low:
         levels = np.linspace(0, 1, 16)[1:-1]
@@ -289,28 +289,19 @@ def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
     )
 
 
-def _kind(leg: Leg) -> str | None:
-    if leg.finish is None:
-        return None
-    if not leg.finish.is_converged:
-        return "unconverged"
-    return "saddle" if leg.finish.is_saddle else "minimum"
-
-
 def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:
     ends: dict[str, list[tuple[float, float]]] = {}
     for leg in leaves:
-        kind, x = _kind(leg), columns[leg.fingerprint]
-        if kind is None or leg.finish is None:
+        if leg.finish is None:
             continue
-        loss = float(leg.finish.loss)
+        loss, kind, x = float(leg.finish.loss), leg.finish.kind, columns[leg.fingerprint]
         ax.plot([x, x], [leg.loss, loss], ":", color=FAINT, linewidth=0.9, zorder=1)
         ends.setdefault(kind, []).append((x, loss))
-    for kind, points in ends.items():
-        marker, color = MARKERS[kind]
+    for name, points in ends.items():
+        marker, color = MARKERS[name]
         size = float(np.clip(160 / max(len(points), 1), 2.5, 6))
         ax.plot(
-            *zip(*points, strict=True), marker, color=color, markersize=size, label=kind, zorder=3
+            *zip(*points, strict=True), marker, color=color, markersize=size, label=name, zorder=3
         )
     if len(ends) > 1:
         ax.legend(frameon=False, fontsize=8)

@@ -1,7 +1,5 @@
 """Run files made without a search: any size within seconds, any name."""
 
-from dataclasses import replace
-
 import numpy as np
 
 import ridgerider as rr
@@ -16,10 +14,10 @@ META = {
 }
 
 
-def make_leg(fingerprint, seed=0, num_ridges=2, has_end=True):
+def make_leg(fingerprint, num_ridges=2):
     """A leg with made-up but plausible numbers, which depend on its fingerprint alone."""
     fingerprint = Fingerprint.parse(fingerprint)
-    random = np.random.default_rng([seed, *str(fingerprint).encode()])
+    random = np.random.default_rng([0, *str(fingerprint).encode()])
     depth, num_steps = fingerprint.depth, int(random.integers(5, 60)) if fingerprint else 0
     eigenvalues = np.sort(random.normal(0.2, 1.0, 6))
     eigenvalues[:num_ridges] = -np.sort(random.random(num_ridges))[::-1]
@@ -62,31 +60,52 @@ def make_leg(fingerprint, seed=0, num_ridges=2, has_end=True):
         directions=np.eye(6)[:num_ridges],
         trace=trace if fingerprint else {},
         cost=rr.Cost(values=3, gradients=10, hvps=6 * num_steps, hessians=num_steps, seconds=0.25),
-        finish=end if has_end and fingerprint else None,
+        finish=end if fingerprint else None,
     )
 
 
-def make_run(path, num_legs, name="made up", seed=0, num_different=200):
+def make_run(path, num_legs, num_different=200, **meta):
     """A run of `num_legs` legs, two ridges at each point, breadth first; and its open branches.
 
-    Behind the first `num_different` legs their numbers come again, for speed.
+    Behind the first `num_different` legs their rows come again, for speed.
     """
     settings = rr.Settings()
-
-    def children(leg):
-        return branches_at(leg, settings, rr.breadth_first)
-
-    root = make_leg("", seed)
-    store = Store.create(path, {**META, "name": name}, root, children(root))
-    frontier = [branch.fingerprint for branch in children(root)]
-    legs = []
-    with store._transaction():
-        for number in range(num_legs):
-            if number < num_different:
-                legs.append(make_leg(frontier[number], seed))
-            leg = replace(legs[number % num_different], fingerprint=frontier[number])
-            found = children(leg)
-            store._insert(leg, found)
-            frontier += [branch.fingerprint for branch in found]
+    frontier = [""]
+    store = None
+    for number in range(min(num_legs, num_different) + 1):
+        leg = make_leg(frontier[number])
+        found = branches_at(leg, settings, rr.breadth_first)
+        if store is None:
+            store = Store.create(path, {"name": "made up", **META, **meta}, leg, found)
+        else:
+            store.add(leg, found)
+        frontier += [str(branch.fingerprint) for branch in found]
+    copy_legs(store, frontier, num_legs, num_different)
     store.checkpoint()
-    return store, frontier[num_legs:]
+    return store, frontier[num_legs + 1 :]
+
+
+def copy_legs(store, frontier, num_legs, num_different):
+    legs = "loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace"
+    ends = "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost"
+    copies = (
+        f"INSERT INTO legs SELECT NULL, :new, :parent, :depth, {legs} FROM legs WHERE"
+        " fingerprint = :old",
+        f"INSERT INTO solutions SELECT :new, {ends}, arrays FROM solutions WHERE"
+        " fingerprint = :old",
+    )
+    with store._transaction():
+        for number in range(num_different + 1, num_legs + 1):
+            new, old = frontier[number], frontier[1 + number % num_different]
+            row = {
+                "new": new,
+                "old": old,
+                "parent": new.rpartition(" ")[0],
+                "depth": len(new.split()),
+            }
+            for copy in copies:
+                store._db.execute(copy, row)
+            found = [f"{new} {turn}" for turn in ("0+", "0-", "1+", "1-")]
+            rows = [(one, new, 0.0, -1.0, 1, "1", None) for one in found]
+            store._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            frontier += found

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import cli
+from ridgerider._describe import describe_problem
+from ridgerider.problems import load_problem
 
 PROBLEM_FILE = """
 import jax.numpy as jnp
@@ -82,6 +84,8 @@ def interrupted(server):
 def test_demo_ends_with_the_page_to_open(monkeypatch):
     (first, *others) = cli.demo.parts()
     assert [part.name for part in others] == ["tree", "levers", "digits"]
+    for part in (first, *others):
+        assert describe_problem(load_problem(part.address)) == describe_problem(part.problem)
     monkeypatch.setattr(cli.demo, "parts", lambda: [first])
     out = run("demo", "--out", "shown")
     assert "A surface with four minima: 4 of 4 minima in 8 rides" in out

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,6 +7,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider._landscape import landscape
+from ridgerider._store import Store
 from ridgerider.problems import surface
 
 
@@ -108,18 +111,23 @@ def test_bad_landscapes_are_refused(result, rides, num_points, message):
         landscape(result, *rides, num_points=num_points)
 
 
-def test_without_a_path_rides_are_straight_lines():
-    result = rr.search(surface(), rr.Rider(finish=None), max_rides=3)
-    exact = {
-        str(path.fingerprint): path.is_exact for path in landscape(result, "0+", "1+", 3).paths
-    }
-    assert exact == {"0+": True, "1+": True, "0-": False}
-    result.rider = None
-    assert not any(path.is_exact for path in landscape(result, "0+", "1+", 3).paths)
-    line = rr.Problem(line_loss, jnp.zeros(1))
-    with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
-        landscape(rr.search(line, rr.Rider(finish=None)), "0+", "0-")
+def test_without_a_path_rides_are_straight_lines(result):
+    bare = without_paths(result)
+    exact = {str(path.fingerprint): path for path in landscape(bare, "0+", "1+ 0+", 3).paths}
+    whole = {"0+", "1+", "1+ 0+"}  # ridden again
+    assert {name for name, path in exact.items() if path.is_exact} == whole
+    assert len(exact["1-"].points) == 2
+    stored = {str(path.fingerprint): path for path in landscape(result, "0+", "1+ 0+", 3).paths}
+    for name in whole:
+        np.testing.assert_array_equal(exact[name].points, stored[name].points)
+    np.testing.assert_allclose(exact["1-"].points, stored["1-"].points[[0, -1]], atol=1e-12)
+    bare.rider = None
+    assert not any(path.is_exact for path in landscape(bare, "0+", "1+", 3).paths)
 
 
-def line_loss(x):
-    return jnp.sum(x**4 / 4 - x**2 / 2)
+def without_paths(result):
+    store = Store.create(None, result.meta, result.leg(""), [])
+    for leg in result:
+        trace = {name: column for name, column in leg.trace.items() if name != "path"}
+        store.add(replace(leg, trace=trace), [])
+    return rr.Result(store, result.problem, result.rider)

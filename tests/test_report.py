@@ -1,5 +1,6 @@
 """The page in a real browser, and the run file behind it."""
 
+import base64
 import json
 import os
 import re
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import surface
+from ridgerider._describe import describe_problem
 from ridgerider.report import report
 from ridgerider.report._page import embedded
 from ridgerider.report._read import Reader
+from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
+from tests.cases import make_quadratic
 from tests.runs import make_leg, make_run
 
 NAME = "<script>alert(1)</script>"
@@ -276,18 +279,19 @@ def test_a_leg_that_lands_later_appears(opened, tmp_path):
 
 
 def test_the_page_asks_for_a_landscape(opened, tmp_path):
-    path = tmp_path / "run.sqlite"
-    rider = rr.Rider(finish=None, keep_path=True, max_steps=20)
-    result = rr.search(surface(), rider, out=path, max_rides=4, name="surface")
+    # A rider that cannot be rebuilt: rides are straight lines then, and nothing compiles.
+    path, (problem, _) = tmp_path / "run.sqlite", make_quadratic([-2.0, -1.0, 1.0, 2.0, 3.0, 4.0])
+    own = {"problem": describe_problem(problem), "rider": {"function": "mine:rider"}}
+    make_run(path, 4, **own)[0].close()
     with served(path) as server:
-        server.watched._load = lambda: rr.load(path, result.problem)
+        server.watched._load = lambda: rr.load(path, problem)
         page = opened(server.url)
         page.click("#ask")
         page.wait_for_selector("#scene")
         page.close()
         found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
     assert found["rides"] == ["0+", "1+"] and len(found["paths"]) == 4
-    written = report(path, problem=result.problem, landscapes=[("0+", "1-")])
+    written = report(path, problem=problem, landscapes=[("0+", "1-")])
     page = opened(written.as_uri())
     assert "0+ (white, across) and 1- (amber)" in page.inner_text("#landscape")
 
@@ -370,6 +374,24 @@ def test_reading_agrees_with_the_result(run):
     assert found["distances"][0][3] == pytest.approx(apart, rel=1e-4)
 
 
+@pytest.mark.parametrize("has_neighbours", [True, False])
+def test_of_a_long_ride_the_weakest_steps_are_kept(has_neighbours):
+    random = np.random.default_rng(0)
+    trace = {name: random.random(1001) for name in ("loss", "overlap", "residual")}
+    trace |= {"gap": np.full(1001, np.nan)}
+    if has_neighbours:
+        trace |= {"neighbours": np.stack([np.full(1001, np.nan), random.random(1001)], axis=1)}
+    packed = pack_trace(trace, 100)
+    names = packed["columns"]
+    table = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(len(names), -1)
+    assert names[:5] == ["step", "loss", "overlap", "residual", "gap"]
+    assert names[5:] == (["neighbour 0"] if has_neighbours else [])
+    steps = table[0].astype(int)
+    assert 100 <= len(steps) <= 103 and steps[0] == 0 and steps[-1] == 1000
+    assert {trace["overlap"].argmin(), trace["residual"].argmax()} <= set(steps)
+    np.testing.assert_allclose(table[1], trace["loss"][steps], rtol=1e-6)
+
+
 def test_nothing_in_a_run_becomes_markup(run, tmp_path):
     text = report(run, tmp_path / "report.html").read_text()
     assert "alert(1)" in text and "<script>alert" not in text
@@ -377,6 +399,13 @@ def test_nothing_in_a_run_becomes_markup(run, tmp_path):
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src 'none'" in policy and "connect-src 'none'" in policy
     assert "unsafe" not in policy and "http" not in policy
+
+
+def test_settings_may_be_infinite(tmp_path, opened):
+    rider = {"type": "mine:Rider", "fields": {"patience": float("inf")}}
+    make_run(tmp_path / "run.sqlite", 2, rider=rider)[0].close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    assert "patience" in page.inner_text("#settings") and "inf" in page.inner_text("#settings")
 
 
 def damage(path, statement):

@@ -146,7 +146,7 @@ def draw_loss(problem: rr.Problem, ax: Axes) -> None:
     """The loss as shades, darker is lower, with contours and a cross on each minimum."""
     plane = Plane(np.zeros(2), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     weak, strong = np.linspace(-4, 4, 401), np.linspace(-1.6, 1.6, 161)
-    plot.shades(ax, weak, strong, plane.loss(problem, weak, strong), top=0.5)
+    plot.shades(ax, weak, strong, plane.loss(problem, weak, strong), top=1.0)
     ax.plot(*surface_minima()[:, ::-1].T, "+", color="black", markersize=7)
 
 

@@ -49,7 +49,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "name": str(reader.meta.get("name", reader.path.stem)),
         "path": str(reader.path),
         "meta": reader.meta,
-        "size": sum(prod(shape) for _, shape, _ in params),
+        "size": sum(prod(shape) for _, shape, *_ in params),
         "num_open": reader.num_open,
         "notes": reader.notes,
         "classes": [str(name) for name in reader.classes.names],

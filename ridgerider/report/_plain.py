@@ -39,6 +39,19 @@ def number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def plain(value: Any) -> Any:
+    """What JSON can hold: NaN and infinity as words.
+
+    >>> plain({"size": [1.0, float("inf")]})
+    {'size': [1.0, 'inf']}
+    """
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def plain_cost(cost: dict[str, Any]) -> list[float]:
     return [cost.get(name, 0) for name in COSTS]
 

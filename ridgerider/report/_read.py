@@ -19,7 +19,7 @@ import safetensors
 from ridgerider._store import APPLICATION_ID, VERSION, _connect, _unpack
 from ridgerider._tree import Fingerprint
 from ridgerider.report._classes import Classes
-from ridgerider.report._plain import number, plain_cluster, plain_cost, whole
+from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, whole
 from ridgerider.report._trace import pack_trace
 
 LEG_COLUMNS = "id, fingerprint, loss, num_steps, ended_by, num_ridges, clusters, turns, cost, trace"
@@ -142,7 +142,7 @@ class Reader:
     def _read_meta(self, connection: sqlite3.Connection) -> dict[str, Any]:
         def read() -> dict[str, Any]:
             rows = connection.execute("SELECT key, value FROM meta")
-            return {key: json.loads(value) for key, value in rows}
+            return {key: plain(json.loads(value)) for key, value in rows}
 
         return self._tried("the description of the run", read) or {}
 

@@ -22,17 +22,15 @@ def pack_trace(trace: dict[str, np.ndarray], max_points: int) -> dict[str, Any] 
     """
     if not trace:
         return None
-    columns = {name: trace[name] for name in COLUMNS if name in trace}
-    near = trace.get("neighbours")
-    if near is not None:
-        columns |= {f"neighbour {i}": near[:, i] for i in range(near.shape[1])}
-        columns = {name: one for name, one in columns.items() if not np.isnan(one).all()}
+    names = [name for name in COLUMNS if name in trace]
     steps = thinned(trace, max_points)
-    table = np.stack([steps, *(one[steps] for one in columns.values())]).astype("<f4")
+    near = trace["neighbours"][steps] if "neighbours" in trace else np.zeros((len(steps), 0))
+    near = near[:, ~np.isnan(near).all(axis=0)]
+    table = np.stack([steps, *(trace[name][steps] for name in names), *near.T]).astype("<f4")
     return {
-        "columns": ["step", *columns],
+        "columns": ["step", *names, *(f"neighbour {i}" for i in range(near.shape[1]))],
         "num_points": len(steps),
-        "data": base64.b64encode(np.ascontiguousarray(table).tobytes()).decode(),
+        "data": base64.b64encode(table.tobytes()).decode(),
     }
 
 
