@@ -132,16 +132,16 @@ def simulate(num_workers, ride_seconds, service, random):
     num_events = 4 * max(num_workers, 1000)
     ends = list(random.exponential(ride_seconds, num_workers))
     heapq.heapify(ends)
-    free, waited, first = 0.0, 0.0, 0.0
+    free, waited, ridden = 0.0, 0.0, 0.0
     for event in range(num_events):
         if event == num_events // 2:
-            waited, first = 0.0, free  # after the rush at the beginning
-        ended = heapq.heappop(ends)
+            waited, ridden = 0.0, 0.0  # after the rush at the beginning
+        ended, ride = heapq.heappop(ends), random.exponential(ride_seconds)
         free = max(free, ended) + service[event % len(service)]
         waited += free - ended
-        heapq.heappush(ends, free + random.exponential(ride_seconds))
-    rate = (num_events - num_events // 2) / (free - first)
-    return rate * ride_seconds / num_workers, waited / (num_events - num_events // 2)
+        ridden += ride
+        heapq.heappush(ends, free + ride)
+    return ridden / (ridden + waited), waited / (num_events - num_events // 2)
 
 
 def sweep(service):
