@@ -66,7 +66,7 @@ def timed(problem, rider, num_rides, executor, **settings):
 
 def speed(size=150, step=0.01, num_rides=48, repeats=3):
     problem, rider = coupled(size), rr.Rider(finish=None, step=rr.FixedStep(step))
-    rates: dict[int, list[float]] = {1: [], 2: []}
+    rates = {1: [], 2: []}
     with workers.process_pool(1) as one, workers.process_pool(2) as two:
         for _ in range(repeats):  # in turn; the best of each is the least disturbed
             for num_workers, pool in ((1, one), (2, two)):
