@@ -182,6 +182,8 @@ class _Worker:
             except BrokenProcessPool:
                 continue
             self._pool = pool
+            if self._is_stopped:  # meanwhile
+                self._kill()
             return pool
         raise OSError(
             "a worker process cannot be started: it dies at once. Is the entry of your script "
