@@ -24,7 +24,7 @@ from ridgerider._store import Store
 from ridgerider._tree import Branch, Leg, Settings, branches_at, breadth_first
 
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
-WORKERS = (1, 10, 100, 1_000, 10_000)
+WORKERS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 RIDE_SECONDS = (0.05, 1.0, 60.0)
 
 
@@ -91,7 +91,7 @@ def grow(path, size=1_000_000, num_params=100):
     """Memory and time per leg as the frontier grows to `size` open branches."""
     coordinator = Coordinator(path, num_params, num_ridges=10)
     before, branch, rows, seconds = memory(), coordinator.ask(), [], []
-    marks = [10**k for k in range(2, 7) if 10**k <= size]
+    marks = [size * tenth // 10 for tenth in range(1, 11)]
     while marks:
         branch, took = coordinator.serve(branch)
         seconds.append(took)
@@ -132,16 +132,16 @@ def simulate(num_workers, ride_seconds, service, random):
     num_events = 4 * max(num_workers, 1000)
     ends = list(random.exponential(ride_seconds, num_workers))
     heapq.heapify(ends)
-    free, waited, first = 0.0, 0.0, 0.0
+    free, waited, ridden = 0.0, 0.0, 0.0
     for event in range(num_events):
         if event == num_events // 2:
-            waited, first = 0.0, free  # after the rush at the beginning
-        ended = heapq.heappop(ends)
+            waited, ridden = 0.0, 0.0  # after the rush at the beginning
+        ended, ride = heapq.heappop(ends), random.exponential(ride_seconds)
         free = max(free, ended) + service[event % len(service)]
         waited += free - ended
-        heapq.heappush(ends, free + random.exponential(ride_seconds))
-    rate = (num_events - num_events // 2) / (free - first)
-    return rate * ride_seconds / num_workers, waited / (num_events - num_events // 2)
+        ridden += ride
+        heapq.heappush(ends, free + ride)
+    return ridden / (ridden + waited), waited / (num_events - num_events // 2)
 
 
 def sweep(service):
@@ -165,14 +165,18 @@ def draw(growth, rows, service, path):
     from ridgerider.experiments.surface import COLORS
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    sizes = [row[0] for row in growth]
-    left.loglog(sizes, [row[1] / 1e9 for row in growth], "o-", color=COLORS[0])
-    left.axhline(4, color="0.6", linestyle="--", linewidth=1)
-    left.text(sizes[0], 4.3, "4 GB", color="0.4", va="bottom")
-    left.set(xlabel="open branches", ylabel="memory of the frontier (GB)", ylim=(None, 10))
+    left.plot([row[0] / 1e6 for row in growth], [row[1] / 1e9 for row in growth], "o-", c=COLORS[0])
+    left.axhline(4, color="0.5", linestyle="--", linewidth=1)
+    left.text(0.02, 3.95, "the most it may take: 4 GB", color="0.4", va="top")
+    left.set(xlabel="open branches (millions)", ylabel="memory of the frontier (GB)")
+    left.set(xlim=(0, 1.05), ylim=(0, 4.4))
     for color, seconds in zip(COLORS, RIDE_SECONDS, strict=False):
         busy = [100 * rows[seconds, num][0] for num in WORKERS]
-        right.semilogx(WORKERS, busy, "o-", color=color, label=f"rides of {seconds:g} s")
+        right.semilogx(WORKERS, busy, "o", color=color, label=f"rides of {seconds:g} s")
+        dense = np.geomspace(WORKERS[0], WORKERS[-1], 200)
+        model = 100 * np.minimum(1, seconds / service.mean() / dense)
+        right.semilogx(dense, model, "-", color=color, linewidth=1)
+    right.semilogx([], [], "-", color="0.5", linewidth=1, label="model")
     right.set(xlabel="simulated workers", ylabel="time workers ride (%)", ylim=(0, 104))
     right.legend(frameon=False, loc="lower left")
     for axes in (left, right):

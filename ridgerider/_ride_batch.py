@@ -21,7 +21,7 @@ from ridgerider._placement import fetch, place
 from ridgerider._problem import Cost, Problem, Scalar, Vector
 from ridgerider._ride import Ride
 from ridgerider._rider import Rider
-from ridgerider._spectrum import Ridge, Spectrum
+from ridgerider._spectrum import Cluster, Ridge, Spectrum
 from ridgerider._tree import Branch, Fingerprint, Leg, Settings, hashed
 
 
@@ -45,7 +45,7 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
             "`start` must have negative curvature to ride along, but its least eigenvalue is "
             f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
         )
-    turns, directions = _rideable(spectrum, settings)
+    turns, directions = _rideable(spectrum, spectrum.clusters(), settings)
     return Leg(
         fingerprint=Fingerprint(),
         x=fetch(problem.x0),
@@ -99,12 +99,7 @@ def _ride(
     began = time.perf_counter()
     lanes = [_lane(problem, settings, branch) for branch in branches]
     ends = _side_by_side(_ride_and_look, _rides_and_looks, problem, rider, lanes, batch_size)
-    shared = Cost(seconds=(time.perf_counter() - began) / len(branches))
-    legs = [
-        _leg(rider, settings, branch, end, shared)
-        for branch, end in zip(branches, ends, strict=True)
-    ]
-    began = time.perf_counter()
+    legs = [_leg(rider, settings, *each) for each in zip(branches, ends, strict=True)]
     ending = [
         row
         for row, (ride, _, _) in enumerate(ends)
@@ -113,9 +108,9 @@ def _ride(
     ends_and_keys = [(place(problem, legs[row].x), lanes[row][2]) for row in ending]
     finishes = _side_by_side(_finish, _finishes, problem, rider, ends_and_keys, batch_size)
     for row, finish in zip(ending, finishes, strict=True):
-        shared = Cost(seconds=(time.perf_counter() - began) / len(ending))
-        legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost + shared)
-    return legs
+        legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost)
+    share = Cost(seconds=(time.perf_counter() - began) / len(legs))
+    return [replace(leg, cost=leg.cost + share) for leg in legs]
 
 
 def _side_by_side(
@@ -148,14 +143,15 @@ def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector,
     return place(problem, branch.x), ridge, branch_key(settings.seed, branch.fingerprint)
 
 
-def _leg(
-    rider: Rider, settings: Settings, branch: Branch, end: tuple[Any, Any, Any], cost: Cost
-) -> Leg:
+def _leg(rider: Rider, settings: Settings, branch: Branch, end: tuple[Any, Any, Any]) -> Leg:
     ride, ended, spectrum = end  # on the host
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
+    clusters = spectrum.clusters()
     turns, directions = (
-        _rideable(spectrum, settings) if ride.is_finite else ((), spectrum.eigenvectors[:0])
+        _rideable(spectrum, clusters, settings)
+        if ride.is_finite
+        else ((), spectrum.eigenvectors[:0])
     )
     return Leg(
         fingerprint=branch.fingerprint,
@@ -164,12 +160,12 @@ def _leg(
         num_steps=int(ride.num_steps),
         ended_by=tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes),
         eigenvalues=spectrum.eigenvalues,
-        clusters=spectrum.clusters(),
+        clusters=clusters,
         num_ridges=spectrum.num_downhill() if ride.is_finite else 0,
         turns=turns,
         directions=directions,
         trace=_rows(ride),
-        cost=ride.cost + spectrum.cost + cost,
+        cost=ride.cost + spectrum.cost,
     )
 
 
@@ -213,12 +209,12 @@ def _arrays(tree: Any) -> Any:
 
 
 def _rideable(
-    spectrum: Spectrum, settings: Settings
+    spectrum: Spectrum, clusters: tuple[Cluster, ...], settings: Settings
 ) -> tuple[tuple[tuple[int, int], ...], np.ndarray]:
     """The (index, member) pairs that may be ridden under the settings, and their directions."""
     limit = settings.max_ridges if settings.max_ridges is not None else spectrum.num_downhill()
     turns, rows, first = [], [], 0
-    for index, cluster in enumerate(spectrum.clusters()[: min(limit, spectrum.num_downhill())]):
+    for index, cluster in enumerate(clusters[: min(limit, spectrum.num_downhill())]):
         for member in range(cluster.multiplicity if settings.members == "all" else 1):
             turns.append((index, member))
             rows.append(first + member)

@@ -5,6 +5,7 @@ from the start to it. `Search` is the paper's archive: `ask` it which branches t
 it the branches that were found.
 """
 
+import functools
 import hashlib
 import heapq
 import json
@@ -43,6 +44,7 @@ class Turn:
         return f"{self.index}{member}{'+' if self.sign > 0 else '-'}"
 
     @staticmethod
+    @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
     def parse(text: str) -> "Turn":
         match = re.fullmatch(r"(\d+)(?:\.(\d+))?([+-])", text)
         if match is None:

@@ -24,9 +24,9 @@ T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything
 NUM_STARTS = 3  # processes that die before they are up, until it is no accident
 
-# The environment of a process that computes with one thread. The number of threads decides how sums
-# are split, and so their last bits: set this before Python starts, and a search without an executor
-# is equal to one with workers to the last bit at any size.
+#: The environment of a process that computes with one thread. The number of threads decides how
+#: sums are split, and so their last bits: set this before Python starts, and a search without an
+#: executor is equal to one with workers to the last bit at any size.
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -182,6 +182,8 @@ class _Worker:
             except BrokenProcessPool:
                 continue
             self._pool = pool
+            if self._is_stopped:  # meanwhile
+                self._kill()
             return pool
         raise OSError(
             "a worker process cannot be started: it dies at once. Is the entry of your script "
