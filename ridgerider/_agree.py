@@ -70,8 +70,12 @@ def _differences(matrices: Matrices) -> tuple[Array, Float[Array, "k environment
     count = len(matrices)
     helmert = np.tril(np.ones((count - 1, count))) - np.diag(np.arange(1, count), 1)[:-1]
     helmert = helmert / np.linalg.norm(helmert, axis=1, keepdims=True)
-    basis = jnp.asarray(helmert, matrices.dtype)
-    return jnp.mean(matrices, axis=0), basis, jnp.einsum("ki,imn->kmn", basis, matrices)
+    basis, mean = jnp.asarray(helmert, matrices.dtype), jnp.mean(matrices, axis=0)
+    spread = jnp.einsum("ki,imn->kmn", basis, matrices - mean[None])
+    # Rounding is no disagreement.
+    floor = 100 * jnp.finfo(mean.dtype).eps * jnp.max(jnp.abs(matrices))
+    sizes = jnp.max(jnp.abs(spread), axis=(1, 2), keepdims=True)
+    return mean, basis, jnp.where(sizes > floor, spread, 0)
 
 
 def _climb(mean: Array, spread: Array) -> tuple[Array, Array, Array]:
@@ -96,13 +100,15 @@ def _climb(mean: Array, spread: Array) -> tuple[Array, Array, Array]:
             (p[None, :] - p[:, None]) / jnp.where(is_near, 1, apart),
         )
         bend = jnp.einsum("kab,lab,ab->kl", seen, seen, rates) - slope[:, None] * slope[None, :]
-        ridge = jnp.finfo(bend.dtype).eps * (jnp.trace(bend) + size**2 * 1e-6)
+        # Keeps the system regular where the environments do not differ.
+        about = jnp.finfo(bend.dtype)
+        floor = about.eps * (jnp.trace(bend) + size**2 * 1e-6) + about.tiny
         step = temperature * jnp.linalg.solve(
-            bend + ridge * jnp.eye(len(mix), dtype=mix.dtype), slope
+            bend + floor * jnp.eye(len(mix), dtype=mix.dtype), slope
         )
         # The soft minimum is quadratic over changes of the mixture of about a temperature.
         change = jnp.linalg.norm(jnp.einsum("k,kmn->mn", step, spread))
-        return mix + step * jnp.minimum(1, 4 * temperature / (change + ridge))
+        return mix + step * jnp.minimum(1, 4 * temperature / (change + floor))
 
     def cool(index: int, mix: Array) -> Array:
         temperature = scale * 0.5 ** jnp.asarray(index).astype(scale.dtype)

@@ -15,7 +15,7 @@ from ridgerider._block_spectrum import check_count
 from ridgerider._common_ridge import RidgeLosses
 from ridgerider._consistency import Consistency, consistency
 from ridgerider._environments import Environments
-from ridgerider._problem import Scalar, Vector
+from ridgerider._problem import Cost, Scalar, Vector
 from ridgerider._rider import Rider
 from ridgerider._spectrum import Ridge
 from ridgerider._step import FixedStep
@@ -38,7 +38,8 @@ class CommonRidge(eqx.Module):
     - `num_steps`: along the ridge; N in the paper.
     - `num_inner`: training steps after each of them; S in the paper.
     - `num_probes`: random directions of L2.
-    - `feature_rate`, `direction_rate`: of Adam.
+    - `feature_rate`, `direction_rate`: of Adam, at first; they fall on a half cosine to
+      `final_rate` times as much by the end of the ride.
     - `decay`: penalty on the featurizer's squares.
 
     >>> CommonRidge(num_steps=5).num_pretrain
@@ -54,6 +55,7 @@ class CommonRidge(eqx.Module):
     num_probes: int = eqx.field(static=True, default=8)
     feature_rate: float = eqx.field(static=True, default=1e-3)
     direction_rate: float = eqx.field(static=True, default=1e-2)
+    final_rate: float = eqx.field(static=True, default=1.0)
     decay: float = eqx.field(static=True, default=1e-3)
 
     def __check_init__(self) -> None:
@@ -72,6 +74,8 @@ class CommonRide:
     - `overlaps`: of each point's direction with the one before.
     - `loss`: L1 + L2 after pre-training, of the network ridden.
     - `num_dropped`: networks that were resampled because pre-training failed.
+    - `cost`: of training and riding, those dropped included. Products and gradients are counted
+      for each environment; a step that trains the featurizer differentiates them once more.
 
     >>> import jax.numpy as jnp
     >>> scores = Consistency(*(jnp.array([[-2.0], [-1.0]]),) * 4)
@@ -84,6 +88,7 @@ class CommonRide:
     overlaps: Float[Array, " points"]
     loss: float
     num_dropped: int
+    cost: Cost = Cost()
 
 
 def ride_common(
@@ -129,10 +134,12 @@ def ride_common(
         if float(loss) <= max_loss or dropped == max_dropped:
             break
     points, scores, overlaps = [state.params], [_look(environments, settings, state, key)], [1.0]
+    cost = _training_cost(environments, settings, dropped)
     for step in range(settings.num_steps):
         here = jax.random.fold_in(second, 1 + step)
         train_key, ride_key = jax.random.split(here)
-        new = _ride_step(environments, settings, state, ride_key)
+        new, ridden = _ride_step(environments, settings, state, ride_key)
+        cost = cost + jax.device_get(ridden)
         new, _ = _train(environments, settings, new, train_key, jnp.array(settings.num_inner))
         overlaps.append(float(unit(new.direction) @ unit(state.direction)))
         state = new
@@ -144,6 +151,18 @@ def ride_common(
         overlaps=jnp.asarray(overlaps),
         loss=float(loss),
         num_dropped=dropped,
+        cost=cost,
+    )
+
+
+def _training_cost(environments: Environments, settings: CommonRidge, dropped: int) -> Cost:
+    """Of L1 + L2 in every training step, and of the scores at every point."""
+    num_steps = (1 + dropped) * settings.num_pretrain + settings.num_steps * settings.num_inner
+    each, looks = 1 + settings.num_probes, 1 + settings.num_steps
+    return Cost(
+        values=num_steps * len(environments),
+        gradients=num_steps * len(environments),
+        hvps=(num_steps * each + looks) * len(environments),
     )
 
 
@@ -158,7 +177,12 @@ class _State(eqx.Module):
 
 
 def _optimizers(settings: CommonRidge) -> tuple[Any, Any]:
-    return optax.adam(settings.feature_rate), optax.adam(settings.direction_rate)
+    total = settings.num_pretrain + settings.num_steps * settings.num_inner
+    feature_rate, direction_rate = (
+        optax.cosine_decay_schedule(rate, total, settings.final_rate)
+        for rate in (settings.feature_rate, settings.direction_rate)
+    )
+    return optax.adam(feature_rate), optax.adam(direction_rate)
 
 
 def _on_batch(environments: Environments, settings: CommonRidge, key: PRNGKeyArray) -> Environments:
@@ -239,7 +263,7 @@ def _train(
 @eqx.filter_jit
 def _ride_step(
     environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
-) -> _State:
+) -> tuple[_State, Cost]:
     """One step along the ridge."""
     problem = _on_batch(environments, settings, key).pooled(state.params)
     ridge = Ridge(
@@ -249,7 +273,8 @@ def _ride_step(
         multiplicity=jnp.array(1),
     )
     ride = settings.rider.ride(problem, problem.x0, ridge, key)
-    return eqx.tree_at(lambda s: s.params, state, environments.with_ridden(state.params, ride.x))
+    params = environments.with_ridden(state.params, ride.x)
+    return eqx.tree_at(lambda s: s.params, state, params), ride.cost
 
 
 @eqx.filter_jit

@@ -193,6 +193,16 @@ def test_shared_and_specific_ridges_in_closed_form_200_times():
     assert (np.linalg.eigvalsh(pairs.mean(axis=1))[:, 0] < -1.7).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_environments_agree_on_the_steepest_ridge(dtype):
+    matrix, columns = make_matrix([-2.0, -1.0, 1.0, 3.0], dtype=dtype)
+    found = jax.jit(agree)(jnp.stack([jnp.asarray(matrix)] * 2), jax.random.key(0))
+    tolerance = 100 * float(np.finfo(dtype).eps)  # of a few dozen operations on entries of order one
+    assert found.direction.dtype == dtype
+    assert abs(float(found.direction @ columns[:, 0])) == pytest.approx(1, abs=tolerance)
+    assert float(found.eigenvalue) == pytest.approx(-2, abs=tolerance)
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_head_of_two_layers_in_closed_form(count):
     """The consistent ridge is the mean signal with the differences projected out."""
@@ -361,6 +371,8 @@ def test_networks_that_fail_are_drawn_again_and_counted():
     settings = CommonRidge(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
     ride = ride_common(both, settings, max_loss=-1e9, max_dropped=2)
     assert ride.num_dropped == 2
+    # Three networks of two steps, nine products in each of two environments; two looks; the ride.
+    assert int(ride.cost.hvps) == 3 * 2 * 9 * 2 + 2 * 2 + 2
 
 
 # --- bad input
