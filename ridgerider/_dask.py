@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -50,6 +51,9 @@ class DaskExecutor(ClientExecutor):
                 f"{timeout:g} s."
             ) from error
         super().__init__(client, pure=False)
+        self._closing = threading.Event()
+        if self.cluster is not None:
+            threading.Thread(target=self._keep_up, args=[self.cluster], daemon=True).start()
 
     @property
     def capacity(self) -> int:
@@ -76,11 +80,19 @@ class DaskExecutor(ClientExecutor):
 
     def shutdown(self, wait: bool = True, **keywords: Any) -> None:
         super().shutdown(wait)
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._forget()
             self._client.close()
             if self.cluster is not None:
                 self.cluster.close()
+
+    def _keep_up(self, cluster: LocalCluster) -> None:
+        # A local cluster gives up a worker that is not back 15 s after a death, as when it is
+        # killed once more; asked to scale, it starts those that are missing.
+        while not self._closing.wait(2):
+            if len(cluster.workers) < len(cluster.worker_spec):
+                cluster.scale(len(cluster.worker_spec))
 
     def _forget(self) -> None:
         if self._job:
