@@ -39,6 +39,8 @@ class DaskExecutor(ClientExecutor):
         self.cluster, self._lease, self._job = None, lease, ""
         self._capacity, self._counted = 1, 0.0
         if address is None:
+            # Read when a worker dies: 15 s later, a local cluster closes one that is not back.
+            dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
             with dask.config.set(OWN_CLUSTER):
                 self.cluster = LocalCluster(
                     n_workers=num_workers, threads_per_worker=1, dashboard_address=None
@@ -88,8 +90,8 @@ class DaskExecutor(ClientExecutor):
                 self.cluster.close()
 
     def _keep_up(self, cluster: LocalCluster) -> None:
-        # A local cluster gives up a worker that is not back 15 s after a death, as when it is
-        # killed once more; asked to scale, it starts those that are missing.
+        # A local cluster may give up a worker that died while it started; asked to scale, it starts
+        # those that are missing.
         while not self._closing.wait(2):
             if len(cluster.workers) < len(cluster.worker_spec):
                 cluster.scale(len(cluster.worker_spec))
