@@ -43,7 +43,7 @@ class DaskExecutor(ClientExecutor):
             dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
             with dask.config.set(OWN_CLUSTER):
                 self.cluster = LocalCluster(
-                    n_workers=num_workers, threads_per_worker=1, dashboard_address=None
+                    n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
                 )
         try:
             client = Client(self.cluster or address, timeout=timeout, set_as_default=False)
