@@ -146,6 +146,7 @@ def simulate(num_workers, ride_seconds, service, random):
 
 def sweep(service):
     random, rows = np.random.default_rng(0), {}
+    service = random.permutation(service)  # short runs see all of it
     for ride_seconds in RIDE_SECONDS:
         for num_workers in WORKERS:
             busy, wait = simulate(num_workers, ride_seconds, service, random)

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -38,9 +39,11 @@ class DaskExecutor(ClientExecutor):
         self.cluster, self._lease, self._job = None, lease, ""
         self._capacity, self._counted = 1, 0.0
         if address is None:
+            # Read when a worker dies: 15 s later, a local cluster closes one that is not back.
+            dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
             with dask.config.set(OWN_CLUSTER):
                 self.cluster = LocalCluster(
-                    n_workers=num_workers, threads_per_worker=1, dashboard_address=None
+                    n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
                 )
         try:
             client = Client(self.cluster or address, timeout=timeout, set_as_default=False)
@@ -50,6 +53,9 @@ class DaskExecutor(ClientExecutor):
                 f"{timeout:g} s."
             ) from error
         super().__init__(client, pure=False)
+        self._closing = threading.Event()
+        if self.cluster is not None:
+            threading.Thread(target=self._keep_up, args=[self.cluster], daemon=True).start()
 
     @property
     def capacity(self) -> int:
@@ -76,11 +82,19 @@ class DaskExecutor(ClientExecutor):
 
     def shutdown(self, wait: bool = True, **keywords: Any) -> None:
         super().shutdown(wait)
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._forget()
             self._client.close()
             if self.cluster is not None:
                 self.cluster.close()
+
+    def _keep_up(self, cluster: LocalCluster) -> None:
+        # A local cluster may give up a worker that died while it started; asked to scale, it starts
+        # those that are missing.
+        while not self._closing.wait(2):
+            if len(cluster.workers) < len(cluster.worker_spec):
+                cluster.scale(len(cluster.worker_spec))
 
     def _forget(self) -> None:
         if self._job:

@@ -148,7 +148,7 @@ class _Worker:
     def __init__(self, lease: float | None):
         self.pid: int | None = None
         self._pool: ProcessPoolExecutor | None = None
-        self._lease, self._job, self._is_stopped = lease, "", False
+        self._lease, self._job, self._stopped = lease, "", threading.Event()
 
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
         pool = self._pool or self._start()
@@ -165,12 +165,12 @@ class _Worker:
             raise WorkerLost("it was killed, crashed or ran out of memory") from None
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._stopped.set()
         self._kill()
 
     def _start(self) -> ProcessPoolExecutor:
         for _ in range(NUM_STARTS):
-            if self._is_stopped:
+            if self._stopped.is_set():
                 raise WorkerLost("the pool was shut down")
             with self._starting, _environment(ONE_THREAD):
                 pool = ProcessPoolExecutor(
@@ -182,7 +182,7 @@ class _Worker:
             except BrokenProcessPool:
                 continue
             self._pool = pool
-            if self._is_stopped:  # meanwhile
+            if self._stopped.is_set():  # meanwhile
                 self._kill()
             return pool
         raise OSError(
