@@ -55,7 +55,7 @@ class CommonRidge(eqx.Module):
     num_probes: int = eqx.field(static=True, default=8)
     feature_rate: float = eqx.field(static=True, default=1e-3)
     direction_rate: float = eqx.field(static=True, default=1e-2)
-    final_rate: float = eqx.field(static=True, default=1.0)
+    final_rate: float = eqx.field(static=True, default=0.0)
     decay: float = eqx.field(static=True, default=1e-3)
 
     def __check_init__(self) -> None:

@@ -197,7 +197,9 @@ def test_shared_and_specific_ridges_in_closed_form_200_times():
 def test_equal_environments_agree_on_the_steepest_ridge(dtype):
     matrix, columns = make_matrix([-2.0, -1.0, 1.0, 3.0], dtype=dtype)
     found = jax.jit(agree)(jnp.stack([jnp.asarray(matrix)] * 2), jax.random.key(0))
-    tolerance = 100 * float(np.finfo(dtype).eps)  # of a few dozen operations on entries of order one
+    tolerance = 100 * float(
+        np.finfo(dtype).eps
+    )  # of a few dozen operations on entries of order one
     assert found.direction.dtype == dtype
     assert abs(float(found.direction @ columns[:, 0])) == pytest.approx(1, abs=tolerance)
     assert float(found.eigenvalue) == pytest.approx(-2, abs=tolerance)
