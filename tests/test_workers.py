@@ -277,7 +277,8 @@ def test_wrong_with_accepts_what_is_right(plain):
 
 
 CHILD = """
-import sys, time, jax
+import signal, sys, time, jax
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background ignores it
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", sys.argv[2])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
