@@ -45,7 +45,7 @@ def draw(runs: Runs, out: Path) -> None:
         ax.set_title(NAMES[name].removeprefix("RR, ").capitalize(), fontsize=10)
     axes[2].sharey(axes[1])
     axes[1].set_ylabel("curvature along the ridge")
-    axes[2].legend(frameon=False, fontsize=8, loc="upper left")
+    axes[2].legend(frameon=False, fontsize=8, loc="lower right")
     for suffix in ("png", "svg"):
         figure.savefig(out / f"colored-mnist.{suffix}", dpi=160)
 
