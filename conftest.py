@@ -8,7 +8,9 @@ import os
 import tempfile
 from pathlib import Path
 
+import equinox as eqx
 import jax
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -24,6 +26,14 @@ for name, value in CACHE.items():
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Let go of compiled programs with each file: a process may map only so many of them."""
+    if nextitem is None or nextitem.path != item.path:
+        eqx.clear_caches()
+        jax.clear_caches()
 
 
 def enter_empty_directory(namespace):
