@@ -104,8 +104,8 @@ def digest(tree: Any) -> str:
 
 def arrays_of(tree: Any) -> list[jax.Array]:
     """The arrays of more than one number, in the precision the library computes with."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > 1]
-    return [jnp.asarray(leaf) for leaf in leaves if np.asarray(leaf).dtype.kind in "biufc"]
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray | jax.Array)]
+    return [jnp.asarray(leaf) for leaf in arrays if leaf.size > 1 and leaf.dtype.kind not in "OSU"]
 
 
 def _named(items: dict[str, Any]) -> dict[str, Any]:

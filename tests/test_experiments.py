@@ -86,9 +86,12 @@ def test_the_permutation_test_tells_noise_from_difference():
 
 
 def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
-    one = {"train_accuracy": 0.9, "test_accuracy": 0.8, "hvps": 10, "seconds": 1.0}
+    one = {"train_accuracy": 0.9, "test_accuracy": 0.8, "hvps": 10, "seconds": 1.0, "steps": 10}
     runs = [{**one, "curve": [[5, 0.5, 0.4], [10, 0.9, 0.8]]}] * 2
     methods = {name: mnist.summary(runs) for name in mnist.NAMES}
+    equal = mnist.at_equal_steps(runs, [{**one, "steps": 5}, {**one, "steps": 10}])
+    assert equal == pytest.approx(0.6)  # the mean of 0.4 after five steps and 0.8 after ten
+    methods["random_ridge"]["test_accuracy_at_equal_steps"] = equal
     mnist.draw(methods, tmp_path)
     table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
     assert "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 10 | 1 |" in table
