@@ -1,17 +1,16 @@
-"""Many independent jobs in spawned processes, each kept as a line of a file when it is done."""
+"""Many independent jobs in processes, each kept as a line of a file when it is done."""
 
 import json
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from scipy import stats
+
+from ridgerider.workers import process_pool
 
 Job = dict[str, Any]
 
@@ -49,30 +48,14 @@ def _work_on(
     if num_workers < 2:
         yield from ((job, work(job)) for job in jobs)
         return
-    context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin) as pool,
-    ):
-        futures = {pool.submit(work, job): job for job in jobs}
+    with process_pool(num_workers) as pool:
+        futures = {pool.submit(_in_double, work, job): job for job in jobs}
         yield from ((futures[future], future.result()) for future in as_completed(futures))
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes begun in here use one thread: two that share two cores' threads wait for them."""
-    settings = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def _begin() -> None:
+def _in_double(work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
+    return work(job)
 
 
 def _name(job: Job) -> str:
