@@ -339,9 +339,6 @@ class Result:
         return path
 
     def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
-        kind: Literal["minimum", "saddle", "unconverged"] = "unconverged"
-        if finish.is_converged:
-            kind = "saddle" if finish.is_saddle else "minimum"
         params = np.asarray(finish.x)
         if self.problem is not None:
             params = jax.device_get(self.problem.unravel(jnp.asarray(params)))
@@ -351,7 +348,7 @@ class Result:
             loss=float(finish.loss),
             grad_norm=float(finish.grad_norm),
             least_eigenvalue=float(finish.least_eigenvalue),
-            kind=kind,
+            kind=finish.kind,
             cost=finish.cost,
         )
 
