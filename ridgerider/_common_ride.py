@@ -14,7 +14,7 @@ from ridgerider._batch import Batches
 from ridgerider._block_spectrum import check_count
 from ridgerider._common_ridge import RidgeLosses
 from ridgerider._consistency import Consistency, consistency
-from ridgerider._environments import Environments
+from ridgerider._environments import Environments, Split, split_by
 from ridgerider._problem import Cost, Scalar, Vector
 from ridgerider._rider import Rider
 from ridgerider._spectrum import Ridge
@@ -41,6 +41,8 @@ class CommonRidge(eqx.Module):
     - `feature_rate`, `direction_rate`: of Adam, at first; they fall on a half cosine to
       `final_rate` times as much by the end of the ride.
     - `decay`: penalty on the featurizer's squares.
+    - `trained`: what of the featurizer is trained, a mask like `ridden` of `Environments`. The more
+      of it, the more of the environments' agreement is learned by heart. Default: all of it.
 
     >>> CommonRidge(num_steps=5).num_pretrain
     200
@@ -57,6 +59,7 @@ class CommonRidge(eqx.Module):
     direction_rate: float = eqx.field(static=True, default=1e-2)
     final_rate: float = eqx.field(static=True, default=0.0)
     decay: float = eqx.field(static=True, default=1e-3)
+    trained: PyTree = True
 
     def __check_init__(self) -> None:
         for name in ("num_pretrain", "num_inner"):
@@ -125,12 +128,13 @@ def ride_common(
     (3, 0, True)
     """
     check_count("max_dropped", max_dropped, 0)
+    trained = split_by(environments.start, settings.trained, "trained")
     for dropped in range(max_dropped + 1):
         key = jax.random.fold_in(jax.random.key(seed), dropped)
         first, second, third = jax.random.split(key, 3)
         params = environments.start if initialize is None else initialize(first)
         params = params if warm_start is None else warm_start(params, third)
-        state, loss = _pretrain(environments, settings, params, second)
+        state, loss = _pretrain(environments, settings, trained, params, second)
         if float(loss) <= max_loss or dropped == max_dropped:
             break
     points, scores, overlaps = [state.params], [_look(environments, settings, state, key)], [1.0]
@@ -140,7 +144,8 @@ def ride_common(
         train_key, ride_key = jax.random.split(here)
         new, ridden = _ride_step(environments, settings, state, ride_key)
         cost = cost + jax.device_get(ridden)
-        new, _ = _train(environments, settings, new, train_key, jnp.array(settings.num_inner))
+        num_inner = jnp.array(settings.num_inner)
+        new, _ = _train(environments, settings, trained, new, train_key, num_inner)
         overlaps.append(float(unit(new.direction) @ unit(state.direction)))
         state = new
         points.append(state.params)
@@ -191,13 +196,18 @@ def _on_batch(environments: Environments, settings: CommonRidge, key: PRNGKeyArr
     return environments.on_batch(settings.batch, key, 0)
 
 
-def _features_only(environments: Environments, grads: PyTree) -> PyTree:
-    """The ridden part is ridden, not trained."""
-    return environments.with_ridden(grads, jnp.zeros_like(environments.ravel(grads)))
+def _to_train(environments: Environments, trained: Split, grads: PyTree) -> PyTree:
+    """The ridden part is ridden, not trained; and of the rest what is to be."""
+    chosen = trained.put(jax.tree.map(jnp.zeros_like, grads), trained.take(grads))
+    return environments.with_ridden(chosen, jnp.zeros_like(environments.ravel(grads)))
 
 
 def _pretrain(
-    environments: Environments, settings: CommonRidge, params: PyTree, key: PRNGKeyArray
+    environments: Environments,
+    settings: CommonRidge,
+    trained: Split,
+    params: PyTree,
+    key: PRNGKeyArray,
 ) -> tuple[_State, Scalar]:
     train, draw = jax.random.split(key)
     direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
@@ -209,7 +219,8 @@ def _pretrain(
         directions.init(direction),
         jnp.ones((), direction.dtype),
     )
-    state, loss = _train(environments, settings, state, train, jnp.array(settings.num_pretrain))
+    num_pretrain = jnp.array(settings.num_pretrain)
+    state, loss = _train(environments, settings, trained, state, train, num_pretrain)
     sign = _downhill(environments, settings, state, draw)
     return eqx.tree_at(lambda s: s.sign, state, sign), loss
 
@@ -228,6 +239,7 @@ def _downhill(
 def _train(
     environments: Environments,
     settings: CommonRidge,
+    trained: Split,
     state: _State,
     key: PRNGKeyArray,
     num_steps: Int[Array, ""],
@@ -247,9 +259,8 @@ def _train(
             return both + settings.decay * _squares(params), both
 
         grads, value = jax.grad(loss, (0, 1), has_aux=True)(state.params, state.direction)
-        params, feature_state = _stepped(
-            features, _features_only(environments, grads[0]), state.feature_state, state.params
-        )
+        feature_grads = _to_train(environments, trained, grads[0])
+        params, feature_state = _stepped(features, feature_grads, state.feature_state, state.params)
         direction, direction_state = _stepped(
             directions, grads[1], state.direction_state, state.direction
         )

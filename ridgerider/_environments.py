@@ -22,12 +22,12 @@ from ridgerider._spectrum import Spectrum
 
 
 class Split(eqx.Module):
-    """Which entries of each leaf are ridden: all (True), none (False), or those listed."""
+    """Which entries of each leaf are chosen: all (True), none (False), or those listed."""
 
     places: tuple[bool | Int[Array, " entries"], ...]
 
     def take(self, params: PyTree) -> list[Array]:
-        """The ridden part: a list with a vector for each leaf that has some."""
+        """The chosen part: a list with a vector for each leaf that has some."""
         leaves = jax.tree.leaves(params)
         return [
             jnp.ravel(leaf) if place is True else jnp.ravel(leaf)[place]
@@ -35,10 +35,10 @@ class Split(eqx.Module):
             if place is not False
         ]
 
-    def put(self, params: PyTree, ridden: list[Array]) -> PyTree:
-        """`params` with this ridden part. Leaves that are not ridden stay out of derivatives."""
+    def put(self, params: PyTree, chosen: list[Array]) -> PyTree:
+        """`params` with this part. Leaves that have nothing of it stay out of derivatives."""
         leaves, tree = jax.tree.flatten(params)
-        parts = iter(ridden)
+        parts = iter(chosen)
         new = [
             leaf
             if place is False
@@ -99,7 +99,7 @@ class Environments(eqx.Module):
 
     def __init__(self, problems: Sequence[Problem], ridden: PyTree = True):
         self.problems = _checked(tuple(problems))
-        self.split = _split(self.start, ridden)
+        self.split = split_by(self.start, ridden, "ridden")
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -281,18 +281,19 @@ def _classes(problem: Problem) -> list[list[int]]:
     ]
 
 
-def _split(start: PyTree, ridden: PyTree) -> Split:
-    whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), ridden, start)
+def split_by(start: PyTree, mask: PyTree, name: str) -> Split:
+    """A mask as places in the leaves; bad ones are refused by the argument's name."""
+    whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), mask, start)
     places = []
     for mark, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(start), strict=True):
         mark = np.asarray(mark)
         if mark.dtype != bool or mark.shape not in ((), leaf.shape):
             raise ValueError(
-                f"`ridden` must hold booleans, one or one for each entry of a leaf of shape "
+                f"`{name}` must hold booleans, one or one for each entry of a leaf of shape "
                 f"{leaf.shape}, not {mark.dtype} of shape {mark.shape}."
             )
         is_whole = mark.all() or not mark.any()
         places.append(bool(mark.any()) if is_whole else jnp.asarray(np.flatnonzero(mark)))
     if not any(place is not False for place in places):
-        raise ValueError("`ridden` must select at least one parameter, but it selects none.")
+        raise ValueError(f"`{name}` must select at least one parameter, but it selects none.")
     return Split(tuple(places))

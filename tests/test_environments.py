@@ -368,6 +368,19 @@ def test_algorithm_4_finds_a_common_ridge():
     assert float(ride.overlaps.min()) > 0.9
 
 
+def test_only_the_chosen_part_of_a_featurizer_is_trained():
+    both = make_network(scale=0.01)
+    chosen = np.zeros((4, 3), bool)
+    chosen[2:] = True
+    mask = {"features": chosen, "weights": False, "out": False}
+    settings = CommonRidge(batch=None, num_pretrain=5, num_steps=1, num_inner=2, trained=mask)
+    ride = ride_common(both, settings)
+    before, after = (np.asarray(one["features"]) for one in (both.start, ride.params[-1]))
+    assert (before[:2] == after[:2]).all() and (before[2:] != after[2:]).all()
+    with pytest.raises(ValueError, match="`trained` must select at least one parameter"):
+        ride_common(both, CommonRidge(trained=False))
+
+
 def test_networks_that_fail_are_drawn_again_and_counted():
     both = make_network(scale=0.01)
     settings = CommonRidge(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
