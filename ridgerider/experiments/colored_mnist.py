@@ -4,7 +4,7 @@
 
 Paper (train, test, 30 runs): Ridge Rider 65.5 and 58.4, ERM 87.4 and 17.8, IRM 69.7 and 65.7 %;
 nine ridge steps; networks resampled when pre-training fails. All other settings of Ridge Rider
-are ours. They were chosen on seeds below 100 by rules that do not see the test environment; the
+are ours. They were chosen on seeds below 200 by rules that do not see the test environment; the
 table is made on other seeds, and no network is dropped.
 """
 
@@ -91,8 +91,8 @@ def jobs_of(settings: Settings, method: str) -> list[Job]:
         {
             "method": method,
             "data": settings.data,
-            # Seeds below 100 were used to choose settings.
-            "seed": 100 + 1000 * settings.seed + number,
+            # Seeds below 200 were used to choose settings.
+            "seed": 200 + 1000 * settings.seed + number,
             "batch_size": settings.batch_size,
             "num_blocks": settings.num_blocks,
             "block_size": settings.block_size,
