@@ -20,7 +20,7 @@ docs: $(VENV)/ready-docs
 	@echo docs/_build/html/index.html
 
 bench: $(VENV)/ready-test
-	$(BIN)/python -m bench.dense_ride
+	$(BIN)/ridgerider bench
 	$(BIN)/python -m bench.matrix_free
 	$(BIN)/python -m bench.tree_search
 	$(BIN)/python -m bench.workers

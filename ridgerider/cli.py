@@ -1,5 +1,6 @@
 """The command line. Bad input is one sentence on stderr and exit code 2."""
 
+import json
 import os
 import re
 import sys
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
-from ridgerider import demo
+from ridgerider import demo, peers
 from ridgerider.data import cache_folder
 from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem
@@ -315,6 +317,21 @@ def demo_command(out: Out = None, seed: Seed = 0) -> None:
     console.print(table)
     console.print(f"run files: {directory}/*.sqlite   (ridgerider show FILE)", soft_wrap=True)
     console.print(str(demo.write_index(directory, done)), soft_wrap=True)
+
+
+@app.command("bench")
+def bench_command(out: Out = None, seed: Seed = 0) -> None:
+    """Cost and outcome against what one would use instead, as ratios of one run."""
+    directory, rows = out or free_name(Path("runs/bench")), list[peers.Row]()
+    directory.mkdir(parents=True, exist_ok=True)
+    for row in peers.compare(seed):
+        console.print(
+            f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}", soft_wrap=True
+        )
+        rows.append(row)
+    (directory / "results.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    (directory / "table.md").write_text(peers.table(rows))
+    console.print(f"\n{peers.table(rows)}\nresults: {directory / 'results.json'}", soft_wrap=True)
 
 
 # --- who rides

@@ -1,0 +1,303 @@
+"""Against what one would use instead: cost and outcome of the same task, in one run.
+
+    ridgerider bench
+
+Machines differ and are noisy, so what counts is the ratio. Time is compared where the work is the
+same; elsewhere the products or gradients that were asked for, which no machine changes.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.sparse.linalg import lobpcg_standard
+from jaxtyping import Array, ArrayLike, Float
+from scipy.optimize import basinhopping, minimize
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from ridgerider._block_spectrum import BlockSpectrum
+from ridgerider._davidson import Davidson
+from ridgerider._problem import Problem
+from ridgerider._residual import Residual
+from ridgerider._result import is_same
+from ridgerider._rider import Rider
+from ridgerider._search import search
+from ridgerider._spectrum import Ridge
+from ridgerider._step import Backtracking
+from ridgerider._update import Project
+from ridgerider.problems import surface, wells
+
+Matrix = Float[np.ndarray, "n n"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one of them spent on a task, and what came of it.
+
+    >>> Row("a task", "a peer", 200.0, "HVPs", "found").cost
+    200.0
+    """
+
+    task: str
+    who: str
+    cost: float
+    unit: str
+    outcome: str
+
+
+def compare(seed: int = 0) -> Iterator[Row]:
+    """All tasks, one after the other; of each the first row is ours."""
+    for task in (long_ride, lowest_eigenpairs, next_ridge, all_minima):
+        yield from task(seed)
+
+
+def table(rows: list[Row]) -> str:
+    """As Markdown, with each cost in units of ours.
+
+    >>> rows = [Row("find", "ridgerider", 2.0, "HVPs", "yes"), Row("find", "x", 9.0, "HVPs", "no")]
+    >>> print(table(rows).splitlines()[-1])
+    | find | x | 9 HVPs | 4.5 | no |
+    """
+    lines = ["| task | who | cost | ratio | outcome |", "|---|---|---|---|---|"]
+    for _, of in itertools.groupby(rows, lambda row: row.task):
+        first, *others = of
+        for row in (first, *others):
+            ratio = f"{row.cost / first.cost:.3g}"
+            lines.append(
+                f"| {row.task} | {row.who} | {row.cost:.4g} {row.unit} | {ratio} | {row.outcome} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+# --- a ride
+
+
+def long_ride(seed: int) -> Iterator[Row]:
+    """A ride as one compiled program, and as a loop in Python."""
+    problem, size, update, key = wells(8), 0.02, Project(), jax.random.key(seed)
+    rider = Rider(update=update, step=Backtracking(size))
+    ridge = rider.spectrum(problem, problem.x0, key).ridge(0)
+    compiled = eqx.filter_jit(update)
+    ride = eqx.filter_jit(rider.ride)
+    ways: dict[str, tuple[Callable[[], tuple[Array, Any]], int]] = {
+        "ridgerider": (lambda: _end(ride(problem, problem.x0, ridge, key)), 30),
+        "Python loop, compiled step": (lambda: loop(problem, ridge, size, compiled, key), 30),
+        "Python loop, eager": (lambda: loop(problem, ridge, size, update, key), 3),
+    }
+    x, num_steps = ways["ridgerider"][0]()
+    for who, (way, repeats) in ways.items():
+        end, steps = way()
+        times = [_seconds(way) for _ in range(repeats)]
+        is_equal = int(steps) == int(num_steps) and np.allclose(end, x, atol=1e-10)
+        yield Row(
+            f"a ride of {int(num_steps)} steps, 8 parameters",
+            who,
+            1e3 * statistics.median(times),
+            "ms",
+            "same path" if is_equal else "ANOTHER PATH",
+        )
+
+
+def _end(ride: Any) -> tuple[Array, Array]:
+    return jax.block_until_ready((ride.x, ride.num_steps))
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(function())
+    return time.perf_counter() - began
+
+
+def loop(
+    problem: Problem, ridge: Ridge, size: float, update: Callable[..., Any], key: Any
+) -> tuple[Array, int]:
+    """The same ride, a step at a time; on `wells` every step size is accepted."""
+    x, num_steps = problem.x0, 0
+    ridge = update(problem, x, ridge, key).ridge
+    while ridge.eigenvalue < 0:
+        x = x + size * ridge.direction
+        ridge, num_steps = update(problem, x, ridge, key).ridge, num_steps + 1
+    return x, num_steps
+
+
+# --- eigenpairs
+
+
+def lowest_eigenpairs(seed: int) -> Iterator[Row]:
+    """Ten eigenpairs with copies, to the same residual."""
+    task = "ten lowest eigenpairs, one of them 6 times, n = 300"
+    wanted = np.array([-5.0, *[-3.0] * 6, *[-2.0] * 2, -1.5])
+    bulk = np.random.default_rng(seed).uniform(-1, 10, 290)
+    matrix = symmetric(np.r_[wanted, bulk], seed)
+    problem, key = quadratic(matrix), jax.random.key(seed)
+    tolerance = 10 * float(np.finfo(float).eps) ** 0.5
+
+    def outcome(values: ArrayLike) -> str:
+        return f"{np.isclose(np.sort(values), wanted[: np.size(values)], atol=1e-6).sum()} of 10"
+
+    spectrum = eqx.filter_jit(BlockSpectrum(k=10))(problem, problem.x0, key)
+    values = np.asarray(spectrum.eigenvalues)[:10]
+    yield Row(task, "ridgerider `BlockSpectrum`", int(spectrum.cost.hvps), "HVPs", outcome(values))
+    products = Products(matrix)
+    values = lanczos(products, 10, tolerance / 10)[0]
+    yield Row(task, "SciPy `eigsh`", products.count, "HVPs", outcome(values))
+    start = jax.random.normal(key, (300, 10), float)
+    # Its tolerance is relative to the size of the problem; this one gives the same residual.
+    negated, _, iterations = lobpcg_standard(-jnp.asarray(matrix), start, m=200, tol=5e-12)
+    # It multiplies four blocks in each iteration.
+    spent = 40 * int(iterations)
+    yield Row(task, "JAX `lobpcg_standard`", spent, "HVPs", outcome(-negated))
+
+
+def next_ridge(seed: int) -> Iterator[Row]:
+    """An interior ridge after the Hessian has changed a little, to a residual of 1e-3."""
+    task = "the fourth ridge one step on, n = 400"
+    random = np.random.default_rng(seed)
+    eigenvalues = np.r_[np.linspace(-2, -0.6, 8), random.uniform(-0.3, 1, 392)]
+    before = symmetric(eigenvalues, seed)
+    noise = random.normal(size=before.shape)
+    matrix = before + 0.2 * (noise + noise.T) / np.sqrt(8 * len(before))
+    old, new = np.linalg.eigh(before)[1][:, 3], np.linalg.eigh(matrix)[1]
+    problem, key = quadratic(matrix), jax.random.key(seed)
+    ridge = Ridge(jnp.asarray(old), jnp.array(-1.4), jnp.array(0), jnp.array(1))
+
+    def outcome(direction: Any) -> str:
+        return f"overlap {abs(float(np.asarray(direction) @ new[:, 3])):.4f}"
+
+    tracked = eqx.filter_jit(Davidson(1e-3 / 2))(problem, problem.x0, ridge, key)
+    found = outcome(tracked.ridge.direction)
+    yield Row(task, "ridgerider `Davidson`", int(tracked.cost.hvps), "HVPs", found)
+    count, direction = best_of_the_paper(problem, ridge, key)
+    yield Row(task, "the paper's update, best of 25 rates", count, "HVPs", outcome(direction))
+    products = Products(matrix)
+    vectors = lanczos(products, 4, 1e-3 / 2, old)[1]
+    yield Row(task, "SciPy `eigsh` for four", products.count, "HVPs", outcome(vectors[:, 3]))
+
+
+def best_of_the_paper(
+    problem: Problem, ridge: Ridge, key: Any, block: int = 10, max_steps: int = 4000
+) -> tuple[int, Array]:
+    """Products to a residual of 1e-3 by `Residual`, with the best of 25 pairs of rates."""
+    # Of the direction, stable here below about 0.35; and of the eigenvalue.
+    pairs = [*itertools.product((0.01, 0.03, 0.1, 0.2, 0.3), (0.01, 0.1, 0.3, 1.0, 2.0))]
+
+    @eqx.filter_jit
+    @eqx.filter_vmap(in_axes=(0, eqx.if_array(0)))
+    def advance(pair: Array, ridge: Ridge) -> tuple[Ridge, Array]:
+        tracked = Residual(block, pair[0], pair[1])(problem, problem.x0, ridge, key)
+        return tracked.ridge, tracked.residual
+
+    ridge = eqx.tree_at(lambda r: r.memory, ridge, problem.x0, is_leaf=lambda leaf: leaf is None)
+    ridges = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(pairs)), ridge)
+    steps, best, residuals = 0, 0, jnp.full(len(pairs), jnp.inf)
+    while residuals[best] > 1e-3 and steps < max_steps:
+        ridges, residuals = advance(jnp.asarray(pairs), ridges)
+        steps, best = steps + block, int(np.nanargmin(residuals))
+    return 2 * steps + 1, ridges.direction[best]
+
+
+class Products:
+    """Counts the products that SciPy asks for."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix, self.count = matrix, 0
+
+    def __call__(self, vector: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        self.count += 1
+        return self.matrix @ vector
+
+
+def lanczos(
+    products: Products, k: int, tolerance: float, start: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k lowest eigenpairs by SciPy; what there is of them if it gives up."""
+    operator = LinearOperator(products.matrix.shape, matvec=products, dtype=float)
+    try:
+        values, vectors = eigsh(operator, k, which="SA", tol=tolerance, v0=start)
+    except ArpackNoConvergence as error:
+        values, vectors = error.eigenvalues, error.eigenvectors
+    order = np.argsort(values)
+    return values[order], vectors[:, order]
+
+
+def symmetric(eigenvalues: np.ndarray, seed: int) -> Matrix:
+    """With these eigenvalues and random eigenvectors."""
+    size = len(eigenvalues)
+    columns = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+    matrix = (columns * eigenvalues) @ columns.T
+    return (matrix + matrix.T) / 2
+
+
+def quadratic_loss(x: Float[Array, " n"], matrix: Float[Array, "n n"]) -> Float[Array, ""]:
+    return x @ matrix @ x / 2
+
+
+def quadratic(matrix: Matrix) -> Problem:
+    return Problem(quadratic_loss, jnp.zeros(len(matrix)), jnp.asarray(matrix))
+
+
+# --- minima
+
+
+def all_minima(seed: int) -> Iterator[Row]:
+    """Every minimum of Figure 1's surface; the others get ten times as much."""
+    problem = surface()
+    task = "the four minima of a surface"
+    result = search(problem, Rider(), seed=seed)
+    found = [np.asarray(one.params) for one in result.minima()]
+    budget = int(result.cost.gradients) + int(result.cost.hvps)
+    unit = "gradients and HVPs"
+    yield Row(task, "ridgerider `search`", budget, unit, f"{len(found)} of 4")
+    for who, ends in {
+        "SciPy L-BFGS-B from near its maximum": descents(problem, 0.1, seed),
+        "SciPy L-BFGS-B from anywhere": descents(problem, 3.0, seed),
+        "SciPy `basinhopping`": hops(problem, 10 * budget, seed),
+    }.items():
+        spent, distinct = 0, set[int]()
+        for x, spent in ends:
+            distinct |= {i for i, one in enumerate(found) if is_same(x, one, 1e-2)}
+            if len(distinct) == len(found) or spent >= 10 * budget:
+                break
+        yield Row(task, who, spent, unit, f"{len(distinct)} of 4")
+
+
+class Gradients:
+    """The loss and its gradient for SciPy, counted."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.function, self.count = jax.jit(jax.value_and_grad(problem.value)), 0
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        self.count += 1
+        value, gradient = self.function(jnp.asarray(x))
+        return float(value), np.asarray(gradient)
+
+
+def descents(problem: Problem, spread: float, seed: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Where descents from random starts end, and the gradients spent until then."""
+    random, function = np.random.default_rng(seed), Gradients(problem)
+    while True:
+        start = random.normal(scale=spread, size=problem.size)
+        yield minimize(function, start, jac=True, method="L-BFGS-B").x, function.count
+
+
+def hops(problem: Problem, budget: int, seed: int) -> list[tuple[np.ndarray, int]]:
+    """The same for the descents of one chain of hops."""
+    function, ends = Gradients(problem), list[tuple[np.ndarray, int]]()
+
+    def note(x: np.ndarray, value: float, is_accepted: bool) -> bool:
+        ends.append((x, function.count))
+        return function.count >= budget
+
+    how = {"method": "L-BFGS-B", "jac": True}
+    basinhopping(
+        function, np.zeros(problem.size), 10**6, minimizer_kwargs=how, callback=note, rng=seed
+    )
+    return ends
