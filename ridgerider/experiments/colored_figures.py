@@ -145,4 +145,5 @@ def rules_table(results: dict[str, Any]) -> str:
 
 def percent(interval: dict[str, float]) -> str:
     half = (interval["high"] - interval["low"]) / 2
-    return f"{100 * interval['mean']:.1f} ± {100 * half:.1f}"
+    of_one_run = (interval["low"], interval["high"]) == (0.0, 1.0)
+    return f"{100 * interval['mean']:.1f}" + ("" if of_one_run else f" ± {100 * half:.1f}")
