@@ -54,7 +54,10 @@ def audit(
     key: PRNGKeyArray,
 ) -> tuple[Audit, Cost]:
     """Compare the step from `old` to `new` with a fresh spectrum, and between half-batches."""
-    fresh = (DenseSpectrum() if problem.size <= DENSE_UP_TO else spectrum)(problem, x, key)
+    if problem.size <= DENSE_UP_TO:
+        width = getattr(update, "cluster_tolerance", None)  # what the rider calls one eigenspace
+        spectrum = DenseSpectrum(cluster_tolerance=width)
+    fresh = spectrum(problem, x, key)
     drift = _angle_to(fresh, old.direction, new.direction)
     nan = jnp.full_like(drift, jnp.nan)
     if problem.rows is None or problem.rows.shape[1] < 2:

@@ -156,12 +156,15 @@ class GradientKrylov(eqx.Module):
         residuals = jnp.linalg.norm(images - ritz.eigenvalues[: self.k, None] * rows, axis=1)
         scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
         is_there = ritz.is_there[: self.k]
-        is_downhill = downhill(ritz.eigenvalues[: self.k], self.downhill_tolerance, scale)
+        # With fewer distinct eigenvalues than `k` the last one stands for those that are not there.
+        labels = jnp.minimum(jnp.arange(self.k), jnp.sum(is_there) - 1)
+        eigenvalues = ritz.eigenvalues[labels]
+        is_downhill = downhill(eigenvalues, self.downhill_tolerance, scale)
         tolerance = tolerance_of(self.tolerance, x.dtype)
         return Spectrum(
-            eigenvalues=ritz.eigenvalues[: self.k],
+            eigenvalues=eigenvalues,
             eigenvectors=fix_signs(rows),
-            labels=jnp.arange(self.k),
+            labels=labels,
             is_downhill=is_downhill & is_there,
             scale=scale,
             cost=Cost(gradients=1, hvps=self.num_hvps),
@@ -228,8 +231,9 @@ class PowerSpectrum(eqx.Module):
 
         nothing = jnp.zeros((self.k, problem.size), x.dtype)
         # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
-        largest, _, _, spent = power(1.0, jnp.zeros((), x.dtype), nothing, starts[-1])
-        scale = jnp.abs(largest)
+        # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
+        largest, _, residual, spent = power(1.0, jnp.zeros((), x.dtype), nothing, starts[-1])
+        scale = jnp.hypot(largest, residual)
 
         def one_more(index: int, carry: tuple) -> tuple:
             eigenvalues, rows, residuals, spent = carry

@@ -143,7 +143,7 @@ def ride_common(
         here = jax.random.fold_in(second, 1 + step)
         train_key, ride_key = jax.random.split(here)
         new, ridden = _ride_step(environments, settings, state, ride_key)
-        cost = cost + jax.device_get(ridden)
+        cost = cost + jax.tree.map(lambda spent: len(environments) * spent, jax.device_get(ridden))
         num_inner = jnp.array(settings.num_inner)
         new, _ = _train(environments, settings, trained, new, train_key, num_inner)
         overlaps.append(float(unit(new.direction) @ unit(state.direction)))
@@ -161,12 +161,12 @@ def ride_common(
 
 
 def _training_cost(environments: Environments, settings: CommonRidge, dropped: int) -> Cost:
-    """Of L1 + L2 in every training step, and of the scores at every point."""
+    """Of L1 + L2 in every training step, of which way is down, and of the scores at every point."""
     num_steps = (1 + dropped) * settings.num_pretrain + settings.num_steps * settings.num_inner
     each, looks = 1 + settings.num_probes, 1 + settings.num_steps
     return Cost(
         values=num_steps * len(environments),
-        gradients=num_steps * len(environments),
+        gradients=(num_steps + 1 + dropped) * len(environments),
         hvps=(num_steps * each + looks) * len(environments),
     )
 

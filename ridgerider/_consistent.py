@@ -31,7 +31,8 @@ class ConsistentRidge(eqx.Module):
     - `eigenvalues`: the curvature e' H_i e in each environment; equal if one was found.
     - `correlations`: C(H_i e, e), -1 where e is a ridge of environment i.
     - `residual`: |H e - eigenvalue e| for the mixture's Hessian.
-    - `duality_gap`: how much steeper another consistent direction can be at most.
+    - `duality_gap`: how much steeper another consistent direction can be at most, within the space
+      that was searched: with exact Hessians all directions, otherwise look at `residual`, too.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -181,6 +182,7 @@ class _Seen(eqx.Module):
     images: Float[Array, "environments m n"]
     count: Int[Array, ""]
     agreement: Agreement
+    num_hessians: int = eqx.field(static=True, default=0)
 
     @property
     def direction(self) -> Vector:
@@ -198,13 +200,14 @@ class _Seen(eqx.Module):
 
     @property
     def scale(self) -> Scalar:
-        return jnp.max(jnp.abs(jnp.einsum("imn,mn->im", self.images, self.rows)))
+        """The largest |eigenvalue| that any environment shows in this space."""
+        return jnp.max(jnp.abs(jnp.linalg.eigvalsh(_projected(self.rows, self.images))))
 
     def ridge_found(self) -> ConsistentRidge:
         direction, images = self.direction, self.image_of
         eigenvalues = images @ direction
         lengths = jnp.linalg.norm(images, axis=1)
-        cost = Cost(hvps=self.count * len(images))
+        cost = Cost(hvps=self.count * len(images), hessians=self.num_hessians)
         return ConsistentRidge(
             ridge=Ridge(
                 direction=direction,
@@ -231,7 +234,8 @@ def _look(
         del start
         hessians = jnp.stack([one.hessian(x) for one in problems])
         rows = jnp.eye(len(x), dtype=x.dtype)
-        return _Seen(rows, hessians, jnp.array(len(x)), solve(hessians, rows))
+        solved = solve(hessians, rows)
+        return _Seen(rows, hessians, jnp.array(len(x)), solved, num_hessians=len(hessians))
 
     def shared(x: Vector, start: Float[Array, "j n"], solve: Solve) -> _Seen:
         products = [one.hvp_at(x) for one in problems]
@@ -264,8 +268,13 @@ def _look(
 
 def _matrices(rows: Float[Array, "m n"], images: Float[Array, "environments m n"]) -> Matrices:
     """V H_i V'; rows that are still empty are far above all others, alike in all environments."""
-    seen = jnp.einsum("mk,ilk->iml", rows, images)
-    seen = (seen + jnp.swapaxes(seen, 1, 2)) / 2
+    seen = _projected(rows, images)
     is_empty = jnp.sum(rows**2, axis=1) < 0.5
     above = 2 * jnp.sqrt(jnp.sum(seen**2)) + 1
     return seen + jnp.diag(jnp.where(is_empty, above, 0))[None]
+
+
+def _projected(rows: Float[Array, "m n"], images: Float[Array, "environments m n"]) -> Matrices:
+    """V H_i V' of each environment."""
+    seen = jnp.einsum("mk,ilk->iml", rows, images)
+    return (seen + jnp.swapaxes(seen, 1, 2)) / 2

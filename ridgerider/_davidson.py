@@ -56,9 +56,9 @@ class Davidson(eqx.Module):
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         product, cost = problem.hvp_at(x), Cost()
-        neighbours = ridge.memory
-        if neighbours is None and self.num_neighbours:
-            neighbours, cost = self._find_neighbours(product, ridge.direction, key)
+        neighbours, num_neighbours = ridge.memory, min(self.num_neighbours, problem.size - 2)
+        if neighbours is None and num_neighbours > 0:
+            neighbours, cost = self._find_neighbours(product, ridge.direction, num_neighbours, key)
         max_rows = min(self.max_hvps, problem.size)
         empty = Space.empty(max_rows, problem.size, x.dtype)
         space = empty.add(product, ridge.direction)
@@ -125,10 +125,9 @@ class Davidson(eqx.Module):
         )
 
     def _find_neighbours(
-        self, product: Product, direction: Vector, key: PRNGKeyArray
+        self, product: Product, direction: Vector, k: int, key: PRNGKeyArray
     ) -> tuple[Float[Array, "k n"], Cost]:
         # A warm start need not be accurate: 1 % is.
-        k = min(self.num_neighbours, len(direction) - 2)
         start = jax.random.normal(key, (k, len(direction)), direction.dtype)
         pairs = lowest_pairs(product, start, k, 0.01, 20 * k, min(2 * k + 10, len(direction)))
         return pairs.rows, Cost(hvps=pairs.num_hvps)

@@ -119,7 +119,8 @@ class Descend(eqx.Module):
             end, around = finish(x, before)
             up, down = (end.x + sign * self.kick_size * around.eigenvectors[0] for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
-            return eqx.tree_at(lambda f: f.num_kicks, end, end.num_kicks + 1), kicked
+            counts = end.num_kicks + 1, end.cost + Cost(values=2)
+            return eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts), kicked
 
         def is_on_saddle(carry: tuple[Finish, Vector]) -> Bool[Array, ""]:
             end, _ = carry

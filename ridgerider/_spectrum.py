@@ -107,7 +107,7 @@ class Spectrum(eqx.Module):
         return tuple(
             Cluster(
                 eigenvalue=float(group.mean()),
-                multiplicity=len(group),
+                multiplicity=len(group) if self.sees_copies else 1,
                 spread=float(group[-1] - group[0]),
                 gap=float(min(group[0] - low, high - group[-1])),
                 is_complete=self.sees_copies and (is_whole or number < last),
@@ -123,6 +123,7 @@ class Spectrum(eqx.Module):
     def ridge(self, index: int, sign: int = 1, member: int = 0) -> Ridge:
         """Member `member` of cluster `index`, taken in the direction of `sign`."""
         rows = np.flatnonzero(np.asarray(self.labels) == index)
+        rows = rows if self.sees_copies else rows[:1]
         if not len(rows):
             raise ValueError(
                 f"`index` must be that of a cluster, 0 to {self.labels[-1]}, not {index}."

@@ -7,9 +7,9 @@ two ways along a ridge starts uphill, and negative curvature turns it downhill i
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
-from ridgerider._problem import Number
+from ridgerider._problem import Number, Scalar
 from ridgerider._ride import Ride
 
 
@@ -75,9 +75,14 @@ class Stalled(eqx.Module):
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         losses = ride.trace.loss
         is_past = jnp.arange(len(losses)) <= ride.num_steps
-        highest = jnp.max(jnp.where(is_past, losses, -jnp.inf))
-        lowest = jnp.min(jnp.where(is_past, losses, jnp.inf))
-        moved = jnp.abs(ride.loss - losses[jnp.maximum(ride.num_steps - self.patience, 0)])
+        # Not the difference of two steps: they are level on both sides of a crest.
+        is_recent = is_past & (jnp.arange(len(losses)) >= ride.num_steps - self.patience)
+        moved, whole = _range(losses, is_recent), _range(losses, is_past)
         rounding = 4 * jnp.finfo(losses.dtype).eps * jnp.abs(ride.loss)
-        is_flat = moved <= self.tolerance * (highest - lowest) + rounding
+        is_flat = moved <= self.tolerance * whole + rounding
         return is_flat & (ride.num_steps >= self.patience)
+
+
+def _range(losses: Float[Array, " rows"], which: Bool[Array, " rows"]) -> Scalar:
+    highest = jnp.max(jnp.where(which, losses, -jnp.inf))
+    return highest - jnp.min(jnp.where(which, losses, jnp.inf))

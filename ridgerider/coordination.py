@@ -53,8 +53,8 @@ from ridgerider._symmetry import symmetry_report as symmetry_report
 from ridgerider._tree import Fingerprint, Leg, Settings, Turn, hashed
 from ridgerider._update import Project
 
-# Saddles are found to rounding, so tied eigenvalues differ by far less than this.
-CLUSTER_TOLERANCE = 1e-6
+# Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
+CLUSTER_TOLERANCE = 3e-5
 # Two ways whose self-play differs by less, relatively, are images of each other.
 TIE = 1e-6
 # Moves a policy off a symmetry axis before it is polished, so that rounding does not choose the

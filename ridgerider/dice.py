@@ -87,7 +87,7 @@ class Dice(eqx.Module):
         [[1.5, 3.0]]
         """
         rewards, mask = trajectories.rewards, trajectories.mask
-        values = values * mask
+        values = jnp.where(mask > 0, values, 0)
         after = jnp.pad(values[:, 1:], ((0, 0), (0, 1)))
         deltas = (rewards + self.discount * after - values) * mask
 
@@ -105,7 +105,7 @@ class Dice(eqx.Module):
         mask: Float[Array, "samples time"],
     ) -> Float[Array, " samples"]:
         """What each trajectory adds to the loss: zero, with the right derivatives."""
-        log_probabilities = log_probabilities * mask
+        log_probabilities = jnp.where(mask > 0, log_probabilities, 0)
 
         def forward(carry: Array, now: Array) -> tuple[Array, tuple[Array, Array]]:
             before = self.decay * carry

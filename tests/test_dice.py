@@ -156,3 +156,13 @@ def test_bad_settings():
         TreeEnvironment(tree, num_times=1)
     with pytest.raises(ValueError, match="`num_samples` must be at least 1, not 0"):
         environment.sample(jnp.asarray(policy), jax.random.key(0), 0)
+
+
+def test_steps_after_the_end_may_be_impossible():
+    def total(theta):
+        log_probabilities = jnp.array([[0.0, -jnp.inf]]).at[0, 0].set(theta)
+        mask = jnp.array([[1.0, 0.0]])
+        return jnp.sum(dice.Dice().contributions(log_probabilities, jnp.ones((1, 2)), mask))
+
+    value, slope = jax.value_and_grad(total)(-0.5)
+    assert float(value) == 0 and float(slope) == -1

@@ -387,7 +387,7 @@ def test_networks_that_fail_are_drawn_again_and_counted():
     ride = ride_common(both, settings, max_loss=-1e9, max_dropped=2)
     assert ride.num_dropped == 2
     # Three networks of two steps, nine products in each of two environments; two looks; the ride.
-    assert int(ride.cost.hvps) == 3 * 2 * 9 * 2 + 2 * 2 + 2
+    assert int(ride.cost.hvps) == 3 * 2 * 9 * 2 + 2 * 2 + 2 * 2
 
 
 # --- bad input
@@ -429,3 +429,21 @@ def test_bad_environments():
         from_groups(grouped_loss, jnp.zeros(2), (x, y), list("aab"))
     with pytest.raises(ValueError, match=r"`problem` must be `Environments\.pooled`"):
         Agree()(good, good.x0, rank_ridges(quadratics([-np.eye(2)] * 2)).ridge(0), None)
+
+
+def bilinear_head_loss(x, signal):
+    return -x[2] * (x[:2] @ signal) + 0.1 * jnp.sum(x**4)
+
+
+@pytest.mark.parametrize("dense_below", [300, 0])
+def test_a_ride_from_a_bilinear_saddle_keeps_its_ridge(dense_below):
+    """Its Hessians have nothing but zeros on the diagonal."""
+    signals = jnp.array([2.0, 1.0]), jnp.array([2.0, -1.0])
+    both = Environments([rr.Problem(bilinear_head_loss, jnp.zeros(3), c) for c in signals])
+    found = consistent_ridge(both)
+    rider = rr.Rider(update=Agree(dense_below=dense_below), step=rr.FixedStep(0.1), max_steps=5)
+    ride = jax.jit(partial(rider.ride, both.pooled()))(both.x0, found.ridge, jax.random.key(0))
+    assert int(ride.num_steps) == 5 and float(ride.trace.overlap[:6].min()) > 0.99
+    # The shared signal is (2, 0): along its weight and the output.
+    np.testing.assert_allclose(jnp.abs(ride.x), [0.5 / 2**0.5, 0, 0.5 / 2**0.5], atol=1e-6)
+    assert int(found.cost.hessians) == 2

@@ -239,3 +239,28 @@ def test_random_ridges_lead_downhill_and_differ():
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def two_loss(x):
+    return x[0] ** 4 - x[0] ** 2 - 2 * x[1] ** 2
+
+
+def test_neighbours_where_there_are_none():
+    problem = rr.Problem(two_loss, jnp.zeros(2))
+    ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
+    tracked = follow(rr.Davidson(num_neighbours=1), problem, problem.x0, ridge)
+    assert float(tracked.overlap) == pytest.approx(1)
+
+
+def nearly_round_loss(x):
+    return -(x[0] ** 2 + 1.001 * x[1] ** 2) / 2 + x[2] ** 2 + (x[0] ** 4 + x[1] ** 4) / 40
+
+
+def test_an_audit_has_the_riders_idea_of_an_eigenspace():
+    problem = rr.Problem(nearly_round_loss, jnp.zeros(3))
+    look = rr.DenseSpectrum(gauge="random", cluster_tolerance=0.05)
+    rider = rr.Rider(
+        spectrum=look, update=rr.Project(0.05), finish=None, max_steps=4, audit_every=1
+    )
+    ride = rider.ride(problem, problem.x0, look(problem, problem.x0, KEY).ridge(0), KEY)
+    assert float(jnp.nanmax(ride.trace.audit.drift)) < 1e-6

@@ -156,3 +156,22 @@ def _kinked(x):
 def test_a_loss_without_curvature_is_named():
     with pytest.raises(ValueError, match="the Hessian there is zero"):
         rr.search(rr.Problem(_kinked, jnp.zeros(2)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_power_method_where_the_largest_eigenvalue_has_both_signs(seed):
+    problem, _ = make_quadratic([1.0, -1.0, -0.5, 0.5])
+    found = rr.PowerSpectrum(k=2, tolerance=1e-4)(problem, problem.x0, jax.random.key(seed))
+    np.testing.assert_allclose(found.eigenvalues, [-1, -0.5], atol=1e-3)
+
+
+def repeated_loss(x):
+    return -jnp.sum(x**2) / 2 - x[0] ** 2
+
+
+def test_a_krylov_space_with_fewer_eigenvalues_than_asked_for():
+    problem = rr.Problem(repeated_loss, jnp.array([0.1, 0.3, 0.4]))
+    found = rr.GradientKrylov(k=3, num_hvps=3)(problem, problem.x0, jax.random.key(0))
+    clusters = found.clusters()
+    assert [round(c.eigenvalue, 9) for c in clusters] == [-3, -1] and clusters[1].gap == 2
+    assert [c.multiplicity for c in clusters] == [1, 1] and found.num_downhill() == 2

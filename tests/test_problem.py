@@ -79,3 +79,25 @@ def test_with_start_keeps_loss_and_data():
 def test_bad_input_is_one_sentence(loss, start, message):
     with pytest.raises(ValueError, match=message):
         rr.Problem(loss, start)
+
+
+def test_random_arrays_in_a_loss_are_noticed():
+    random = np.random.default_rng(0)
+    noisy = rr.Problem(lambda x: jnp.sum(x * random.normal(size=2)), jnp.ones(2))
+    with pytest.raises(ValueError, match="two traces of it differ"):
+        noisy.check_deterministic()
+    fixed = random.normal(size=2)
+    rr.Problem(lambda x: jnp.sum(x * fixed), jnp.ones(2)).check_deterministic()
+    key = jax.random.key(0)
+    rr.Problem(
+        lambda x: jnp.sum(x * jax.random.normal(key, (2,))), jnp.ones(2)
+    ).check_deterministic()
+
+
+def mean_loss(x, numbers):
+    return jnp.mean(numbers) * x[0] ** 2
+
+
+def test_another_start_keeps_the_batch():
+    batch = rr.Problem(mean_loss, jnp.ones(1), jnp.arange(6.0)).on_rows(jnp.array([[0, 1]]))
+    assert float(batch.with_start(batch.start).value(batch.x0)) == 0.5

@@ -295,3 +295,19 @@ def test_settings_are_checked_at_construction():
     ]:
         with pytest.raises(ValueError, match=message):
             make()
+
+
+def crest_loss(x):
+    return x[0] ** 4 / 40 - x[0] ** 2 / 2 + x[1] ** 2
+
+
+@pytest.mark.parametrize("start", [-1.0, -1.03])
+def test_a_climb_over_a_crest_is_no_stall(start):
+    """After twenty steps the loss is what it was, on the other side."""
+    problem = rr.Problem(crest_loss, jnp.array([start, 0.0]))
+    rider = rr.Rider(step=rr.FixedStep(0.1), finish=None)
+    ridge = rr.DenseSpectrum(gauge="basis")(problem, problem.x0, KEY).ridge(0)
+    assert float(ridge.direction[0]) > 0  # uphill at first
+    ride = rider.ride(problem, problem.x0, ridge, KEY)
+    assert bool(rider.ended(ride)[rider.rule_names().index("curvature_gone")])
+    assert float(ride.x[0]) > 1.8
