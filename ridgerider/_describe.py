@@ -4,11 +4,13 @@ Functions and classes are described by name. Only names of this library and of o
 again; whoever rides with rules of their own hands the rider over once more.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib
 import json
+import re
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._placement import fetch
-from ridgerider._problem import Problem
+from ridgerider._problem import Problem, is_key
 
 TRUSTED = ("ridgerider", "optax")
 
@@ -61,7 +63,13 @@ def rebuild(data: Any) -> Any:
     kind = _look_up(data["type"])
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"{data['type']} is not a kind of rule.")
-    return kind(**{name: rebuild(item) for name, item in data["fields"].items()})
+    fields = {name: rebuild(item) for name, item in data["fields"].items()}
+    try:
+        return kind(**fields)
+    except TypeError:
+        raise ValueError(
+            f"the run was ridden with another version of {data['type']}: pass the `rider` again."
+        ) from None
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -91,8 +99,12 @@ def check_problem(meta: dict[str, Any], problem: Problem, path: Any) -> None:
 
 def digest(tree: Any) -> str:
     """A hash of the structure, shapes, dtypes and bytes of a pytree."""
-    hashed = hashlib.sha256(str(jax.tree.structure(tree)).encode())
+    # Functions in the structure print their addresses, which are others in each process.
+    structure = re.sub(r"0x[0-9a-f]+", "", str(jax.tree.structure(tree)))
+    hashed = hashlib.sha256(structure.encode())
     for leaf in jax.tree.leaves(tree):
+        if is_key(leaf):
+            leaf = jax.random.key_data(leaf)
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | bool | int | float | complex):
             hashed.update(json.dumps(describe(leaf)).encode())
             continue
@@ -104,7 +116,11 @@ def digest(tree: Any) -> str:
 
 def arrays_of(tree: Any) -> list[jax.Array]:
     """The arrays of more than one number, in the precision the library computes with."""
-    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray | jax.Array)]
+    arrays = [
+        leaf
+        for leaf in jax.tree.leaves(tree)
+        if isinstance(leaf, np.ndarray | jax.Array) and not is_key(leaf)
+    ]
     return [jnp.asarray(leaf) for leaf in arrays if leaf.size > 1 and leaf.dtype.kind not in "OSU"]
 
 
@@ -121,9 +137,11 @@ def _look_up(name: str) -> Any:
     module, _, path = name.partition(":")
     value = None
     if module.partition(".")[0] in TRUSTED and path.isidentifier():
-        value = getattr(importlib.import_module(module), path, None)
+        with contextlib.suppress(ImportError):  # another version may have it elsewhere
+            value = getattr(importlib.import_module(module), path, None)
     if getattr(value, "__module__", "").partition(".")[0] not in TRUSTED:
         raise ValueError(
-            f"the run was ridden with {name}, a rule of your own: pass the `rider` again."
+            f"the run was ridden with {name}, a rule of your own or of another version: pass the "
+            "`rider` again."
         )
     return value

@@ -48,8 +48,13 @@ class Cost(eqx.Module):
         return jax.tree.map(operator.add, self, other)
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether this is a random key, or an array of them."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def _is_same_array(one: Any, two: Any) -> bool:
-    if jnp.issubdtype(jnp.result_type(one), jax.dtypes.prng_key):
+    if is_key(one):
         one, two = jax.random.key_data(one), jax.random.key_data(two)
     return one is two or np.asarray(one).tobytes() == np.asarray(two).tobytes()
 

@@ -369,6 +369,8 @@ def load(
     >>> rr.load(path).name, len(rr.load(path, problem).minima())
     ('one well', 2)
     """
+    if not isinstance(problem, Problem | None):
+        raise ValueError(f"`problem` must be a Problem or None, not {type(problem).__name__}.")
     store = Store.open(path)
     if problem is not None:
         with store.closed_on_error():

@@ -87,8 +87,8 @@ def search(
       order of arrival.
     - `seed`: every random choice derives from it and from where in the tree it is made.
 
-    **When to stop** (checked between rounds): `max_rides`, `max_steps`, `max_hvps`, `max_seconds`;
-    None is no limit.
+    **When to stop**: after `max_rides`; after the round in which `max_steps`, `max_hvps` or
+    `max_seconds`, the sum over all legs, was reached. None is no limit.
 
     **How it is computed** (changes nothing in the result)
 
@@ -118,6 +118,7 @@ def search(
     if out is not None:
         check_new(Path(out))
     problem, path = _loaded(problem)
+    check_rider(rider)
     job = Job(problem, rider, settings, batch_size, path)
     check_sendable(job, executor)
     root = look(problem, rider, settings)
@@ -176,6 +177,7 @@ def resume(
             }
         )
         rider = rebuild(meta["rider"]) if rider is None else rider
+        check_rider(rider)
         check_problem(meta, problem, path)
         if meta["rider"] != describe(rider):
             raise ValueError(f"{path} was ridden with another `rider`.")
@@ -217,9 +219,12 @@ def _ride_all(
     tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
     found: list[Branch] = []
+    # A round that has begun is ridden whole, also if it was interrupted and is resumed.
+    of_a_round = Budget(max_rides=budget.max_rides)
 
     while True:
-        left = budget.rides_left(done.num_rides, done.num_steps, done.cost) - len(crew)
+        allowed = of_a_round if chosen else budget
+        left = allowed.rides_left(done.num_rides, done.num_steps, done.cost) - len(crew)
         room = settings.round_size - len(crew)
         if left > 0 and (room > 0 if settings.asynchronous else not crew):
             if not chosen:
@@ -282,6 +287,12 @@ def _order_again(settings: Settings, order: Order | None) -> Order:
         ) from None
 
 
+def check_rider(rider: Any) -> None:
+    if not isinstance(rider, Rider):
+        what = f"the class {rider.__name__}" if isinstance(rider, type) else repr(rider)
+        raise ValueError(f"`rider` must be a Rider, such as rr.Rider(), not {what}.")
+
+
 def _check_crew(executor: Executor | None, batch_size: int, max_deaths: int) -> None:
     check_executor(executor)
     for name, value in (("batch_size", batch_size), ("max_deaths", max_deaths)):
@@ -293,6 +304,11 @@ def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:
     """The problem, and the name it was loaded by if it came by name."""
     if isinstance(problem, Problem):
         return problem, None
+    if not isinstance(problem, str):
+        raise ValueError(
+            "`problem` must be a Problem or its name as `module:attribute`, not "
+            f"{type(problem).__name__}."
+        )
     from ridgerider.problems import load_problem  # problems build on this package
 
     return load_problem(problem), problem

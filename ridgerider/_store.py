@@ -122,7 +122,12 @@ class Store:
             raise ValueError(
                 f"`path` must be a run file that can be written, but {path} is read-only."
             )
-        store = Store(_connect(path, write), path)
+        try:
+            store = Store(_connect(path, write), path)
+        except sqlite3.Error as error:
+            raise ValueError(
+                f"`path` must be a run file, but {path} cannot be opened: {error}."
+            ) from None
         with store.closed_on_error(), store._readable():
             store._check_kind()
             store._check_whole(thoroughly=write)

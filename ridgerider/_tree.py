@@ -244,6 +244,11 @@ def order_name(order: str | Order) -> str:
     """How a run remembers its order: one of ours by name, any other as a description."""
     if isinstance(order, str):
         return order
+    if not callable(order):
+        raise ValueError(
+            f"`order` must be one of {', '.join((*ORDERS, 'random'))} or a key order(branch), "
+            f"not {order!r}."
+        )
     for name, known in ORDERS.items():
         if known is order:
             return name

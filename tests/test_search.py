@@ -1,3 +1,4 @@
+import json
 import pickle
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgerider as rr
+from ridgerider._describe import describe, rebuild
 from ridgerider._progress import Sketches
 from ridgerider._result import is_same
 from ridgerider.problems import factorization, surface, wells
@@ -384,3 +386,50 @@ def walls(x):
 def test_bad_input_is_one_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Enough(Exception):
+    pass
+
+
+def test_a_round_that_was_interrupted_is_resumed_whole(tmp_path):
+    """The budget is looked at before a round, and so it is after an interruption within one."""
+    path, rider = tmp_path / "run.sqlite", rr.Rider(finish=None)
+    budget = {"round_size": 6, "max_rides": None, "max_steps": 5}
+    whole = rr.search(wells(3), rider, **budget)
+
+    def stop(done):
+        raise Enough
+
+    with pytest.raises(Enough):
+        rr.search(wells(3), rider, **budget, out=path, progress=stop)
+    assert len(rr.load(path)) == 1
+    assert same_tree(rr.resume(path, wells(3)), whole) and len(whole) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda search: search(wells_loss), "`problem` must be a Problem or its name"),
+        (lambda search: search(wells(2), 200), "`rider` must be a Rider, .* not 200"),
+        (lambda search: search(wells(2), rr.Rider), "`rider` must be a Rider, .* the class Rider"),
+        (lambda search: search(wells(2), order=5), "`order` must be one of breadth_first, .* 5"),
+    ],
+)
+def test_likely_mistakes_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(rr.search)
+
+
+def test_a_run_is_loaded_with_a_problem():
+    with pytest.raises(ValueError, match="`problem` must be a Problem or None, not str"):
+        rr.load("run.sqlite", "surface")
+
+
+def test_a_rule_that_moved_is_no_reason_not_to_open_a_run():
+    known = describe(rr.Rider())
+    moved = json.loads(json.dumps(known).replace("ridgerider._step:", "ridgerider._stride:"))
+    renamed = json.loads(json.dumps(known).replace('"delta_break"', '"delta_brake"'))
+    for data in (moved, renamed):
+        with pytest.raises(ValueError, match="pass the `rider` again"):
+            rebuild(data)

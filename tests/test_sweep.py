@@ -1,4 +1,7 @@
 import json
+import os
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +26,8 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path):
     run_jobs(square, jobs[:2], path, 1, lines.append)
     with path.open("a") as file:
         file.write('{"job": {"x": 2}, "resu')  # a process that was killed
-        file.write("\n")
-    done = run_jobs(square, jobs, path, 1, lines.append)
+    for _ in range(2):  # the second time there is nothing left to do
+        done = run_jobs(square, jobs, path, 1, lines.append)
     assert done == [{"y": x**2} for x in range(4)] and CALLS == [0, 1, 2, 3]
     assert any("2 of 4 are done already" in line for line in lines)
 
@@ -82,3 +85,23 @@ def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
     name = experiment.__name__.rsplit(".", 1)[-1]
     for suffix in ("png", "svg"):
         assert (tmp_path / f"{name}.{suffix}").stat().st_size > 5000
+
+
+def die_once(job):
+    mark = Path(job["mark"])
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"y": job["x"]}
+
+
+def die(job):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_dead_worker_costs_a_job_another_try(tmp_path):
+    jobs = [{"x": x, "mark": str(tmp_path / "mark")} for x in range(3)]
+    done = run_jobs(die_once, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
+    assert done == [{"y": x} for x in range(3)]
+    with pytest.raises(OSError, match="cost 3 workers: it was killed, crashed or ran out of mem"):
+        run_jobs(die, jobs[:1], tmp_path / "other.jsonl", 2, lambda line: None)

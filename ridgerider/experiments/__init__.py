@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,28 @@ EXPERIMENTS: dict[str, Any] = {
 
 
 def reproduce(
-    name: str, out: Path, *, quick: bool = False, seed: int = 0, say: Callable[[str], None] = print
+    name: str,
+    out: Path,
+    *,
+    quick: bool = False,
+    seed: int = 0,
+    workers: int | None = None,
+    say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`."""
     if name not in EXPERIMENTS:
         raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
     experiment = EXPERIMENTS[name]
     settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
+    if workers is not None:
+        if workers < 1:
+            raise ValueError(f"`workers` must be at least 1, not {workers}.")
+        if not hasattr(settings, "num_workers"):
+            able = [one for one, of in EXPERIMENTS.items() if hasattr(of.Settings(), "num_workers")]
+            raise ValueError(
+                f"`workers` must be left out but for {', '.join(able)}: {name} is one process."
+            )
+        settings = replace(settings, num_workers=workers)
     out.mkdir(parents=True, exist_ok=True)
     results = experiment.run(settings, out, say)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")

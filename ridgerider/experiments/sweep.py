@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import jax
 import numpy as np
 from scipy import stats
 
-from ridgerider.workers import process_pool
+from ridgerider.workers import WorkerLost, process_pool
 
 Job = dict[str, Any]
+MAX_TRIES = 3  # of a job whose worker dies
 
 
 def run_jobs(
@@ -31,6 +32,7 @@ def run_jobs(
     jobs = list(jobs)
     done = dict(_read(path))
     missing = [job for job in jobs if _name(job) not in done]
+    _end_line(path)
     if len(missing) < len(jobs):
         say(f"{len(jobs) - len(missing)} of {len(jobs)} are done already: {path}")
     for number, (job, result) in enumerate(_work_on(work, missing, num_workers), start=1):
@@ -49,8 +51,16 @@ def _work_on(
         yield from ((job, work(job)) for job in jobs)
         return
     with process_pool(num_workers) as pool:
-        futures = {pool.submit(_in_double, work, job): job for job in jobs}
-        yield from ((futures[future], future.result()) for future in as_completed(futures))
+        futures = {pool.submit(_in_double, work, job): (job, 1) for job in jobs}
+        while futures:
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                job, tries = futures.pop(future)
+                try:
+                    yield job, future.result()
+                except WorkerLost as error:
+                    if tries == MAX_TRIES:
+                        raise OSError(f"{_name(job)} cost {tries} workers: {error}.") from None
+                    futures[pool.submit(_in_double, work, job)] = (job, tries + 1)
 
 
 def _in_double(work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
@@ -60,6 +70,13 @@ def _in_double(work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any
 
 def _name(job: Job) -> str:
     return json.dumps(job, sort_keys=True)
+
+
+def _end_line(path: Path) -> None:
+    """A process that was killed may have left half a line, which is none."""
+    if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        with path.open("a") as file:
+            file.write("\n")
 
 
 def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ request, a landscape.
 import ipaddress
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -96,6 +97,8 @@ class Server(ThreadingHTTPServer):
                 break
             except OverflowError:
                 raise ValueError(f"`port` must be between 0 and 65535, not {port}.") from None
+            except socket.gaierror as error:
+                raise ValueError(f"`host` must be one of this machine, not {host!r}.") from error
             except OSError as error:
                 reason = error
         else:
@@ -103,6 +106,11 @@ class Server(ThreadingHTTPServer):
                 f"`port` must be free, but neither {port} nor the {NUM_PORTS - 1} after it can be "
                 f"listened to at {host}: {reason.strerror}."
             )
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no news."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

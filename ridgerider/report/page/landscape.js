@@ -15,6 +15,11 @@ function landscapeControls() {
     choice.value = String(scenery.shown);
     parts.push(choice);
   }
+  if ($("ride-one")) { // somebody may be typing
+    $("rides").replaceWith(options("rides"));
+    if (data.landscapes.length === scenery.listed) return;
+  }
+  scenery.listed = data.landscapes.length;
   if (rides.length > 1) parts.push(options("rides"), field("ride-one", "rides", one), field("ride-two", "and", two), make("button", { id: "ask", onclick: askForLandscape }, data.token ? "compute" : "how to compute"));
   fill($("landscape-controls"), parts);
 }

@@ -218,7 +218,7 @@ function traceTable(trace) {
 function spectrumChart(details) {
   const width = Math.max(280, $("leg").clientWidth - 40), height = 120;
   const found = details.clusters.filter(([eigenvalue]) => eigenvalue !== null);
-  if (!found.length) return make("p", { class: "quiet" }, "The spectrum here is not finite.");
+  if (!found.length) return make("p", { class: "quiet" }, details.clusters.length ? "The spectrum here is not finite." : "There is no spectrum here.");
   let low = Math.min(0, ...found.map(([eigenvalue]) => eigenvalue)), high = Math.max(0, ...found.map(([eigenvalue]) => eigenvalue));
   const pad = (high - low || 1) * 0.04;
   [low, high] = [low - pad, high + pad];

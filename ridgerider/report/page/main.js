@@ -60,6 +60,7 @@ async function poll() {
     else if (news.num_open !== data.num_open || news.notes.join() !== data.notes.join()) { data.num_open = news.num_open; data.notes = news.notes; showHead(); showTiles(); }
     isQuiet = Date.now() - (live.lastLeg || 0) > 30000;
     text = live.lastLeg ? `live · last leg ${plural(Math.round((Date.now() - live.lastLeg) / 1000), "second", "seconds")} ago` : "live · waiting for legs";
+    live.wait = 1000;
   } catch { live.wait = 5000; }
   $("live").textContent = text;
   $("live").classList.toggle("quietly", isQuiet);
