@@ -69,7 +69,7 @@ def dask(
       it. The first batch of a worker includes compiling.
     - `timeout`: how many seconds to wait for the scheduler.
 
-    Workers may join and leave at any time. Needs `pip install ridgerider[cluster]`.
+    Workers may join and leave at any time. Needs `pip install 'ridgerider[cluster]'`, or Dask.
 
     >>> with dask(num_workers=1) as cluster:  # rr.search(problem, round_size=8, executor=cluster)
     ...     cluster.submit(pow, 2, 10).result()
@@ -83,7 +83,7 @@ def dask(
     except ImportError as error:
         raise ValueError(
             f"`dask` needs dask.distributed, but it cannot be imported ({error}): "
-            "pip install ridgerider[cluster]."
+            "pip install 'dask[distributed]'."
         ) from error
     return DaskExecutor(address, num_workers, lease, timeout)
 
