@@ -75,9 +75,11 @@ class Stalled(eqx.Module):
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         losses = ride.trace.loss
         is_past = jnp.arange(len(losses)) <= ride.num_steps
-        # Not the difference of two steps: they are level on both sides of a crest.
         is_recent = is_past & (jnp.arange(len(losses)) >= ride.num_steps - self.patience)
-        moved, whole = _range(losses, is_recent), _range(losses, is_past)
+        change = jnp.abs(ride.loss - losses[jnp.maximum(ride.num_steps - self.patience, 0)])
+        # Two steps may be level because a crest lies between them, if it curves downwards there.
+        moved = jnp.where(ride.ridge.eigenvalue < 0, _range(losses, is_recent), change)
+        whole = _range(losses, is_past)
         rounding = 4 * jnp.finfo(losses.dtype).eps * jnp.abs(ride.loss)
         is_flat = moved <= self.tolerance * whole + rounding
         return is_flat & (ride.num_steps >= self.patience)
