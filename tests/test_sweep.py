@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgerider.experiments import ablation, dice, trees
+from ridgerider.experiments import ablation, dice, sweep, trees
 from ridgerider.experiments.sweep import interval, run_jobs
 from ridgerider.experiments.tree_methods import measure, recommended
 from ridgerider.problems.tree import make_tree
@@ -99,9 +99,10 @@ def die(job):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_dead_worker_costs_a_job_another_try(tmp_path):
+def test_a_dead_worker_costs_a_job_another_try(tmp_path, monkeypatch):
     jobs = [{"x": x, "mark": str(tmp_path / "mark")} for x in range(3)]
     done = run_jobs(die_once, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
     assert done == [{"y": x} for x in range(3)]
-    with pytest.raises(OSError, match="cost 3 workers: it was killed, crashed or ran out of mem"):
+    monkeypatch.setattr(sweep, "MAX_TRIES", 1)
+    with pytest.raises(OSError, match="cost 1 workers: it was killed, crashed or ran out of mem"):
         run_jobs(die, jobs[:1], tmp_path / "other.jsonl", 2, lambda line: None)
