@@ -118,7 +118,7 @@ def search(
     if out is not None:
         check_new(Path(out))
     problem, path = _loaded(problem)
-    check_rider(rider)
+    _check_rider(rider)
     job = Job(problem, rider, settings, batch_size, path)
     check_sendable(job, executor)
     root = look(problem, rider, settings)
@@ -177,7 +177,7 @@ def resume(
             }
         )
         rider = rebuild(meta["rider"]) if rider is None else rider
-        check_rider(rider)
+        _check_rider(rider)
         check_problem(meta, problem, path)
         if meta["rider"] != describe(rider):
             raise ValueError(f"{path} was ridden with another `rider`.")
@@ -287,7 +287,7 @@ def _order_again(settings: Settings, order: Order | None) -> Order:
         ) from None
 
 
-def check_rider(rider: Any) -> None:
+def _check_rider(rider: Any) -> None:
     if not isinstance(rider, Rider):
         what = f"the class {rider.__name__}" if isinstance(rider, type) else repr(rider)
         raise ValueError(f"`rider` must be a Rider, such as rr.Rider(), not {what}.")

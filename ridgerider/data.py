@@ -91,8 +91,8 @@ def mnist(folder: str | Path | None = None) -> Images:
     >>> from ridgerider.data import mnist
     >>> images = mnist()  # doctest: +SKIP
     """
-    folder = folder or os.environ.get("RIDGERIDER_DATA") or None
-    if folder is None:
+    folder = folder or os.environ.get("RIDGERIDER_DATA")
+    if not folder:
         folder = cache_folder("mnist")
         if not all((folder / name).exists() for name in FILES):
             download_mnist(folder)
