@@ -4,11 +4,14 @@ An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eig
 spectrum is cut into *clusters*, runs of eigenvalues no wider than `tolerance * max |eigenvalue|`,
 and a ridge is a cluster together with one direction inside it, picked by a declared *gauge*:
 
-- `"gradient"`: the gradient's projection onto the eigenspace, up to sign (the solver's basis where
-  it vanishes);
+- `"gradient"`: the gradient's projection onto the eigenspace, up to sign (a fixed vector's where it
+  vanishes);
 - `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
-- `"basis"`: whatever basis the solver returned, which is deterministic but means nothing;
+- `"basis"`: whatever basis the solver returned, which another machine does not return;
 - a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
+
+Further members of a cluster are the projections of further fixed vectors, made orthonormal one
+after the other. So they depend on the eigenspace alone, and addresses mean the same everywhere.
 """
 
 import math
@@ -20,6 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
@@ -79,8 +83,8 @@ class Spectrum(eqx.Module):
     >>> import jax
     >>> from ridgerider.problems import wells
     >>> spectrum = DenseSpectrum()(wells(3), wells(3).x0, jax.random.key(0))
-    >>> spectrum.num_downhill(), spectrum.ridge(index=0, sign=-1).direction.tolist()
-    (3, [-0.0, -0.0, -1.0])
+    >>> spectrum.num_downhill(), float(spectrum.ridge(index=0, sign=-1).direction[2])
+    (3, -1.0)
     """
 
     eigenvalues: Float[Array, " k"]
@@ -267,36 +271,53 @@ def fix_gauge(
         return rows, Cost()
     same = labels[:, None] == labels[None, :]
     if gauge == "random":
-        return _rotate_randomly(rows, same, key), Cost()
+        mix = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
+        return _mixed(rows, mix.T), Cost()
     probe, cost = (
         (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
     )
     # A displacement of sqrt(eps) along a ridge makes this much gradient: less is rounding.
     floor = tolerance_of(None, rows.dtype) * jnp.max(jnp.abs(eigenvalues))
-    return _turn_first_to(probe, rows, same, floor), cost
+    return _mixed(rows, _canonical_mix(probe, rows, same, floor)), cost
 
 
-def _rotate_randomly(
-    rows: Float[Array, "k n"], same: Bool[Array, "k k"], key: PRNGKeyArray
-) -> Float[Array, "k n"]:
-    # QR of a block-diagonal Gaussian matrix is block-diagonal; with R's diagonal made positive each
-    # block is Haar.
-    blocks = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
-    rotation, upper = jnp.linalg.qr(blocks)
-    return (rotation * jnp.sign(jnp.diagonal(upper))[None, :]).T @ rows
+def _mixed(rows: Float[Array, "k n"], mix: Float[Array, "k k"]) -> Float[Array, "k n"]:
+    """The rows `mix @ rows`, made orthonormal one after the other; `mix` is zero across clusters.
+
+    QR of a block-diagonal matrix is block-diagonal. R's diagonal is made positive: Gaussian blocks
+    then become Haar, and a row of the mix gives its own direction and not the opposite one.
+    """
+    rotation, upper = jnp.linalg.qr(mix.T)
+    signs = jnp.where(jnp.diagonal(upper) < 0, -1, 1).astype(rows.dtype)
+    return (rotation * signs[None, :]).T @ rows
 
 
-def _turn_first_to(
+def _canonical_mix(
     probe: Vector, rows: Float[Array, "k n"], same: Bool[Array, "k k"], floor: Scalar
-) -> Float[Array, "k n"]:
-    """Reflect each cluster so that its first row is the probe's projection onto it."""
-    coefficients = rows @ probe
-    norms = jnp.sqrt(same.astype(rows.dtype) @ coefficients**2)
-    is_first = jnp.argmax(same, axis=1) == jnp.arange(len(rows))
-    # Householder: u = c / |c| + sign(c_first) e_first maps one onto the other and cancels nothing.
-    sign = jnp.where(coefficients < 0, -1, 1).astype(rows.dtype)
-    u = coefficients / jnp.where(norms > 0, norms, 1) + jnp.where(is_first, sign, 0)
-    blocks = jnp.where(same, u[:, None] * u[None, :], 0)
-    length = same.astype(rows.dtype) @ u**2
-    reflected = rows - 2 * (blocks @ rows) / jnp.where(length > 0, length, 1)[:, None]
-    return jnp.where((norms > floor)[:, None], reflected, rows)
+) -> Float[Array, "k k"]:
+    """In each cluster: the projection of the probe, then those of fixed vectors.
+
+    Where the probe's projection is at most `floor`, it is left out.
+    """
+    coefficients = jnp.where(same, (rows @ probe)[None, :], 0)
+    is_seen = jnp.linalg.norm(coefficients, axis=1) > floor
+    rank = jnp.arange(len(rows)) - jnp.argmax(same, axis=1)
+    fixed = fixed_vectors(*rows.shape, rows.dtype) @ rows.T
+    return jnp.where(
+        (is_seen & (rank == 0))[:, None], coefficients, jnp.where(same, fixed[rank], 0)
+    )
+
+
+def fixed_vectors(count: int, size: int, dtype: np.dtype) -> Float[Array, "count size"]:
+    """Vectors of entries in [-1, 1) that are the same on every machine, whatever the settings.
+
+    The counter-based generator Threefry, called without JAX's keys, which settings may change.
+    """
+    key = jnp.array([0x52696467, 0x65526964], jnp.uint32)  # any two numbers
+    entries = jnp.arange(size, dtype=jnp.uint32)
+
+    def vector(number: Int[Array, ""]) -> Vector:
+        bits = threefry_2x32(key ^ jnp.stack([number, number]), entries)
+        return (bits >> 9).astype(dtype) / 2**22 - 1  # 23 bits: exact in single precision
+
+    return jax.vmap(vector)(jnp.arange(count, dtype=jnp.uint32))

@@ -5,11 +5,15 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._spectrum import fix_signs
+from ridgerider._spectrum import cluster_labels, fix_gauge, fix_signs, fixed_vectors
 from tests.cases import make_quadratic
 
 KEYS = [jax.random.key(seed) for seed in range(3)]
 REPEATED = [-5.0] + [-3.0] * 6 + [-2.0] * 2 + [-1.5, 0.0, 1.0, 2.0, 4.0]
+FIXED = [
+    [-0.6349449157714844, 0.32549071311950684, -0.07307195663452148],
+    [0.06054806709289551, 0.6330094337463379, -0.7283577919006348],
+]
 
 
 def spectrum_of(problem, key=KEYS[0], x=None, **settings):
@@ -99,10 +103,33 @@ def test_probe_gauge_is_the_projection_of_the_users_vector():
     assert abs(direction @ (columns[:, 1] + columns[:, 3])) == pytest.approx(np.sqrt(2), abs=1e-10)
 
 
-def test_gradient_gauge_at_a_saddle_falls_back_to_the_basis():
-    problem, _ = make_quadratic(REPEATED)
-    gradient, basis = spectrum_of(problem), spectrum_of(problem, gauge="basis")
-    assert np.array_equal(gradient.eigenvectors, basis.eigenvectors)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_members_of_a_cluster_depend_on_the_eigenspace_alone(dtype):
+    problem, columns = make_quadratic(REPEATED, dtype=dtype)
+    labels = cluster_labels(jnp.asarray(REPEATED, dtype))
+    turn, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))
+    turned = columns.T.copy()
+    turned[1:7] = turn @ turned[1:7]
+
+    def members(rows, x):
+        rows, eigenvalues = jnp.asarray(rows, dtype), jnp.asarray(REPEATED, dtype)
+        return fix_gauge("gradient", problem, x, KEYS[0], rows, eigenvalues, labels)[0][1:7]
+
+    for x in (problem.x0, jax.random.normal(KEYS[1], (problem.size,), dtype)):
+        one, two = members(columns.T, x), members(turned, x)
+        tolerance = 200 * np.finfo(dtype).eps
+        np.testing.assert_allclose(one, two, atol=tolerance)
+        np.testing.assert_allclose(one @ one.T, np.eye(6), atol=tolerance)
+        np.testing.assert_allclose(one @ columns[:, 1:7] @ columns[:, 1:7].T, one, atol=tolerance)
+
+
+def test_fixed_vectors_are_what_they_always_were():
+    """They decide addresses: other entries would make other trees of old ones."""
+    for dtype in (np.float32, np.float64):
+        np.testing.assert_array_equal(fixed_vectors(2, 5, dtype)[:, :3], FIXED)
+    many = np.asarray(fixed_vectors(3, 30_000, np.float64))
+    # Uniform in [-1, 1): variance 1/3, and rows that are nearly orthogonal (five sigma).
+    np.testing.assert_allclose(many @ many.T / 30_000, np.eye(3) / 3, atol=5 / 3 / 30_000**0.5)
 
 
 def test_random_gauge_is_uniform_inside_the_eigenspace_and_fixed_outside():
