@@ -1,7 +1,9 @@
 """Riders as plain data, and back: how a run file remembers what it was ridden with, without pickle.
 
-Functions and classes are described by name. Only names of this library and of optax are looked up
-again; whoever rides with rules of their own hands the rider over once more.
+Functions and classes are described by the name that a user imports them by, which survives a move
+of the file that defines them; the file's own name, as 0.1 wrote it, is read as well. Only names of
+this library and of optax are looked up again; whoever rides with rules of their own hands the rider
+over once more.
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import hashlib
 import importlib
 import json
 import re
+import sys
 from typing import Any
 
 import jax
@@ -21,6 +24,14 @@ from ridgerider._placement import fetch
 from ridgerider._problem import Problem, is_key
 
 TRUSTED = ("ridgerider", "optax")
+# Where rules have their public names.
+PUBLIC = (
+    "ridgerider",
+    "ridgerider.environments",
+    "ridgerider.coordination",
+    "ridgerider.baselines",
+    "optax",
+)
 
 
 def describe(value: Any) -> Any:
@@ -70,6 +81,15 @@ def rebuild(data: Any) -> Any:
         raise ValueError(
             f"the run was ridden with another version of {data['type']}: pass the `rider` again."
         ) from None
+
+
+def is_same_rule(stored: Any, value: Any) -> bool:
+    """Whether `value` is what was described as `stored`, by whichever version."""
+    try:
+        stored = describe(rebuild(stored))
+    except ValueError:  # rules of the user's own among them: names are compared
+        stored = _renamed(stored)
+    return stored == describe(value)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -129,16 +149,34 @@ def _named(items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(value: Any) -> str:
-    return f"{value.__module__}:{value.__qualname__}"
+    name = value.__qualname__
+    places = (place for place in PUBLIC if getattr(sys.modules.get(place), name, None) is value)
+    return f"{next(places, value.__module__)}:{name}"
+
+
+def _renamed(data: Any) -> Any:
+    """A description with the names of this version, as far as they are ours."""
+    if isinstance(data, list):
+        return [_renamed(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    renamed = {key: _renamed(item) for key, item in data.items()}
+    for key in {"type", "function"} & renamed.keys():
+        with contextlib.suppress(ValueError):
+            renamed[key] = _name_of(_look_up(renamed[key]))
+    return renamed
 
 
 def _look_up(name: str) -> Any:
     """What a name stands for, if a package we trust defines it (importing it does not count)."""
     module, _, path = name.partition(":")
+    package, is_private = module.partition(".")[0], "._" in module
+    places = [place for place in PUBLIC if place.partition(".")[0] == package]
     value = None
-    if module.partition(".")[0] in TRUSTED and path.isidentifier():
-        with contextlib.suppress(ImportError):  # another version may have it elsewhere
-            value = getattr(importlib.import_module(module), path, None)
+    if package in TRUSTED and path.isidentifier():
+        for place in places if is_private else [module]:
+            with contextlib.suppress(ImportError):  # another version may have it elsewhere
+                value = value or getattr(importlib.import_module(place), path, None)
     if getattr(value, "__module__", "").partition(".")[0] not in TRUSTED:
         raise ValueError(
             f"the run was ridden with {name}, a rule of your own or of another version: pass the "

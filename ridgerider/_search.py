@@ -5,6 +5,7 @@ came back. Legs are stored as they arrive; what is chosen next depends on whole 
 neither the number of workers nor the order of arrival nor an interruption changes the tree.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -16,7 +17,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgerider._crew import Crew, check_executor, check_sendable
-from ridgerider._describe import check_problem, describe, describe_problem, rebuild
+from ridgerider._describe import (
+    check_problem,
+    describe,
+    describe_problem,
+    is_same_rule,
+    rebuild,
+)
 from ridgerider._job import Job
 from ridgerider._problem import Problem
 from ridgerider._progress import Progress
@@ -179,7 +186,7 @@ def resume(
         rider = rebuild(meta["rider"]) if rider is None else rider
         _check_rider(rider)
         check_problem(meta, problem, path)
-        if meta["rider"] != describe(rider):
+        if not is_same_rule(meta["rider"], rider):
             raise ValueError(f"{path} was ridden with another `rider`.")
         key = _order_again(settings, order)
         _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
@@ -273,7 +280,7 @@ def _check_loss(stored: Leg, given: Leg, path: str | PathLike) -> None:
 
 def _order_again(settings: Settings, order: Order | None) -> Order:
     """The order a run was begun with."""
-    if order is not None and order_name(order) != settings.order:
+    if order is not None and not _is_same_order(settings.order, order):
         raise ValueError(
             f"`order` must be the run's own, {settings.order}, not {order_name(order)}."
         )
@@ -285,6 +292,14 @@ def _order_again(settings: Settings, order: Order | None) -> Order:
         raise ValueError(
             f"the run has an order of your own, {settings.order}: pass it again as `order`."
         ) from None
+
+
+def _is_same_order(stored: str, order: Order) -> bool:
+    if order_name(order) == stored:
+        return True
+    with contextlib.suppress(json.JSONDecodeError):  # only orders with settings are JSON
+        return is_same_rule(json.loads(stored), order)
+    return False
 
 
 def _check_rider(rider: Any) -> None:

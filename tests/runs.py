@@ -8,7 +8,7 @@ from ridgerider._tree import Fingerprint, Leg, branches_at
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},
-    "rider": {"type": "ridgerider._rider:Rider", "fields": {}},
+    "rider": {"type": "ridgerider:Rider", "fields": {}},
     "settings": vars(rr.Settings()),
     "budget": {"max_rides": 100},
 }
