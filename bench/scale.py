@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import ridgerider as rr
-from ridgerider._problem import Cost
-from ridgerider._spectrum import Cluster
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
 from ridgerider._store import Store
 from ridgerider._tree import Branch, Leg, Settings, branches_at, breadth_first
 

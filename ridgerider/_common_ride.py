@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._batch import Batches
-from ridgerider._block_spectrum import check_count
 from ridgerider._common_ridge import RidgeLosses
 from ridgerider._consistency import Consistency, consistency
+from ridgerider._core.batches import Batches
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Cost, Scalar, Vector
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Ridge
+from ridgerider._core.step import FixedStep
+from ridgerider._core.stop import not_finite
+from ridgerider._core.update import Keep, unit
 from ridgerider._environments import Environments, Split, split_by
-from ridgerider._problem import Cost, Scalar, Vector
-from ridgerider._rider import Rider
-from ridgerider._spectrum import Ridge
-from ridgerider._step import FixedStep
-from ridgerider._stop import not_finite
-from ridgerider._update import Keep, unit
 
 # One step at a time: the direction is updated by training, between the steps.
 STEP = Rider(update=Keep(), step=FixedStep(0.06), stop=(not_finite,), finish=None, max_steps=1)

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from ridgerider._core.problem import Scalar, Vector
+from ridgerider._core.update import unit
 from ridgerider._environments import Environments
-from ridgerider._problem import Scalar, Vector
-from ridgerider._update import unit
 
 PerEnvironment = Float[Array, " environments"]
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from ridgerider._core.problem import Problem, Vector
+from ridgerider._core.ride import Ride
+from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.update import unit
 from ridgerider._environments import Environments
-from ridgerider._problem import Problem, Vector
-from ridgerider._ride import Ride
-from ridgerider._spectrum import DenseSpectrum, Ridge, Spectrum
-from ridgerider._update import unit
 
 NUM_BLOCKS = 10  # of examples, whose curvatures differ by sampling
 

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._agree import Agreement, Matrices, Weights, agree, continued
-from ridgerider._block_spectrum import check_count
+from ridgerider._core.krylov import unit_outside
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import Ridge, check_fraction, tolerance_of
+from ridgerider._core.update import Tracked
 from ridgerider._environments import Environments, Mixture
-from ridgerider._krylov import unit_outside
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._spectrum import Ridge, check_fraction, tolerance_of
-from ridgerider._update import Tracked
 
 Solve = Callable[[Matrices, Float[Array, "m n"]], Agreement]
 

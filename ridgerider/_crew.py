@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._core.problem import Cost
 from ridgerider._job import Job
-from ridgerider._problem import Cost
 from ridgerider._tree import Branch, Fingerprint, Leg
 
 Batch = list[Branch]

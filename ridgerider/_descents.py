@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._ends import Ends, Tally, Until, check_positive
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
 
 CHUNK = 256  # steps of a descent between two looks at the budget
 

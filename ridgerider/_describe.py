@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._placement import fetch
-from ridgerider._problem import Problem, is_key
+from ridgerider._core.placement import fetch
+from ridgerider._core.problem import Problem, is_key
 
 TRUSTED = ("ridgerider", "optax")
 # Where rules have their public names.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._problem import Cost, Problem
+from ridgerider._core.problem import Cost, Problem
 from ridgerider._tree import Budget
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]

@@ -15,10 +15,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._batch import Batches
-from ridgerider._block_spectrum import BlockSpectrum
-from ridgerider._problem import Problem, Scalar, Vector
-from ridgerider._spectrum import Spectrum
+from ridgerider._core.batches import Batches
+from ridgerider._core.matrix_free import BlockSpectrum
+from ridgerider._core.problem import Problem, Scalar, Vector
+from ridgerider._core.spectrum import Spectrum
 
 
 class Split(eqx.Module):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ridgerider._problem import Problem, Scalar
+from ridgerider._core.problem import Problem, Scalar
 
 
 @runtime_checkable

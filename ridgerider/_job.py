@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
+from ridgerider._core.problem import Problem
+from ridgerider._core.rider import Rider
 from ridgerider._describe import describe_problem
-from ridgerider._problem import Problem
 from ridgerider._ride_batch import ride_batch
-from ridgerider._rider import Rider
 from ridgerider._store import versions
 from ridgerider._tree import Branch, Leg, Settings
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ridgerider._problem import Cost, Problem, Vector
+from ridgerider._core.problem import Cost, Problem, Vector
 from ridgerider._result import Result
 from ridgerider._tree import Fingerprint, Leg
 

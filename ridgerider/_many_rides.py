@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from ridgerider._problem import Cost, Problem
-from ridgerider._rider import Rider
-from ridgerider._spectrum import Ridge, Spectrum
+from ridgerider._core.problem import Cost, Problem
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Ridge, Spectrum
 from ridgerider._tree import Branch, Fingerprint, Turn, hashed
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._game import (
     Game,
     check_game,
@@ -18,7 +19,6 @@ from ridgerider._game import (
     num_players,
     with_strangers,
 )
-from ridgerider._problem import Problem, Scalar, Vector
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from ridgerider._finish import Finish
-from ridgerider._problem import Cost
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
 from ridgerider._store import Store
 from ridgerider._tree import Leg
 

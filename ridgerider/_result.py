@@ -14,11 +14,11 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import ArrayLike, PyTree
 
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost, Problem
+from ridgerider._core.rider import Rider
 from ridgerider._describe import check_problem, rebuild
-from ridgerider._finish import Finish
-from ridgerider._problem import Cost, Problem
 from ridgerider._ride_batch import look, ride_batch
-from ridgerider._rider import Rider
 from ridgerider._select import Score, Selection, check_not_seen, check_selection, choose
 from ridgerider._store import Store
 from ridgerider._tree import Fingerprint, Leg, Turn

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._finish import Finish
-from ridgerider._placement import fetch, place
-from ridgerider._problem import Cost, Problem, Scalar, Vector
-from ridgerider._ride import Ride
-from ridgerider._rider import Rider
-from ridgerider._spectrum import Cluster, Ridge, Spectrum
+from ridgerider._core.finish import Finish
+from ridgerider._core.placement import fetch, place
+from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.ride import Ride
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._tree import Branch, Fingerprint, Leg, Settings, hashed
 
 

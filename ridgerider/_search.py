@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ridgerider._core.problem import Problem
+from ridgerider._core.rider import Rider
 from ridgerider._crew import Crew, check_executor, check_sendable
 from ridgerider._describe import (
     check_problem,
@@ -25,11 +27,9 @@ from ridgerider._describe import (
     rebuild,
 )
 from ridgerider._job import Job
-from ridgerider._problem import Problem
 from ridgerider._progress import Progress
 from ridgerider._result import Result
 from ridgerider._ride_batch import look
-from ridgerider._rider import Rider
 from ridgerider._store import Store, check_new
 from ridgerider._tree import (
     ORDERS,

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from ridgerider._finish import Finish
-from ridgerider._problem import Cost
-from ridgerider._spectrum import Cluster
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
 from ridgerider._tree import Branch, Fingerprint, Leg, Settings
 
 APPLICATION_ID = 0x52696467  # "Ridg"

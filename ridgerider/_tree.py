@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
 from ridgerider._describe import describe
-from ridgerider._finish import Finish
-from ridgerider._problem import Cost
-from ridgerider._spectrum import Cluster
 
 _TURN = struct.Struct(">IIB")
 

@@ -30,17 +30,17 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from ridgerider._core.problem import Number, Problem
+from ridgerider._core.rider import Rider
+from ridgerider._core.step import FixedStep
+from ridgerider._core.stop import Stalled, curvature_gone, not_finite
+from ridgerider._core.update import Keep, RandomRidge
 from ridgerider._descents import Descent as Descent
 from ridgerider._descents import EigenvectorDescent as EigenvectorDescent
 from ridgerider._ends import Ends as Ends
 from ridgerider._ends import Tally, Until, check_positive
 from ridgerider._many_rides import Round, look_around, ride_round
-from ridgerider._problem import Number, Problem
-from ridgerider._rider import Rider
-from ridgerider._step import FixedStep
-from ridgerider._stop import Stalled, curvature_gone, not_finite
 from ridgerider._tree import Branch, Fingerprint, Order, Search, Turn, named_order, with_priority
-from ridgerider._update import Keep, RandomRidge
 
 
 class Rides(eqx.Module):

@@ -29,7 +29,12 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ridgerider._finish import Descend, Finish
+from ridgerider._core.finish import Descend, Finish
+from ridgerider._core.problem import Cost, Problem, Vector
+from ridgerider._core.rider import Rider
+from ridgerider._core.saddle import Saddle, find_saddle
+from ridgerider._core.spectrum import Cluster, DenseSpectrum
+from ridgerider._core.update import Project
 from ridgerider._game import Game as Game
 from ridgerider._game import (
     NegativeEntropy,
@@ -42,16 +47,11 @@ from ridgerider._game import (
 from ridgerider._other_play import Baseline as Baseline
 from ridgerider._other_play import other_play as other_play
 from ridgerider._other_play import play_alone as play_alone
-from ridgerider._problem import Cost, Problem, Vector
 from ridgerider._ride_batch import branch_key, look, ride_batch
-from ridgerider._rider import Rider
-from ridgerider._saddle import Saddle, find_saddle
-from ridgerider._spectrum import Cluster, DenseSpectrum
 from ridgerider._symmetry import SymmetryGroup as SymmetryGroup
 from ridgerider._symmetry import SymmetryReport as SymmetryReport
 from ridgerider._symmetry import symmetry_report as symmetry_report
 from ridgerider._tree import Fingerprint, Leg, Settings, Turn, hashed
-from ridgerider._update import Project
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
 CLUSTER_TOLERANCE = 3e-5

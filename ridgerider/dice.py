@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._problem import Number
+from ridgerider._core.problem import Number
 
 
 class Trajectories(NamedTuple):

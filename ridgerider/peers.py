@@ -22,16 +22,16 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy.optimize import basinhopping, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from ridgerider._block_spectrum import BlockSpectrum
-from ridgerider._davidson import Davidson
-from ridgerider._problem import Problem
-from ridgerider._residual import Residual
+from ridgerider._core.davidson import Davidson
+from ridgerider._core.matrix_free import BlockSpectrum
+from ridgerider._core.problem import Problem
+from ridgerider._core.residual import Residual
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Ridge
+from ridgerider._core.step import Backtracking
+from ridgerider._core.update import Project
 from ridgerider._result import is_same
-from ridgerider._rider import Rider
 from ridgerider._search import search
-from ridgerider._spectrum import Ridge
-from ridgerider._step import Backtracking
-from ridgerider._update import Project
 from ridgerider.problems import surface, wells
 
 Matrix = Float[np.ndarray, "n n"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._krylov import lanczos
+from ridgerider._core.krylov import lanczos
 from ridgerider.problems import factorization, wells
 from tests.cases import make_matrix, make_quadratic
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._spectrum import cluster_labels, fix_gauge, fix_signs, fixed_vectors
+from ridgerider._core.spectrum import cluster_labels, fix_gauge, fix_signs, fixed_vectors
 from tests.cases import make_quadratic
 
 KEYS = [jax.random.key(seed) for seed in range(3)]

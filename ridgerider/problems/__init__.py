@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ridgerider._problem import Problem
+from ridgerider._core.problem import Problem
 from ridgerider.problems.classifier import Classifier as Classifier
 from ridgerider.problems.classifier import classifier as classifier
 from ridgerider.problems.classifier import digits_classifier

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._problem import Problem, Scalar
+from ridgerider._core.problem import Problem, Scalar
 from ridgerider.data import digits
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

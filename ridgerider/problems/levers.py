@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ridgerider._problem import Problem, Scalar
+from ridgerider._core.problem import Problem, Scalar
 
 PAPER = (1.0,) * 7 + (0.8,) * 2 + (0.6,)
 ORIGINAL = (1.0,) * 9 + (0.9,)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 from matplotlib.axes import Axes
 
-from ridgerider._problem import Problem
+from ridgerider._core.problem import Problem
 
 POSITIVE, NEGATIVE = 10.0, -1.0
 SIZES = (8, 16, 32, 48, 64, 96, 128)  # and then multiples of 64

@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ridgerider._core.problem import Problem
+from ridgerider._core.rider import Rider
 from ridgerider._landscape import landscape
-from ridgerider._problem import Problem
 from ridgerider._result import load
-from ridgerider._rider import Rider
 from ridgerider._tree import Fingerprint
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ridgerider._problem import Cost, Number, Scalar, Vector
-from ridgerider._spectrum import Ridge
+from ridgerider._core.problem import Cost, Number, Scalar, Vector
+from ridgerider._core.spectrum import Ridge
 
 
 class Trial(eqx.Module):

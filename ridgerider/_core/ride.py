@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._audit import Audit
-from ridgerider._problem import Cost, Scalar, Vector
-from ridgerider._spectrum import Ridge
-from ridgerider._step import Trial
+from ridgerider._core.audit import Audit
+from ridgerider._core.problem import Cost, Scalar, Vector
+from ridgerider._core.spectrum import Ridge
+from ridgerider._core.step import Trial
 
 
 class Trace(eqx.Module):

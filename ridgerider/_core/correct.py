@@ -8,10 +8,10 @@ directions only. Other downhill directions are left alone: the ridge decides whi
 import equinox as eqx
 import jax.numpy as jnp
 
-from ridgerider._block_spectrum import check_count
-from ridgerider._krylov import lanczos
-from ridgerider._problem import Cost, Number, Problem, Vector
-from ridgerider._spectrum import Ridge
+from ridgerider._core.krylov import lanczos
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Cost, Number, Problem, Vector
+from ridgerider._core.spectrum import Ridge
 
 
 class Valley(eqx.Module):

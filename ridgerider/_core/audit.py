@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ridgerider._problem import Cost, Problem, Scalar, Vector
-from ridgerider._spectrum import DenseSpectrum, Ridge, Spectrum
-from ridgerider._update import Tracked, unit
+from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.update import Tracked, unit
 
 DENSE_UP_TO = 1000  # parameters: a dense Hessian and its spectrum take about a second
 

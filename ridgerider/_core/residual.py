@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ridgerider._block_spectrum import check_count
-from ridgerider._krylov import Product, lanczos
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._spectrum import Ridge
-from ridgerider._update import Tracked, overlap_with_space, unit
+from ridgerider._core.krylov import Product, lanczos
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import Ridge
+from ridgerider._core.update import Tracked, overlap_with_space, unit
 
 NUM_PROBES = 8  # products spent on the largest eigenvalue where a learning rate is automatic
 

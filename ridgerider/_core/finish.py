@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._spectrum import Spectrum, tolerance_of
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import Spectrum, tolerance_of
 
 
 class Finish(eqx.Module):

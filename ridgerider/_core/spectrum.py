@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random", "basis"] | Probe
@@ -302,7 +302,7 @@ def _canonical_mix(
     coefficients = jnp.where(same, (rows @ probe)[None, :], 0)
     is_seen = jnp.linalg.norm(coefficients, axis=1) > floor
     rank = jnp.arange(len(rows)) - jnp.argmax(same, axis=1)
-    fixed = fixed_vectors(*rows.shape, rows.dtype) @ rows.T
+    fixed = fixed_vectors(len(rows), probe.size, rows.dtype) @ rows.T
     return jnp.where(
         (is_seen & (rank == 0))[:, None], coefficients, jnp.where(same, fixed[rank], 0)
     )

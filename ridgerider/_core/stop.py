@@ -9,8 +9,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ridgerider._problem import Number, Scalar
-from ridgerider._ride import Ride
+from ridgerider._core.problem import Number, Scalar
+from ridgerider._core.ride import Ride
 
 
 def curvature_gone(ride: Ride) -> Bool[Array, ""]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._problem import Number, Scalar, Vector
+from ridgerider._core.problem import Number, Scalar, Vector
 
 Product = Callable[[Vector], Vector]
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ridgerider._krylov import Pairs, lanczos, lowest_pairs, unit_outside
-from ridgerider._problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._spectrum import (
+from ridgerider._core.krylov import Pairs, lanczos, lowest_pairs, unit_outside
+from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import (
     DenseSpectrum,
     Gauge,
     Spectrum,

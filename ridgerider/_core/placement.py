@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.multihost_utils import process_allgather
 
-from ridgerider._problem import Problem, Vector
+from ridgerider._core.problem import Problem, Vector
 
 
 def place(problem: Problem, x: Any) -> Vector:

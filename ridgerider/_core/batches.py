@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ridgerider._block_spectrum import check_count
-from ridgerider._problem import Problem
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Problem
 
 
 class Batches(eqx.Module):

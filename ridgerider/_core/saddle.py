@@ -21,8 +21,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
-from ridgerider._problem import Cost, Problem, Scalar, Vector
-from ridgerider._spectrum import Cluster, DenseSpectrum, Spectrum, tolerance_of
+from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.spectrum import Cluster, DenseSpectrum, Spectrum, tolerance_of
 
 Regularizer = Callable[[PyTree], Scalar]
 

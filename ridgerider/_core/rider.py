@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._audit import Audit, audit
-from ridgerider._block_spectrum import check_count
-from ridgerider._finish import Descend, Finish
-from ridgerider._problem import Cost, Problem, Scalar, Vector
-from ridgerider._ride import Ride, Trace
-from ridgerider._spectrum import DenseSpectrum, Ridge, Spectrum
-from ridgerider._step import Attempt, Backtracking, Trial
-from ridgerider._stop import RidgeLost, Stalled, curvature_gone, not_finite
-from ridgerider._update import Project, Tracked
+from ridgerider._core.audit import Audit, audit
+from ridgerider._core.finish import Descend, Finish
+from ridgerider._core.matrix_free import check_count
+from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.ride import Ride, Trace
+from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.step import Attempt, Backtracking, Trial
+from ridgerider._core.stop import RidgeLost, Stalled, curvature_gone, not_finite
+from ridgerider._core.update import Project, Tracked
 
 StopRule = Callable[[Ride], Bool[Array, ""]]
 
