@@ -20,8 +20,11 @@ import numpy as np
 import ridgerider as rr
 from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
-from ridgerider._store import Store
-from ridgerider._tree import Branch, Leg, Settings, branches_at, breadth_first
+from ridgerider._search.legs import branches_at
+from ridgerider._search.orders import breadth_first
+from ridgerider._search.settings import Settings
+from ridgerider._search.store import Store
+from ridgerider._search.tree import Branch, Leg
 
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
 WORKERS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)

@@ -12,8 +12,8 @@ import dask
 from distributed import Client, KilledWorker, LocalCluster, WorkerPlugin
 from distributed.cfexecutor import ClientExecutor
 
-from ridgerider._job import Job, open_job
-from ridgerider._tree import Branch, Leg
+from ridgerider._search.job import Job, open_job
+from ridgerider._search.tree import Branch, Leg
 from ridgerider.workers import ONE_THREAD
 
 # Each death is told to us, who count them, and is blamed on one batch alone.

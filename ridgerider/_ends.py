@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ridgerider._core.problem import Cost, Problem
-from ridgerider._tree import Budget
+from ridgerider._search.settings import Budget
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]
 

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._core.problem import Cost, Problem, Vector
-from ridgerider._result import Result
-from ridgerider._tree import Fingerprint, Leg
+from ridgerider._search.result import Result
+from ridgerider._search.tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3

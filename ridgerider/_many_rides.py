@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from ridgerider._core.problem import Cost, Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Ridge, Spectrum
-from ridgerider._tree import Branch, Fingerprint, Turn, hashed
+from ridgerider._search.tree import Branch, Fingerprint, Turn, hashed
 
 
 class Round(eqx.Module):

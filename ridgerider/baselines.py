@@ -40,7 +40,8 @@ from ridgerider._descents import EigenvectorDescent as EigenvectorDescent
 from ridgerider._ends import Ends as Ends
 from ridgerider._ends import Tally, Until, check_positive
 from ridgerider._many_rides import Round, look_around, ride_round
-from ridgerider._tree import Branch, Fingerprint, Order, Search, Turn, named_order, with_priority
+from ridgerider._search.orders import Order, named_order, with_priority
+from ridgerider._search.tree import Branch, Fingerprint, Search, Turn
 
 
 class Rides(eqx.Module):

@@ -47,11 +47,12 @@ from ridgerider._game import (
 from ridgerider._other_play import Baseline as Baseline
 from ridgerider._other_play import other_play as other_play
 from ridgerider._other_play import play_alone as play_alone
-from ridgerider._ride_batch import branch_key, look, ride_batch
+from ridgerider._search.legs import branch_key, look, ride_batch
+from ridgerider._search.settings import Settings
+from ridgerider._search.tree import Fingerprint, Leg, Turn, hashed
 from ridgerider._symmetry import SymmetryGroup as SymmetryGroup
 from ridgerider._symmetry import SymmetryReport as SymmetryReport
 from ridgerider._symmetry import symmetry_report as symmetry_report
-from ridgerider._tree import Fingerprint, Leg, Settings, Turn, hashed
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
 CLUSTER_TOLERANCE = 3e-5

@@ -13,12 +13,12 @@ import numpy as np
 
 from ridgerider._landscape import Landscape
 from ridgerider._landscape import landscape as compute_landscape
-from ridgerider._tree import Fingerprint, Leg
+from ridgerider._search.tree import Fingerprint, Leg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ridgerider._result import Result
+    from ridgerider._search.result import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 MINIMUM, SADDLE, OTHER, FAINT = "#D55E00", "#0072B2", "#666666", "#9AA3AD"

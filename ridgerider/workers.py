@@ -17,8 +17,8 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ridgerider._job import Job, open_job, opened_job
-from ridgerider._tree import Branch, Leg
+from ridgerider._search.job import Job, open_job, opened_job
+from ridgerider._search.tree import Branch, Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything

@@ -3,8 +3,9 @@
 import numpy as np
 
 import ridgerider as rr
-from ridgerider._store import Store
-from ridgerider._tree import Fingerprint, Leg, branches_at
+from ridgerider._search.legs import branches_at
+from ridgerider._search.store import Store
+from ridgerider._search.tree import Fingerprint, Leg
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},

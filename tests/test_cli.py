@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import cli
-from ridgerider._describe import describe_problem
+from ridgerider._search.describe import describe_problem
 from ridgerider.problems import load_problem
 
 PROBLEM_FILE = """

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import cli
-from ridgerider._describe import describe, is_same_rule, rebuild
+from ridgerider._search.describe import describe, is_same_rule, rebuild
 from ridgerider.problems import wells
 
 OLD = Path(__file__).parent / "data" / "run-0.1.0.sqlite"

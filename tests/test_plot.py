@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider._landscape import landscape
-from ridgerider._store import Store
+from ridgerider._search.store import Store
 from ridgerider.problems import surface
 
 

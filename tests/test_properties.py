@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ridgerider as rr
 from ridgerider._core.spectrum import cluster_labels
-from ridgerider._describe import describe, digest, rebuild
+from ridgerider._search.describe import describe, digest, rebuild
 
 TURNS = st.builds(rr.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))
 FINGERPRINTS = st.lists(TURNS, max_size=6).map(rr.Fingerprint)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._describe import describe_problem
+from ridgerider._search.describe import describe_problem
 from ridgerider.report import report
 from ridgerider.report._page import embedded
 from ridgerider.report._read import Reader

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgerider as rr
-from ridgerider._describe import describe, rebuild
-from ridgerider._progress import Sketches
-from ridgerider._result import is_same
+from ridgerider._search.describe import describe, rebuild
+from ridgerider._search.progress import Sketches
+from ridgerider._search.result import is_same
 from ridgerider.problems import factorization, surface, wells
 from ridgerider.problems.wells import wells_loss, wells_minima
 from tests.cases import make_blocks, make_cliff, make_quadratic, same_tree
@@ -285,7 +285,7 @@ def test_fingerprints_sort_turn_by_turn(one, two):
 
 
 def test_keys_depend_on_where_a_branch_is():
-    from ridgerider._ride_batch import branch_key
+    from ridgerider._search.legs import branch_key
 
     names = ["", "0+", "0-", "1+", "1.1+", "0+ 0+", "0+ 1+", "1+ 0+"]
     keys = [branch_key(0, rr.Fingerprint.parse(name)) for name in names]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._select import hoeffding_width
+from ridgerider._search.select import hoeffding_width
 from ridgerider.problems import wells
 
 

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 import ridgerider as rr
-from ridgerider._store import Store
+from ridgerider._search.store import Store
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
@@ -321,7 +321,9 @@ def test_a_kill_while_a_run_file_is_made_leaves_none(tmp_path, monkeypatch):
     def kill(*_):
         raise Killed
 
-    monkeypatch.setattr("ridgerider._store._move", kill)  # the last moment before it has its name
+    monkeypatch.setattr(
+        "ridgerider._search.store._move", kill
+    )  # the last moment before it has its name
     with pytest.raises(Killed):
         rr.search(wells(3), RIDER, out=tmp_path / "run.sqlite")
     assert not list(tmp_path.iterdir())

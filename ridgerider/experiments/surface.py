@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 import ridgerider as rr
 from ridgerider import plot
 from ridgerider._landscape import Plane
-from ridgerider._result import is_same
+from ridgerider._search.result import is_same
 from ridgerider.problems.surface import surface, surface_minima
 
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision

@@ -7,8 +7,8 @@ from pathlib import Path
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._landscape import landscape
-from ridgerider._result import load
-from ridgerider._tree import Fingerprint
+from ridgerider._search.result import load
+from ridgerider._search.tree import Fingerprint
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgerider._tree import Fingerprint
+from ridgerider._search.tree import Fingerprint
 
 MAX_DISTANCES = 48  # of a distance matrix that can be looked at
 

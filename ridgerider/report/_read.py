@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import safetensors
 
-from ridgerider._store import APPLICATION_ID, VERSION, _connect, _unpack
-from ridgerider._tree import Fingerprint
+from ridgerider._search.store import APPLICATION_ID, VERSION, _connect, _unpack
+from ridgerider._search.tree import Fingerprint
 from ridgerider.report._classes import Classes
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, whole
 from ridgerider.report._trace import pack_trace

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.problem import Cost
-from ridgerider._job import Job
-from ridgerider._tree import Branch, Fingerprint, Leg
+from ridgerider._search.job import Job
+from ridgerider._search.tree import Branch, Fingerprint, Leg
 
 Batch = list[Branch]
 

@@ -17,10 +17,12 @@ import jax
 
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
-from ridgerider._describe import describe_problem
-from ridgerider._ride_batch import ride_batch
-from ridgerider._store import versions
-from ridgerider._tree import Branch, Leg, Settings
+from ridgerider._search.describe import describe_problem
+from ridgerider._search.legs import ride_batch
+from ridgerider._search.locate import load_problem
+from ridgerider._search.settings import Settings
+from ridgerider._search.store import versions
+from ridgerider._search.tree import Branch, Leg
 
 # What decides the numbers, and what saves a worker from compiling again.
 FLAGS = (
@@ -122,8 +124,6 @@ def _unpack(content: bytes) -> Job:
         ) from error
     if isinstance(source, Problem):
         return Job(source, rider, settings, batch_size)
-    from ridgerider.problems import load_problem  # problems build on this package
-
     path, description = source
     problem = load_problem(path)
     if describe_problem(problem) != description:

@@ -22,7 +22,9 @@ from ridgerider._core.problem import Cost, Problem, Scalar, Vector
 from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
-from ridgerider._tree import Branch, Fingerprint, Leg, Settings, hashed
+from ridgerider._search.orders import Order, with_priority
+from ridgerider._search.settings import Settings
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, hashed
 
 
 def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
@@ -84,6 +86,16 @@ def ride_batch(
     """
     batches = (branches[i : i + batch_size] for i in range(0, len(branches), batch_size))
     return [leg for batch in batches for leg in _ride(problem, rider, settings, batch, batch_size)]
+
+
+def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
+    """GetRidges: both ways along every rideable ridge, light and with their priority."""
+    if settings.is_last(leg.fingerprint):
+        return []
+    branches = (
+        leg.branch(Turn(index, sign, member)) for index, member in leg.turns for sign in (1, -1)
+    )
+    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
 
 
 def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:

@@ -28,7 +28,8 @@ import safetensors.numpy
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
-from ridgerider._tree import Branch, Fingerprint, Leg, Settings
+from ridgerider._search.settings import Settings
+from ridgerider._search.tree import Branch, Fingerprint, Leg
 
 APPLICATION_ID = 0x52696467  # "Ridg"
 VERSION = 1

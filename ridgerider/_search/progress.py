@@ -10,8 +10,8 @@ import numpy as np
 
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Cost
-from ridgerider._store import Store
-from ridgerider._tree import Leg
+from ridgerider._search.store import Store
+from ridgerider._search.tree import Leg
 
 TOLERANCE = 1e-3  # as in `Result.minima`
 

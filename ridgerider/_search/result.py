@@ -17,11 +17,11 @@ from jaxtyping import ArrayLike, PyTree
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Cost, Problem
 from ridgerider._core.rider import Rider
-from ridgerider._describe import check_problem, rebuild
-from ridgerider._ride_batch import look, ride_batch
-from ridgerider._select import Score, Selection, check_not_seen, check_selection, choose
-from ridgerider._store import Store
-from ridgerider._tree import Fingerprint, Leg, Turn
+from ridgerider._search.describe import check_problem, rebuild
+from ridgerider._search.legs import look, ride_batch
+from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
+from ridgerider._search.store import Store
+from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 Signature = Callable[[PyTree], Any]
 

@@ -18,32 +18,23 @@ import numpy as np
 
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
-from ridgerider._crew import Crew, check_executor, check_sendable
-from ridgerider._describe import (
+from ridgerider._search.crew import Crew, check_executor, check_sendable
+from ridgerider._search.describe import (
     check_problem,
     describe,
     describe_problem,
     is_same_rule,
     rebuild,
 )
-from ridgerider._job import Job
-from ridgerider._progress import Progress
-from ridgerider._result import Result
-from ridgerider._ride_batch import look
-from ridgerider._store import Store, check_new
-from ridgerider._tree import (
-    ORDERS,
-    Branch,
-    Budget,
-    Fingerprint,
-    Leg,
-    Order,
-    Search,
-    Settings,
-    branches_at,
-    named_order,
-    order_name,
-)
+from ridgerider._search.job import Job
+from ridgerider._search.legs import branches_at, look
+from ridgerider._search.locate import load_problem
+from ridgerider._search.orders import ORDERS, Order, named_order, order_name
+from ridgerider._search.progress import Progress
+from ridgerider._search.result import Result
+from ridgerider._search.settings import Budget, Settings
+from ridgerider._search.store import Store, check_new
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
 
 Same = Literal["same"]
 
@@ -324,6 +315,4 @@ def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:
             "`problem` must be a Problem or its name as `module:attribute`, not "
             f"{type(problem).__name__}."
         )
-    from ridgerider.problems import load_problem  # problems build on this package
-
     return load_problem(problem), problem

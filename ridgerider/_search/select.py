@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from ridgerider._describe import arrays_of, digest
+from ridgerider._search.describe import arrays_of, digest
 
 if TYPE_CHECKING:
-    from ridgerider._result import Solution
+    from ridgerider._search.result import Solution
 
 Score = Callable[..., ArrayLike]
 

@@ -1,0 +1,87 @@
+"""What decides a tree besides the problem and the rider, and when a search stops."""
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgerider._core.problem import Cost
+from ridgerider._search.tree import Fingerprint
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the tree, besides the problem and the rider. Part of a run's identity.
+
+    >>> Settings(max_depth=2).is_last(Fingerprint.parse("0+ 1-"))
+    True
+    """
+
+    seed: int = 0
+    order: str = "breadth_first"
+    members: Literal["one", "all"] = "one"
+    max_ridges: int | None = None
+    max_depth: int | None = None
+    finish_at: Literal["leg", "leaf"] = "leg"
+    round_size: int = 1
+    asynchronous: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choice("members", self.members, ("one", "all"))
+        _check_choice("finish_at", self.finish_at, ("leg", "leaf"))
+        _check_count("seed", self.seed, 0)
+        _check_count("round_size", self.round_size, 1)
+        if not isinstance(self.asynchronous, bool):
+            raise ValueError(f"`asynchronous` must be True or False, not {self.asynchronous!r}.")
+        for name in ("max_ridges", "max_depth"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), 1)
+
+    def is_last(self, fingerprint: Fingerprint) -> bool:
+        """Whether a leg is as deep as the search may go."""
+        return self.max_depth is not None and fingerprint.depth >= self.max_depth
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop. Checked between rounds; no part of a run's identity: resume may raise it."""
+
+    max_rides: int | None = 100
+    max_steps: int | None = None
+    max_hvps: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            if value is None:
+                continue
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, numbers.Real)
+                or not float(value) >= 0
+            ):
+                raise ValueError(f"`{name}` must be a number of at least 0 or None, not {value!r}.")
+            # A NumPy number would not go into the run file.
+            plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+            object.__setattr__(self, name, plain)
+
+    def rides_left(self, rides: int, steps: int, cost: Cost) -> float:
+        """How many more rides may begin, given what was spent so far."""
+        spent = (
+            (self.max_steps, steps),
+            (self.max_hvps, cost.hvps),
+            (self.max_seconds, cost.seconds),
+        )
+        if any(limit is not None and used >= limit for limit, used in spent):
+            return 0
+        return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"`{name}` must be {' or '.join(map(repr, choices))}, not {value!r}.")
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, not {value!r}.")

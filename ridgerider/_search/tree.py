@@ -1,0 +1,189 @@
+"""The tree of rides: turns, fingerprints, branches, legs, and the archive of them. Plain Python.
+
+A *branch* is a ridge not yet ridden, a *leg* one that was; a leg's fingerprint is the path of turns
+from the start to it. `Search` is the paper's archive: `ask` it which branches to ride next, `tell`
+it the branches that were found.
+"""
+
+import functools
+import hashlib
+import heapq
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
+
+_TURN = struct.Struct(">IIB")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
+
+    >>> str(Turn(0, 1)), str(Turn(3, -1, member=2))
+    ('0+', '3.2-')
+    """
+
+    index: int
+    sign: int
+    member: int = 0
+
+    def __str__(self) -> str:
+        member = f".{self.member}" if self.member else ""
+        return f"{self.index}{member}{'+' if self.sign > 0 else '-'}"
+
+    @staticmethod
+    @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
+    def parse(text: str) -> "Turn":
+        match = re.fullmatch(r"(\d+)(?:\.(\d+))?([+-])", text)
+        if match is None:
+            raise ValueError(f"a turn must look like 0+ or 3.2-, not {text!r}.")
+        return Turn(int(match[1]), 1 if match[3] == "+" else -1, int(match[2] or 0))
+
+
+class Fingerprint(tuple[Turn, ...]):
+    """The address of a leg: its turns from the start. Prints and parses as `0+ 3- 1+`.
+
+    >>> fingerprint = Fingerprint.parse("0+ 3.2-")
+    >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
+    (Turn(index=3, sign=-1, member=2), '0+', 2)
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"Fingerprint({str(self)!r})"
+
+    @staticmethod
+    def parse(text: "str | Fingerprint") -> "Fingerprint":
+        return text if isinstance(text, Fingerprint) else Fingerprint(map(Turn.parse, text.split()))
+
+    @property
+    def depth(self) -> int:
+        return len(self)
+
+    @property
+    def parent(self) -> "Fingerprint":
+        return Fingerprint(self[:-1])
+
+    def child(self, turn: Turn) -> "Fingerprint":
+        return Fingerprint((*self, turn))
+
+    def sort_key(self) -> bytes:
+        """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
+        return b"".join(_TURN.pack(turn.index, turn.member, turn.sign < 0) for turn in self)
+
+
+def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
+    """Eight random bytes that depend on where in the tree they are wanted, never on when."""
+    text = f"{purpose} {seed}: {fingerprint}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
+
+    >>> branch = Branch(Fingerprint.parse("0+ 1-"), loss=-1.0, eigenvalue=-0.5, multiplicity=1)
+    >>> branch.fingerprint.depth
+    2
+
+    `x` and `direction` are there when an order looks at the branch and when it is about to be
+    ridden; a branch that waits refers to its parent's and holds no array.
+    """
+
+    fingerprint: Fingerprint
+    loss: float
+    eigenvalue: float
+    multiplicity: int
+    priority: Any = None
+    x: np.ndarray | None = field(default=None, repr=False, compare=False)
+    direction: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
+
+    - `ended_by`: the names of the rules that fired.
+    - `eigenvalues`, `clusters`, `num_ridges`: the spectrum at its end, and how many clusters lead
+      downhill.
+    - `turns`, `directions`: the ridges that may be ridden from here, as (index, member) pairs and
+      rows.
+    - `trace`: an array per quantity with an entry for the start and for each step.
+    - `finish`: where descent from here ended, if it was run.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> leg = rr.search(wells(1), rr.Rider(finish=None), max_rides=1).leg("0+")
+    >>> leg.ended_by, leg.num_steps == len(leg.trace["loss"]) - 1
+    (('curvature_gone',), True)
+    """
+
+    fingerprint: Fingerprint
+    x: np.ndarray
+    loss: float
+    num_steps: int
+    ended_by: tuple[str, ...]
+    eigenvalues: np.ndarray
+    clusters: tuple[Cluster, ...]
+    num_ridges: int
+    turns: tuple[tuple[int, int], ...]
+    directions: np.ndarray
+    trace: dict[str, np.ndarray]
+    cost: Cost
+    finish: Finish | None = None
+
+    def branch(self, turn: Turn) -> Branch:
+        """The branch that leaves here by `turn`."""
+        row = self.turns.index((turn.index, turn.member))
+        cluster = self.clusters[turn.index]
+        return Branch(
+            fingerprint=self.fingerprint.child(turn),
+            loss=self.loss,
+            eigenvalue=cluster.eigenvalue,
+            multiplicity=cluster.multiplicity,
+            x=self.x,
+            direction=turn.sign * self.directions[row],
+        )
+
+
+class Search:
+    """The open branches, smallest priority first; ties go by fingerprint.
+
+    What is asked depends only on what was told before, never on the order it was told in.
+
+    >>> import ridgerider as rr
+    >>> tree = rr.Search()
+    >>> for text in ("0- 1+", "0-", "0+"):
+    ...     fingerprint = rr.Fingerprint.parse(text)
+    ...     tree.tell([rr.Branch(fingerprint, 0.0, -1.0, 1, priority=fingerprint.depth)])
+    >>> [str(branch.fingerprint) for branch in tree.ask(2)], len(tree)
+    (['0+', '0-'], 1)
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, Any, Branch]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Branch]:
+        return (branch for _, _, branch in sorted(self._heap, key=lambda entry: entry[:2]))
+
+    def tell(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            heapq.heappush(self._heap, (branch.priority, branch.fingerprint.sort_key(), branch))
+
+    def ask(self, count: int) -> list[Branch]:
+        return [heapq.heappop(self._heap)[2] for _ in range(min(count, len(self._heap)))]
