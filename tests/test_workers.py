@@ -432,7 +432,7 @@ def test_bad_input_is_one_sentence(make, message):
 
 
 def test_without_dask(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ridgerider._dask", None)
+    monkeypatch.setitem(sys.modules, "ridgerider.workers._dask", None)
     with pytest.raises(ValueError, match=r"needs dask.distributed.*pip install 'dask"):
         workers.dask()
 

@@ -1,9 +1,4 @@
-"""Executors for `search(..., executor=...)`: processes on this machine, or a Dask cluster.
-
-Workers compute with one thread each and with the JAX settings of the process that searches, so that
-it does not matter who rides a leg. They get the problem and its data once, and are replaced when
-they die.
-"""
+"""Processes on this machine that are replaced when they die."""
 
 import contextlib
 import multiprocessing
@@ -55,39 +50,6 @@ def process_pool(num_workers: int, *, lease: float | None = None) -> "ProcessPoo
     return ProcessPool(num_workers, lease)
 
 
-def dask(
-    address: str | None = None,
-    *,
-    num_workers: int | None = None,
-    lease: float | None = None,
-    timeout: float = 10,
-) -> Executor:
-    """A Dask cluster: the one whose scheduler is at `address`, or one of its own on this machine.
-
-    - `num_workers`: of a cluster of its own; default: a worker for each core.
-    - `lease`: a worker that takes more seconds than this for a batch ends itself, and Dask replaces
-      it. The first batch of a worker includes compiling.
-    - `timeout`: how many seconds to wait for the scheduler.
-
-    Workers may join and leave at any time. Needs `pip install 'ridgerider[cluster]'`, or Dask.
-
-    >>> with dask(num_workers=1) as cluster:  # rr.search(problem, round_size=8, executor=cluster)
-    ...     cluster.submit(pow, 2, 10).result()
-    1024
-    """
-    _check_lease(lease)
-    if num_workers is not None:
-        _check_num_workers(num_workers)
-    try:
-        from ridgerider._dask import DaskExecutor
-    except ImportError as error:
-        raise ValueError(
-            f"`dask` needs dask.distributed, but it cannot be imported ({error}): "
-            "pip install 'dask[distributed]'."
-        ) from error
-    return DaskExecutor(address, num_workers, lease, timeout)
-
-
 class ProcessPool(Executor):
     """Processes that are replaced when they die. Made by `process_pool`.
 
@@ -97,8 +59,8 @@ class ProcessPool(Executor):
     losses = (WorkerLost,)
 
     def __init__(self, num_workers: int, lease: float | None = None):
-        _check_num_workers(num_workers)
-        _check_lease(lease)
+        check_num_workers(num_workers)
+        check_lease(lease)
         self.capacity = 2 * num_workers  # so that none waits for its next batch
         self._lease, self._workers = lease, list[_Worker]()
         self._own = threading.local()
@@ -245,13 +207,13 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _check_num_workers(num_workers: int) -> None:
+def check_num_workers(num_workers: int) -> None:
     if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
         raise ValueError(
             f"`num_workers` must be a whole number of at least 1, not {num_workers!r}."
         )
 
 
-def _check_lease(lease: float | None) -> None:
+def check_lease(lease: float | None) -> None:
     if lease is not None and not (isinstance(lease, int | float) and lease > 0):
         raise ValueError(f"`lease` must be a number of seconds above 0 or None, not {lease!r}.")

@@ -14,7 +14,7 @@ from distributed.cfexecutor import ClientExecutor
 
 from ridgerider._search.job import Job, open_job
 from ridgerider._search.tree import Branch, Leg
-from ridgerider.workers import ONE_THREAD
+from ridgerider.workers._pool import ONE_THREAD
 
 # Each death is told to us, who count them, and is blamed on one batch alone.
 OWN_CLUSTER = {

@@ -1,0 +1,38 @@
+"""A Dask cluster as an executor; Dask itself is imported only where one is asked for."""
+
+from concurrent.futures import Executor
+
+from ridgerider.workers._pool import check_lease, check_num_workers
+
+
+def dask(
+    address: str | None = None,
+    *,
+    num_workers: int | None = None,
+    lease: float | None = None,
+    timeout: float = 10,
+) -> Executor:
+    """A Dask cluster: the one whose scheduler is at `address`, or one of its own on this machine.
+
+    - `num_workers`: of a cluster of its own; default: a worker for each core.
+    - `lease`: a worker that takes more seconds than this for a batch ends itself, and Dask replaces
+      it. The first batch of a worker includes compiling.
+    - `timeout`: how many seconds to wait for the scheduler.
+
+    Workers may join and leave at any time. Needs `pip install 'ridgerider[cluster]'`, or Dask.
+
+    >>> with dask(num_workers=1) as cluster:  # rr.search(problem, round_size=8, executor=cluster)
+    ...     cluster.submit(pow, 2, 10).result()
+    1024
+    """
+    check_lease(lease)
+    if num_workers is not None:
+        check_num_workers(num_workers)
+    try:
+        from ridgerider.workers._dask import DaskExecutor
+    except ImportError as error:
+        raise ValueError(
+            f"`dask` needs dask.distributed, but it cannot be imported ({error}): "
+            "pip install 'dask[distributed]'."
+        ) from error
+    return DaskExecutor(address, num_workers, lease, timeout)
