@@ -9,7 +9,6 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import ridgerider as rr
-from ridgerider._agree import agree
 from ridgerider.environments import (
     Agree,
     CommonRidge,
@@ -23,6 +22,7 @@ from ridgerider.environments import (
     ride_common,
     shared_features,
 )
+from ridgerider.environments._agreement_solver import agree
 from tests.cases import make_matrix, quadratic_loss
 
 RIDDEN = {"features": False, "weights": True, "out": True}

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ridgerider._core.problem import Scalar, Vector
 from ridgerider._core.update import unit
-from ridgerider._environments import Environments
+from ridgerider.environments._environments import Environments
 
 PerEnvironment = Float[Array, " environments"]
 

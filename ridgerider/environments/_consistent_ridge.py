@@ -1,6 +1,6 @@
 """Consistent ridges of environments: found, followed, matrix-free where they are large.
 
-`ridgerider._agree` solves for the consistent ridge of small dense matrices. Here those are the
+`ridgerider.environments._agreement_solver` solves for the consistent ridge of small dense matrices. Here those are the
 environments' Hessians, or, for many parameters, what a shared space of a few vectors sees of them:
 it grows by the residual of the mixture, one product per environment and round.
 """
@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._agree import Agreement, Matrices, Weights, agree, continued
 from ridgerider._core.krylov import unit_outside
 from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge, check_fraction, tolerance_of
 from ridgerider._core.update import Tracked
-from ridgerider._environments import Environments, Mixture
+from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
+from ridgerider.environments._environments import Environments, Mixture
 
 Solve = Callable[[Matrices, Float[Array, "m n"]], Agreement]
 

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._common_ridge import RidgeLosses
-from ridgerider._consistency import Consistency, consistency
 from ridgerider._core.batches import Batches
 from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Scalar, Vector
@@ -20,7 +18,9 @@ from ridgerider._core.spectrum import Ridge
 from ridgerider._core.step import FixedStep
 from ridgerider._core.stop import not_finite
 from ridgerider._core.update import Keep, unit
-from ridgerider._environments import Environments, Split, split_by
+from ridgerider.environments._environments import Environments, Split, split_by
+from ridgerider.environments._losses import RidgeLosses
+from ridgerider.environments._scores import Consistency, consistency
 
 # One step at a time: the direction is updated by training, between the steps.
 STEP = Rider(update=Keep(), step=FixedStep(0.06), stop=(not_finite,), finish=None, max_steps=1)
