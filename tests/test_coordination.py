@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._game import cross_play, game_problem, with_strangers
 from ridgerider.coordination import (
-    CLUSTER_TOLERANCE,
     RIDER,
-    _index_confidence,
     coordinate,
     other_play,
     play_alone,
     symmetry_report,
 )
+from ridgerider.coordination._coordinate import CLUSTER_TOLERANCE, _index_confidence
+from ridgerider.coordination._game import cross_play, game_problem, with_strangers
 from ridgerider.experiments.levers import deployed, greedy
 from ridgerider.problems import Levers, WornLevers, levers
 from ridgerider.problems.levers import ORIGINAL, PAPER, lever_eigenvalues, lever_saddle

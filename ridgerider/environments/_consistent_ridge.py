@@ -1,6 +1,6 @@
 """Consistent ridges of environments: found, followed, matrix-free where they are large.
 
-`ridgerider.environments._agreement_solver` solves for the consistent ridge of small dense matrices. Here those are the
+`_agreement_solver` solves for the consistent ridge of small dense matrices. Here those are the
 environments' Hessians, or, for many parameters, what a shared space of a few vectors sees of them:
 it grows by the residual of the mixture, one product per environment and round.
 """

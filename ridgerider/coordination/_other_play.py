@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._core.problem import Problem, Scalar, Vector
-from ridgerider._game import (
+from ridgerider.coordination._game import (
     Game,
     check_game,
     check_num_runs,
