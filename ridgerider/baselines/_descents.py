@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._ends import Ends, Tally, Until, check_positive
+from ridgerider.baselines._ends import Ends, Tally, Until, check_positive
 
 CHUNK = 256  # steps of a descent between two looks at the budget
 

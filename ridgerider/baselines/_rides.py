@@ -1,28 +1,4 @@
-"""What Ridge Rider has to beat, and its ablations, under one budget.
-
-A *method* is a value that is called as
-
-    method(problem, max_steps=..., max_seconds=..., seed=..., until=...) -> Ends
-
-and works on any `Problem`. It makes run after run until the budget is used up or `until(x)`, called
-with the points where new runs ended, reads true. A *step* is one move that was tried: a gradient of
-a descent, a try of a ride together with its look at the curvature, a line search of
-`EigenvectorDescent`. What it computes is counted in the same ledger as a search, `Ends.cost`.
-
-===========================================  ===========================================
-method                                       the paper's name
-===========================================  ===========================================
-`Descent(spread=1.0)`                        gradient descent from random starts
-`Descent(spread=1e-3)`                       gradient descent from the saddle
-`RandomVectors()`                            random norm-one vectors from the saddle
-`Rides(rider)`                               Ridge Rider itself, without a run file
-`Rides(fixed_ridge(rider))`                  Fixed-EV
-`Rides(random_ridge(rider))`                 Rand-Ridge+
-`Rides(fixed_step(rider))`                   fixed alpha + UpdateRidge
-`Rides(fixed_step(fixed_ridge(rider)))`      fixed alpha + fixed ridge
-`EigenvectorDescent()`                       EVD
-===========================================  ===========================================
-"""
+"""Ridge Rider as a method under a budget, and the riders of its ablations."""
 
 from dataclasses import replace
 
@@ -35,13 +11,10 @@ from ridgerider._core.rider import Rider
 from ridgerider._core.step import FixedStep
 from ridgerider._core.stop import Stalled, curvature_gone, not_finite
 from ridgerider._core.update import Keep, RandomRidge
-from ridgerider._descents import Descent as Descent
-from ridgerider._descents import EigenvectorDescent as EigenvectorDescent
-from ridgerider._ends import Ends as Ends
-from ridgerider._ends import Tally, Until, check_positive
-from ridgerider._many_rides import Round, look_around, ride_round
 from ridgerider._search.orders import Order, named_order, with_priority
 from ridgerider._search.tree import Branch, Fingerprint, Search, Turn
+from ridgerider.baselines._ends import Ends, Tally, Until, check_positive
+from ridgerider.baselines._many_rides import Round, look_around, ride_round
 
 
 class Rides(eqx.Module):
