@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider._landscape import landscape
 from ridgerider._search.store import Store
+from ridgerider.plot._landscape import landscape
 from ridgerider.problems import surface
 
 

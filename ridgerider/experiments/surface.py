@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider import plot
-from ridgerider._landscape import Plane
 from ridgerider._search.result import is_same
+from ridgerider.plot._landscape import Plane
 from ridgerider.problems.surface import surface, surface_minima
 
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision

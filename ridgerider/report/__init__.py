@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
-from ridgerider._landscape import landscape
 from ridgerider._search.result import load
 from ridgerider._search.tree import Fingerprint
+from ridgerider.plot._landscape import landscape
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._landscape import Landscape
+from ridgerider.plot._landscape import Landscape
 from ridgerider.report._read import Reader
 
 SCRIPTS = ("base", "tree", "leg", "tables", "cost", "landscape", "main")

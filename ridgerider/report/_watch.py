@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ridgerider._landscape import landscape
 from ridgerider._search.result import Result
+from ridgerider.plot._landscape import landscape
 from ridgerider.report._page import embedded, page, plain_landscape, summary
 from ridgerider.report._read import AnotherRun, Reader
 

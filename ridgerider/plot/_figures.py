@@ -1,8 +1,4 @@
-"""Figures of a search with Matplotlib: axes in, axes out.
-
-Each function draws into the `ax` it is given, or into a new figure's, and returns it; save it with
-`ax.figure.savefig(...)`. Colours are distinguishable with any colour vision.
-"""
+"""The figures themselves; `Landscape` is computed next door."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ridgerider._landscape import Landscape
-from ridgerider._landscape import landscape as compute_landscape
 from ridgerider._search.tree import Fingerprint, Leg
+from ridgerider.plot._landscape import Landscape
+from ridgerider.plot._landscape import landscape as compute_landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
