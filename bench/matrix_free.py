@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ridgerider as rr
-from ridgerider.peers import best_of_the_paper
+from ridgerider.bench.peers import best_of_the_paper
 from ridgerider.problems import classifier
 from tests.test_follow import follow, perturbed, ridge_along
 

@@ -22,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
-from ridgerider import demo, peers
+from ridgerider import demo
+from ridgerider.bench import peers
 from ridgerider.data import cache_folder
 from ridgerider.experiments import EXPERIMENTS, reproduce
 from ridgerider.problems import BUILT_IN, load_problem

@@ -4,8 +4,8 @@ import pytest
 from ridgerider.data import Images, digits
 from ridgerider.environments import RULES, Scores, extrapolate, select
 from ridgerider.experiments import colored_mnist as experiment
-from ridgerider.experiments.colored_baselines import Trained
-from ridgerider.experiments.colored_figures import NAMES, draw, table
+from ridgerider.experiments.colored_mnist.baselines import Trained
+from ridgerider.experiments.colored_mnist.figures import NAMES, draw, table
 from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from ridgerider import cli, peers
+from ridgerider import cli
+from ridgerider.bench import peers
 
 
 def test_copies_of_an_eigenvalue_that_lanczos_drops():

@@ -15,7 +15,7 @@ from ridgerider.environments import (
     consistency_along,
     shared_features,
 )
-from ridgerider.experiments.colored_baselines import (
+from ridgerider.experiments.colored_mnist.baselines import (
     Images,
     Labels,
     Layers,
@@ -27,7 +27,7 @@ from ridgerider.experiments.colored_baselines import (
     objective,
     xavier,
 )
-from ridgerider.experiments.colored_head import (
+from ridgerider.experiments.colored_mnist.head import (
     NUM_FEATURES,
     NUM_STEPS,
     NUM_UNITS,

@@ -19,11 +19,11 @@ import numpy as np
 
 from ridgerider.data import mnist
 from ridgerider.environments import RULES, Scores, select
-from ridgerider.experiments.colored_baselines import TRAININGS, Trained, train_baseline
-from ridgerider.experiments.colored_common import ride_algorithm_4
-from ridgerider.experiments.colored_consistent import ride_consistent
-from ridgerider.experiments.colored_figures import draw
-from ridgerider.experiments.colored_figures import table as table
+from ridgerider.experiments.colored_mnist.algorithm_4 import ride_algorithm_4
+from ridgerider.experiments.colored_mnist.baselines import TRAININGS, Trained, train_baseline
+from ridgerider.experiments.colored_mnist.consistent_ridge import ride_consistent
+from ridgerider.experiments.colored_mnist.figures import draw
+from ridgerider.experiments.colored_mnist.figures import table as table
 from ridgerider.experiments.sweep import Job, interval, run_jobs
 from ridgerider.problems.colored import (
     ColoredEnvironment,

@@ -21,7 +21,7 @@ from ridgerider.environments import (
     RidgeLosses,
     ride_common,
 )
-from ridgerider.experiments.colored_baselines import (
+from ridgerider.experiments.colored_mnist.baselines import (
     Images,
     Labels,
     Layers,
@@ -33,7 +33,7 @@ from ridgerider.experiments.colored_baselines import (
     squares,
     xavier,
 )
-from ridgerider.experiments.colored_head import (
+from ridgerider.experiments.colored_mnist.head import (
     NUM_FEATURES,
     NUM_STEPS,
     NUM_UNITS,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ridgerider.experiments.colored_baselines import (
+from ridgerider.experiments.colored_mnist.baselines import (
     Images,
     Labels,
     Logits,
