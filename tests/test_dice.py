@@ -7,7 +7,7 @@ import pytest
 from ridgerider import dice
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import make_tree
-from tests.test_tree import closed_form
+from tests.problems.test_tree import closed_form
 
 PAIRS = range(20)
 

@@ -85,10 +85,12 @@ def test_engines_agree_to_the_last_bit(finished, engine, request):
 
 
 def test_a_problem_may_travel_by_name(plain, pool):
-    result = rr.search("tests.test_workers:four_wells", RIDER, executor=pool, **SETTINGS)
-    assert same_tree(plain, result) and result.name == "tests.test_workers:four_wells"
+    result = rr.search("tests.workers.test_workers:four_wells", RIDER, executor=pool, **SETTINGS)
+    assert same_tree(plain, result) and result.name == "tests.workers.test_workers:four_wells"
     with pytest.raises(ValueError, match=r"shifting_wells must be the same problem"):
-        rr.search("tests.test_workers:four_shifting_wells", RIDER, executor=pool, **SETTINGS)
+        rr.search(
+            "tests.workers.test_workers:four_shifting_wells", RIDER, executor=pool, **SETTINGS
+        )
 
 
 def four_wells():
@@ -208,7 +210,7 @@ def deadly_ride_batch(problem, rider, settings, branches, batch_size):
 def test_a_leg_that_kills_its_workers_is_given_up(plain):
     with workers.process_pool(1) as own:
         result = rr.search(
-            "tests.test_workers:deadly_wells",
+            "tests.workers.test_workers:deadly_wells",
             RIDER,
             executor=own,
             round_size=4,
@@ -287,7 +289,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import ridgerider as rr
 from ridgerider import workers
 from ridgerider.problems import wells
-from tests.test_workers import RIDER, SETTINGS
+from tests.workers.test_workers import RIDER, SETTINGS
 
 def say(done):
     print(done.num_rides, flush=True)

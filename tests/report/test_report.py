@@ -24,7 +24,7 @@ from ridgerider.report._read import Reader
 from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
 from tests.cases import make_quadratic
-from tests.runs import make_leg, make_run
+from tests.search.made_up_runs import make_leg, make_run
 
 NAME = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.sharded_ride import ride
+from tests.core.sharded_ride import ride
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import sys, jax
 jax.config.update("jax_enable_x64", True)
 import ridgerider as rr
 from ridgerider.problems import wells
-from tests.test_kill import SETTINGS
+from tests.search.test_kill import SETTINGS
 say = lambda done: print(done.num_rides, flush=True)
 rr.search(wells(5), out=sys.argv[1], progress=say, **SETTINGS)
 """

@@ -113,7 +113,7 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
     ):
         rr.resume(path, wells(2))
     with pytest.raises(
-        ValueError, match=r"an order of your own, tests.test_store:validation: pass it again"
+        ValueError, match=r"an order of your own, tests.search.test_store:validation: pass it again"
     ):
         rr.resume(path, wells(2), rider)
     with pytest.raises(
