@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from ridgerider._check import check_share
 from ridgerider._core.problem import Number
 
 
@@ -72,9 +73,7 @@ class Dice(eqx.Module):
 
     def __check_init__(self) -> None:
         for name in ("discount", "decay", "tau"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not 0 <= value <= 1:
-                raise ValueError(f"`{name}` must be between 0 and 1, not {value!r}.")
+            check_share(name, getattr(self, name))
 
     def advantages(
         self, trajectories: Trajectories, values: Float[Array, "samples time"]

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from ridgerider._core.problem import Cost, Problem, Scalar, Vector
-from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
 from ridgerider._core.update import Tracked, unit
-
-DENSE_UP_TO = 1000  # parameters: a dense Hessian and its spectrum take about a second
 
 
 class Audit(eqx.Module):
@@ -54,7 +52,7 @@ def audit(
     key: PRNGKeyArray,
 ) -> tuple[Audit, Cost]:
     """Compare the step from `old` to `new` with a fresh spectrum, and between half-batches."""
-    if problem.size <= DENSE_UP_TO:
+    if problem.size < DENSE_BELOW:
         width = getattr(update, "cluster_tolerance", None)  # what the rider calls one eigenspace
         spectrum = DenseSpectrum(cluster_tolerance=width)
     fresh = spectrum(problem, x, key)

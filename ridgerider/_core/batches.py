@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ridgerider._core.matrix_free import check_count
+from ridgerider._check import check_at_least, check_choice, check_count
 from ridgerider._core.problem import Problem
 
 
@@ -45,10 +45,8 @@ class Batches(eqx.Module):
 
     def __check_init__(self) -> None:
         check_count("size", self.size)
-        if self.kind not in ("resampled", "fixed"):
-            raise ValueError(f"`kind` must be resampled or fixed, not {self.kind!r}.")
-        if not self.growth >= 1:
-            raise ValueError(f"`growth` must be at least 1, not {self.growth!r}.")
+        check_choice("kind", self.kind, ("resampled", "fixed"))
+        check_at_least("growth", self.growth, 1)
         if self.micro_size is not None:
             check_count("micro_size", self.micro_size)
             if self.size % self.micro_size:

@@ -8,8 +8,8 @@ directions only. Other downhill directions are left alone: the ridge decides whi
 import equinox as eqx
 import jax.numpy as jnp
 
+from ridgerider._check import check_at_least, check_count
 from ridgerider._core.krylov import lanczos
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Number, Problem, Vector
 from ridgerider._core.spectrum import Ridge
 
@@ -43,9 +43,7 @@ class Valley(eqx.Module):
     def __check_init__(self) -> None:
         check_count("num_hvps", self.num_hvps)
         for name in ("damping", "size"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value >= 0:
-                raise ValueError(f"`{name}` must be at least 0, not {value!r}.")
+            check_at_least(name, getattr(self, name))
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
         grad = problem.grad(x)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ridgerider._check import check_count, check_fraction
 from ridgerider._core.krylov import Product, Space, lowest_pairs
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, check_fraction, cluster_labels
+from ridgerider._core.spectrum import Ridge, cluster_labels
 from ridgerider._core.update import Tracked, overlap_with_space
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from ridgerider._check import check_at_least
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Spectrum, tolerance_of
 
@@ -85,9 +86,7 @@ class Descend(eqx.Module):
                 f"not {self.optimizer!r}."
             )
         for name in ("max_steps", "max_kicks", "tolerance", "kick_size"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value >= 0:
-                raise ValueError(f"`{name}` must be at least 0, not {value!r}.")
+            check_at_least(name, getattr(self, name))
 
     def __call__(
         self,

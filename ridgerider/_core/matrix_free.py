@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ridgerider._check import check_count, check_fraction
 from ridgerider._core.krylov import Pairs, lanczos, lowest_pairs, unit_outside
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import (
+    DENSE_BELOW,
     DenseSpectrum,
     Gauge,
     Spectrum,
-    check_fraction,
     check_gauge,
     cluster_labels,
     downhill,
@@ -60,7 +61,7 @@ class BlockSpectrum(eqx.Module):
     tolerance: Number | None = None
     max_hvps: int = eqx.field(static=True, default=1000)
     max_rows: int | None = eqx.field(static=True, default=None)
-    dense_below: int = eqx.field(static=True, default=100)
+    dense_below: int = eqx.field(static=True, default=DENSE_BELOW)
     gauge: Gauge = "gradient"
     cluster_tolerance: Number | None = None
     downhill_tolerance: Number | None = None
@@ -259,11 +260,6 @@ class PowerSpectrum(eqx.Module):
             downhill_tolerance=self.downhill_tolerance,
         )
         return as_block._spectrum(problem, x, key, pairs, tolerance)
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, not {value!r}.")
 
 
 def check_k(k: int, problem: Problem) -> None:

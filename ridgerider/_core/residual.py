@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from ridgerider._check import check_at_least, check_count
 from ridgerider._core.krylov import Product, lanczos
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.update import Tracked, overlap_with_space, unit
@@ -59,9 +59,7 @@ class Residual(eqx.Module):
     def __check_init__(self) -> None:
         check_count("num_steps", self.num_steps, 0)
         for name in ("direction_rate", "eigenvalue_rate"):
-            rate = getattr(self, name)
-            if isinstance(rate, int | float) and not rate >= 0:
-                raise ValueError(f"`{name}` must be at least 0, not {rate!r}.")
+            check_at_least(name, getattr(self, name))
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         product, e = problem.hvp_at(x), ridge.direction

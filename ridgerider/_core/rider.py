@@ -6,15 +6,16 @@ Each plug-in is a field; swap a field to swap a rule.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from ridgerider._check import check_count
 from ridgerider._core.audit import Audit, audit
 from ridgerider._core.finish import Descend, Finish
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Problem, Scalar, Vector
 from ridgerider._core.ride import Ride, Trace
 from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
@@ -40,7 +41,7 @@ class Rider(eqx.Module):
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
     - `batch(problem, key, step) -> Problem`: the rows of the data that a step looks at, such as
       `Batches`; or None for all of them.
-    - `audit_every`: compare every so many steps with a fresh spectrum, dense for up to 1,000
+    - `audit_every`: compare every so many steps with a fresh spectrum, dense below 300
       parameters and `spectrum` beyond; what is found goes into the trace. 0: never.
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well (small problems only).
@@ -71,16 +72,7 @@ class Rider(eqx.Module):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
             )
-        if isinstance(self.update, Project):
-            one, two = (
-                getattr(self.spectrum, "cluster_tolerance", None),
-                self.update.cluster_tolerance,
-            )
-            if one is not two and one != two:
-                raise ValueError(
-                    "`cluster_tolerance` must be the same for `spectrum` and `update`, "
-                    f"not {one!r} and {two!r}."
-                )
+        _check_same_clusters(self.spectrum, self.update)
         check_count("max_steps", self.max_steps)
         check_count("audit_every", self.audit_every, 0)
 
@@ -168,4 +160,16 @@ class Rider(eqx.Module):
             step_size=size,
             cost=cost + tracked.cost + Cost(values=1),
             neighbours=tracked.neighbours,
+        )
+
+
+def _check_same_clusters(spectrum: Any, update: Any) -> None:
+    """Raise if the two would call different things one eigenspace."""
+    if not (hasattr(spectrum, "cluster_tolerance") and hasattr(update, "cluster_tolerance")):
+        return
+    one, two = spectrum.cluster_tolerance, update.cluster_tolerance
+    if one is not two and one != two:
+        raise ValueError(
+            "`cluster_tolerance` must be the same for `spectrum` and `update`, "
+            f"not {one!r} and {two!r}."
         )

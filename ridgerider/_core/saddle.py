@@ -10,7 +10,6 @@ removed by Newton steps, x <- x - pinv(H) grad, the shortest step that makes the
 vanish.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
+from ridgerider._check import check_at_least, check_callable, check_count, check_positive
 from ridgerider._core.problem import Cost, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Cluster, DenseSpectrum, Spectrum, tolerance_of
 
@@ -80,17 +80,12 @@ def find_saddle(
     (1, True, True)
     """
     for name, count in {"max_steps": max_steps, "max_polish": max_polish, "seed": seed}.items():
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
-            raise ValueError(f"`{name}` must be a whole number of at least 0, not {count!r}.")
+        check_count(name, count, 0, 2**63 - 1)
     for name, value in {"noise": noise, "weight": weight}.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"`{name}` must be a finite number of at least 0, not {value!r}.")
-    if not learning_rate > 0:
-        raise ValueError(f"`learning_rate` must be positive, not {learning_rate!r}.")
-    if regularizer is not None and not callable(regularizer):
-        raise ValueError(
-            f"`regularizer` must be callable as regularizer(params), not {regularizer!r}."
-        )
+        check_at_least(name, value)
+    check_positive("learning_rate", learning_rate)
+    if regularizer is not None:
+        check_callable("regularizer", regularizer, "regularizer(params)")
     key, dtype = jax.random.key(seed), problem.dtype
     x = problem.x0 + noise * jax.random.normal(key, (problem.size,), dtype)
     scale = jnp.asarray(weight, dtype)

@@ -26,11 +26,15 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from ridgerider._check import check_fraction
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random", "basis"] | Probe
 GAUGES = ("gradient", "random", "basis")
+# Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
+# a Hessian with its spectrum then takes some ten milliseconds.
+DENSE_BELOW = 300
 
 
 class Ridge(eqx.Module):
@@ -194,12 +198,6 @@ def check_gauge(gauge: Gauge) -> None:
             f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), "
             f"not {gauge!r}."
         )
-
-
-def check_fraction(name: str, value: Number | None) -> None:
-    """Raise unless `value` is None or a number in [0, 1). Arrays under a trace pass."""
-    if isinstance(value, int | float) and not 0 <= value < 1:
-        raise ValueError(f"`{name}` must be at least 0 and below 1, not {value!r}.")
 
 
 def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ridgerider._check import check_fraction, check_positive
 from ridgerider._core.problem import Cost, Number, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 
@@ -54,7 +55,7 @@ class FixedStep(eqx.Module):
     size: Number = 0.05
 
     def __check_init__(self) -> None:
-        _check_positive("size", self.size)
+        check_positive("size", self.size)
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
         return attempt(size), size
@@ -76,12 +77,9 @@ class Backtracking(eqx.Module):
     min_size: Number = 1e-6
 
     def __check_init__(self) -> None:
-        _check_positive("size", self.size)
-        _check_positive("min_size", self.min_size)
-        if isinstance(self.delta_break, int | float) and not 0 <= self.delta_break < 1:
-            raise ValueError(
-                f"`delta_break` must be at least 0 and below 1, not {self.delta_break!r}."
-            )
+        check_positive("size", self.size)
+        check_positive("min_size", self.min_size)
+        check_fraction("delta_break", self.delta_break)
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
         def is_too_far(carry: tuple[Trial, Scalar, Bool[Array, ""]]) -> Bool[Array, ""]:
@@ -105,8 +103,3 @@ class Backtracking(eqx.Module):
         accepted = trial.step_size
         grown = jnp.minimum(2 * accepted, jnp.asarray(self.size, accepted.dtype))
         return trial, jnp.where(accepted == size, grown, accepted)
-
-
-def _check_positive(name: str, value: Number) -> None:
-    if isinstance(value, int | float) and not value > 0:
-        raise ValueError(f"`{name}` must be positive, not {value!r}.")

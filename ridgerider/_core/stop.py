@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ridgerider._check import check_at_least, check_count, check_share
 from ridgerider._core.problem import Number, Scalar
 from ridgerider._core.ride import Ride
 
@@ -45,8 +46,7 @@ class RidgeLost(eqx.Module):
     min_overlap: Number = 0.7072
 
     def __check_init__(self) -> None:
-        if isinstance(self.min_overlap, int | float) and not 0 <= self.min_overlap <= 1:
-            raise ValueError(f"`min_overlap` must be between 0 and 1, not {self.min_overlap!r}.")
+        check_share("min_overlap", self.min_overlap)
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         return ride.overlap < self.min_overlap
@@ -65,12 +65,8 @@ class Stalled(eqx.Module):
     tolerance: Number = 1e-4
 
     def __check_init__(self) -> None:
-        if not isinstance(self.patience, int) or self.patience < 1:
-            raise ValueError(
-                f"`patience` must be a whole number of at least 1, not {self.patience!r}."
-            )
-        if isinstance(self.tolerance, int | float) and not self.tolerance >= 0:
-            raise ValueError(f"`tolerance` must be at least 0, not {self.tolerance!r}.")
+        check_count("patience", self.patience)
+        check_at_least("tolerance", self.tolerance)
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         losses = ride.trace.loss

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ridgerider._check import check_fraction
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, check_fraction, cluster_labels
+from ridgerider._core.spectrum import Ridge, cluster_labels
 
 NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
 

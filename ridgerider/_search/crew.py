@@ -5,7 +5,7 @@ returns something that is no leg costs the legs it was riding: they are sent aga
 leg on which `max_deaths` workers were lost is marked as failed, and the search goes on.
 
 An executor says with `losses` which exceptions mean that a worker was lost, and with `capacity` how
-many batches it can use at a time; neither is needed.
+many tasks it can use at a time; neither is needed.
 """
 
 from collections import Counter, deque
@@ -20,7 +20,7 @@ from ridgerider._core.problem import Cost
 from ridgerider._search.job import Job
 from ridgerider._search.tree import Branch, Fingerprint, Leg
 
-Batch = list[Branch]
+Task = list[Branch]
 
 
 class Crew:
@@ -36,8 +36,8 @@ class Crew:
         self._job, self._load, self._executor = job, load, executor
         self._max_deaths, self._deaths = max_deaths, Counter[Fingerprint]()
         self._num_out = 0
-        self._waiting: deque[Batch] = deque()
-        self._riding: dict[Future, Batch] = {}
+        self._waiting: deque[Task] = deque()
+        self._riding: dict[Future, Task] = {}
         self._done: SimpleQueue[Future] = SimpleQueue()
         self._losses = (MemoryError, *getattr(executor, "losses", ()))
 
@@ -46,12 +46,12 @@ class Crew:
         return self._num_out
 
     def send(self, branches: list[Branch]) -> None:
-        size = self._job.batch_size
+        size = self._job.num_lanes
         self._num_out += len(branches)
         self._waiting.extend(branches[i : i + size] for i in range(0, len(branches), size))
 
     def receive(self) -> list[Leg]:
-        """The next legs to end, of one batch."""
+        """The next legs to end, of one task."""
         legs: list[Leg] = []
         while not legs:
             if self._executor is None:
@@ -68,19 +68,19 @@ class Crew:
             future.cancel()
 
     def _fill(self, executor: Executor) -> None:
-        """Hand over as many batches as the executor can use; the others need no memory."""
+        """Hand over as many tasks as the executor can use; the others need no memory."""
         room = getattr(executor, "capacity", len(self._waiting) + len(self._riding))
         while self._waiting and len(self._riding) < room:
-            batch = [self._load(branch) for branch in self._waiting.popleft()]
-            future = executor.submit(self._job, batch)
-            self._riding[future] = batch
+            task = [self._load(branch) for branch in self._waiting.popleft()]
+            future = executor.submit(self._job, task)
+            self._riding[future] = task
             future.add_done_callback(self._done.put)
 
-    def _outcome(self, future: Future, batch: Batch) -> list[Leg]:
-        """The legs of a batch, or those of its branches that are given up."""
+    def _outcome(self, future: Future, task: Task) -> list[Leg]:
+        """The legs of a task, or those of its branches that are given up."""
         try:
             legs = future.result()
-            fault = wrong_with(legs, batch)
+            fault = wrong_with(legs, task)
         except self._losses as error:
             fault = str(error) or type(error).__name__
         except BrokenExecutor as error:
@@ -88,11 +88,11 @@ class Crew:
                 "a worker died and the executor cannot replace it; workers.process_pool can. What "
                 f"was stored before is safe ({error})."
             ) from error
-        return self._again(batch, fault) if fault else legs
+        return self._again(task, fault) if fault else legs
 
-    def _again(self, batch: Batch, fault: str) -> list[Leg]:
+    def _again(self, task: Task, fault: str) -> list[Leg]:
         failed = []
-        for branch in batch:
+        for branch in task:
             self._deaths[branch.fingerprint] += 1
             if self._deaths[branch.fingerprint] < self._max_deaths:
                 # Alone, so that it is blamed for itself only; last, so that others go on.
@@ -121,13 +121,13 @@ def failed_leg(branch: Branch, reason: str) -> Leg:
     )
 
 
-def wrong_with(legs: Any, batch: Batch) -> str:
-    """What a worker returned in place of the legs of a batch; empty if all is well."""
+def wrong_with(legs: Any, task: Task) -> str:
+    """What a worker returned in place of the legs of a task; empty if all is well."""
     if not isinstance(legs, list) or not all(isinstance(leg, Leg) for leg in legs):
         return f"it returned a {type(legs).__name__} that does not hold legs"
-    if [leg.fingerprint for leg in legs] != [branch.fingerprint for branch in batch]:
+    if [leg.fingerprint for leg in legs] != [branch.fingerprint for branch in task]:
         return "it returned the legs of other branches"
-    for leg, branch in zip(legs, batch, strict=True):
+    for leg, branch in zip(legs, task, strict=True):
         assert branch.x is not None
         shapes = (np.shape(leg.x), np.shape(leg.directions))
         if shapes != (branch.x.shape, (len(leg.turns), branch.x.size)):

@@ -47,15 +47,15 @@ class Job:
         problem: Problem,
         rider: Rider,
         settings: Settings,
-        batch_size: int = 1,
+        num_lanes: int = 1,
         path: str | None = None,
     ):
         self.problem, self.rider, self.settings = problem, rider, settings
-        self.batch_size, self.path = batch_size, path
+        self.num_lanes, self.path = num_lanes, path
 
     def __call__(self, branches: list[Branch]) -> list[Leg]:
         try:
-            return ride_batch(self.problem, self.rider, self.settings, branches, self.batch_size)
+            return ride_batch(self.problem, self.rider, self.settings, branches, self.num_lanes)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
@@ -69,7 +69,7 @@ class Job:
             source = (self.path, describe_problem(self.problem))
         parts = {"problem": source, "rider": self.rider, "settings": self.settings}
         try:
-            content = pickle.dumps((*parts.values(), self.batch_size))
+            content = pickle.dumps((*parts.values(), self.num_lanes))
         except Exception as error:
             where, why = next(_unsendable(parts, ""), ("problem", str(error)))
             raise ValueError(f"`{where}` cannot be sent to workers: {why}.") from error
@@ -116,14 +116,14 @@ def check_versions(wanted: dict[str, str]) -> None:
 
 def _unpack(content: bytes) -> Job:
     try:
-        source, rider, settings, batch_size = pickle.loads(content)
+        source, rider, settings, num_lanes = pickle.loads(content)
     except (AttributeError, ImportError) as error:
         raise ValueError(
             f"a worker cannot import what the problem or the rider refers to: {error}. Define it "
             "in a module that is installed, or in the directory the workers were started in."
         ) from error
     if isinstance(source, Problem):
-        return Job(source, rider, settings, batch_size)
+        return Job(source, rider, settings, num_lanes)
     path, description = source
     problem = load_problem(path)
     if describe_problem(problem) != description:
@@ -131,7 +131,7 @@ def _unpack(content: bytes) -> Job:
             f"{path} must be the same problem everywhere, but a worker that loads it gets another "
             "start or other data than the coordinator."
         )
-    return Job(problem, rider, settings, batch_size, path)
+    return Job(problem, rider, settings, num_lanes, path)
 
 
 def _unsendable(value: Any, where: str) -> Iterator[tuple[str, str]]:

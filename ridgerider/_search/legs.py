@@ -69,11 +69,11 @@ def ride_batch(
     rider: Rider,
     settings: Settings,
     branches: list[Branch],
-    batch_size: int = 1,
+    num_lanes: int = 1,
 ) -> list[Leg]:
     """Ride each branch to its end: the unit of work, pure and picklable.
 
-    One after the other, or `batch_size` at a time in one compiled program, which takes as many
+    One after the other, or `num_lanes` at a time in one compiled program, which takes as many
     steps as the longest of them.
 
     >>> import ridgerider as rr
@@ -84,8 +84,8 @@ def ride_batch(
     >>> str(leg.fingerprint)
     '0+'
     """
-    batches = (branches[i : i + batch_size] for i in range(0, len(branches), batch_size))
-    return [leg for batch in batches for leg in _ride(problem, rider, settings, batch, batch_size)]
+    groups = (branches[i : i + num_lanes] for i in range(0, len(branches), num_lanes))
+    return [leg for group in groups for leg in _ride(problem, rider, settings, group, num_lanes)]
 
 
 def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
@@ -105,12 +105,12 @@ def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
 
 
 def _ride(
-    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], batch_size: int
+    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], num_lanes: int
 ) -> list[Leg]:
-    """Ride some branches side by side, at most `batch_size`; a single one by itself."""
+    """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
     began = time.perf_counter()
     lanes = [_lane(problem, settings, branch) for branch in branches]
-    ends = _side_by_side(_ride_and_look, _rides_and_looks, problem, rider, lanes, batch_size)
+    ends = _side_by_side(_ride_and_look, _rides_and_looks, problem, rider, lanes, num_lanes)
     legs = [_leg(rider, settings, *each) for each in zip(branches, ends, strict=True)]
     ending = [
         row
@@ -118,7 +118,7 @@ def _ride(
         if ride.is_finite and _is_finished(rider, settings, legs[row])
     ]
     ends_and_keys = [(place(problem, legs[row].x), lanes[row][2]) for row in ending]
-    finishes = _side_by_side(_finish, _finishes, problem, rider, ends_and_keys, batch_size)
+    finishes = _side_by_side(_finish, _finishes, problem, rider, ends_and_keys, num_lanes)
     for row, finish in zip(ending, finishes, strict=True):
         legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost)
     share = Cost(seconds=(time.perf_counter() - began) / len(legs))
@@ -131,15 +131,15 @@ def _side_by_side(
     problem: Problem,
     rider: Rider,
     lanes: list[Any],
-    batch_size: int,
+    num_lanes: int,
 ) -> list[Any]:
     """`one(problem, rider, *lane)` for each lane; all at once, as `many`, if there is room."""
-    if batch_size == 1:
+    if num_lanes == 1:
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if not lanes:
         return []
     # Free lanes repeat the first one: they take no more steps than it does.
-    filled = lanes + lanes[:1] * (batch_size - len(lanes))
+    filled = lanes + lanes[:1] * (num_lanes - len(lanes))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
     ends = fetch(many(problem, rider, stacked))
     return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._search.crew import Crew, check_executor, check_sendable
@@ -54,7 +55,7 @@ def search(
     finish_at: Literal["leg", "leaf"] = "leg",
     round_size: int = 1,
     asynchronous: bool = False,
-    batch_size: int = 1,
+    num_lanes: int = 1,
     seed: int = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
@@ -93,7 +94,7 @@ def search(
     - `executor`: rides the branches of a round; any `concurrent.futures.Executor` that does not
       fork, such as those of `ridgerider.workers`. None rides one by one, here.
     - `max_deaths`: a leg that cost so many workers their lives is stored as failed.
-    - `batch_size`: how many branches are ridden in one compiled program, which takes as many steps
+    - `num_lanes`: how many branches are ridden in one compiled program, which takes as many steps
       as the longest ride: for accelerators. Results agree to rounding.
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
       interruption.
@@ -112,12 +113,12 @@ def search(
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     key = named_order(order, seed)
-    _check_crew(executor, batch_size, max_deaths)
+    _check_crew(executor, num_lanes, max_deaths)
     if out is not None:
         check_new(Path(out))
     problem, path = _loaded(problem)
     _check_rider(rider)
-    job = Job(problem, rider, settings, batch_size, path)
+    job = Job(problem, rider, settings, num_lanes, path)
     check_sendable(job, executor)
     root = look(problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
@@ -137,7 +138,7 @@ def resume(
     max_steps: int | Same | None = "same",
     max_hvps: int | Same | None = "same",
     max_seconds: float | Same | None = "same",
-    batch_size: int = 1,
+    num_lanes: int = 1,
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
@@ -157,7 +158,7 @@ def resume(
     >>> len(rr.resume(path, problem, max_rides=2))
     2
     """
-    _check_crew(executor, batch_size, max_deaths)
+    _check_crew(executor, num_lanes, max_deaths)
     problem, source = _loaded(problem)
     store = Store.open(path, write=True)
     with store.closed_on_error():
@@ -182,7 +183,7 @@ def resume(
         key = _order_again(settings, order)
         _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
         store.set_meta("budget", asdict(budget))
-        job = Job(problem, rider, settings, batch_size, source)
+        job = Job(problem, rider, settings, num_lanes, source)
         check_sendable(job, executor)
         _run(job, key, budget, store, executor, max_deaths, progress)
     return Result(store, problem, rider)
@@ -237,8 +238,8 @@ def _ride_all(
         if not crew:
             break
         legs = crew.receive()
-        if job.batch_size > 1:
-            done.add_batch(legs, job.batch_size)
+        if job.num_lanes > 1:
+            done.add_lanes(legs, job.num_lanes)
         for leg in legs:
             children = branches_at(leg, settings, order)
             store.add(leg, children)
@@ -299,11 +300,10 @@ def _check_rider(rider: Any) -> None:
         raise ValueError(f"`rider` must be a Rider, such as rr.Rider(), not {what}.")
 
 
-def _check_crew(executor: Executor | None, batch_size: int, max_deaths: int) -> None:
+def _check_crew(executor: Executor | None, num_lanes: int, max_deaths: int) -> None:
     check_executor(executor)
-    for name, value in (("batch_size", batch_size), ("max_deaths", max_deaths)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
+    check_count("num_lanes", num_lanes)
+    check_count("max_deaths", max_deaths)
 
 
 def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:

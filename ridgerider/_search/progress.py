@@ -21,7 +21,7 @@ class Progress:
     """What a search has done so far; handed to `progress` after every leg.
 
     `num_open` counts the branches that wait, `num_minima` the minima, by distance; `best_loss` is
-    the lowest loss at one of them. `waste` is the part of all steps that lanes of a batch idled
+    the lowest loss at one of them. `waste` is the part of all steps that lanes idled
     through while the longest ride or descent beside them went on.
 
     >>> import ridgerider as rr
@@ -66,12 +66,12 @@ class Progress:
         if leg.finish is not None:
             self._add_finish(leg.finish)
 
-    def add_batch(self, legs: Sequence[Leg], batch_size: int) -> None:
-        """Count what a batch that ran side by side used of the steps it took."""
+    def add_lanes(self, legs: Sequence[Leg], num_lanes: int) -> None:
+        """Count what rides side by side used of the steps they took."""
         rides = [leg.num_steps for leg in legs]
         descents = [int(leg.finish.num_steps) for leg in legs if leg.finish is not None]
         self._useful += sum(rides) + sum(descents)
-        self._spent += batch_size * (max(rides, default=0) + max(descents, default=0))
+        self._spent += num_lanes * (max(rides, default=0) + max(descents, default=0))
 
     def _add_finish(self, finish: Finish) -> None:
         if finish.is_converged and not finish.is_saddle:

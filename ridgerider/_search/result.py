@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import ArrayLike, PyTree
 
+from ridgerider._check import check_at_least
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Cost, Problem
 from ridgerider._core.rider import Rider
@@ -204,8 +205,7 @@ class Result:
         self, tolerance: float = 1e-3, *, signature: Signature | None = None
     ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
-        if not tolerance >= 0:
-            raise ValueError(f"`tolerance` must be at least 0, not {tolerance!r}.")
+        check_at_least("tolerance", tolerance)
         minima = [solution for solution in self.solutions() if solution.kind == "minimum"]
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
         groups: list[list[Solution]] = []

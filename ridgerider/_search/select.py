@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
+from ridgerider._check import check_choice
 from ridgerider._search.describe import arrays_of, digest
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ def hoeffding_width(
 
 
 def check_selection(best: str, delta: float, between: tuple[float, float], data: tuple) -> None:
-    if best not in ("low", "high"):
-        raise ValueError(f'`best` must be "low" or "high", not {best!r}.')
+    check_choice("best", best, ("low", "high"))
     if not 0 < delta < 1:
         raise ValueError(f"`delta` must lie between 0 and 1, not {delta!r}.")
     if not (len(between) == 2 and between[0] < between[1] and np.isfinite(between).all()):

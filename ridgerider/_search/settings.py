@@ -5,6 +5,7 @@ import numbers
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgerider._check import check_choice, check_count
 from ridgerider._core.problem import Cost
 from ridgerider._search.tree import Fingerprint
 
@@ -27,15 +28,15 @@ class Settings:
     asynchronous: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("members", self.members, ("one", "all"))
-        _check_choice("finish_at", self.finish_at, ("leg", "leaf"))
-        _check_count("seed", self.seed, 0)
-        _check_count("round_size", self.round_size, 1)
+        check_choice("members", self.members, ("one", "all"))
+        check_choice("finish_at", self.finish_at, ("leg", "leaf"))
+        check_count("seed", self.seed, 0)
+        check_count("round_size", self.round_size, 1)
         if not isinstance(self.asynchronous, bool):
             raise ValueError(f"`asynchronous` must be True or False, not {self.asynchronous!r}.")
         for name in ("max_ridges", "max_depth"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                check_count(name, getattr(self, name), 1)
 
     def is_last(self, fingerprint: Fingerprint) -> bool:
         """Whether a leg is as deep as the search may go."""
@@ -75,13 +76,3 @@ class Budget:
         if any(limit is not None and used >= limit for limit, used in spent):
             return 0
         return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"`{name}` must be {' or '.join(map(repr, choices))}, not {value!r}.")
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, not {value!r}.")

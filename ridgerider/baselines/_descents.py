@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ridgerider._check import check_positive
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider.baselines._ends import Ends, Tally, Until, check_positive
+from ridgerider.baselines._ends import Ends, Tally, Until
 
 CHUNK = 256  # steps of a descent between two looks at the budget
 
@@ -37,7 +38,8 @@ class Descent(eqx.Module):
     max_length: int = 10_000
 
     def __check_init__(self) -> None:
-        check_positive(self, "spread", "step_size", "tolerance", "max_length")
+        for name in ("spread", "step_size", "tolerance", "max_length"):
+            check_positive(name, getattr(self, name))
 
     def __call__(
         self,
@@ -131,7 +133,8 @@ class EigenvectorDescent(eqx.Module):
     round_size: int = eqx.field(static=True, default=8)
 
     def __check_init__(self) -> None:
-        check_positive(self, "spread", "largest", "num_sizes", "max_length", "round_size")
+        for name in ("spread", "largest", "num_sizes", "max_length", "round_size"):
+            check_positive(name, getattr(self, name))
 
     def __call__(
         self,

@@ -90,10 +90,3 @@ class Tally:
         loss, step, second = (np.array([row[column] for row in self.rows]) for column in (1, 2, 3))
         cost = self.cost + Cost(seconds=self.seconds)
         return Ends(x, loss, step, second, self.num_steps, cost)
-
-
-def check_positive(method: object, *names: str) -> None:
-    for name in names:
-        value = getattr(method, name)
-        if isinstance(value, int | float) and not value > 0:
-            raise ValueError(f"`{name}` must be positive, not {value!r}.")

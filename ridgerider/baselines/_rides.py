@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Number, Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.step import FixedStep
@@ -13,7 +14,7 @@ from ridgerider._core.stop import Stalled, curvature_gone, not_finite
 from ridgerider._core.update import Keep, RandomRidge
 from ridgerider._search.orders import Order, named_order, with_priority
 from ridgerider._search.tree import Branch, Fingerprint, Search, Turn
-from ridgerider.baselines._ends import Ends, Tally, Until, check_positive
+from ridgerider.baselines._ends import Ends, Tally, Until
 from ridgerider.baselines._many_rides import Round, look_around, ride_round
 
 
@@ -37,7 +38,7 @@ class Rides(eqx.Module):
     round_size: int = eqx.field(static=True, default=16)
 
     def __check_init__(self) -> None:
-        check_positive(self, "round_size")
+        check_count("round_size", self.round_size)
 
     def __call__(
         self,
@@ -82,7 +83,7 @@ class RandomVectors(eqx.Module):
     round_size: int = eqx.field(static=True, default=16)
 
     def __check_init__(self) -> None:
-        check_positive(self, "round_size")
+        check_count("round_size", self.round_size)
 
     def __call__(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
+from ridgerider._check import check_count
 from ridgerider._core.finish import Descend, Finish
 from ridgerider._core.problem import Cost, Problem, Vector
 from ridgerider._core.rider import Rider
@@ -357,10 +358,8 @@ def _check_saddle(saddle: Saddle, run: int) -> None:
 
 
 def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[Ridges] | None:
-    if max_depth is not None and (
-        isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1
-    ):
-        raise ValueError(f"`max_depth` must be a whole number of at least 1, not {max_depth!r}.")
+    if max_depth is not None:
+        check_count("max_depth", max_depth)
     if fingerprints is None:
         return None
     if max_depth is not None:

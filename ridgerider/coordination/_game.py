@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Problem, Scalar
 
 
@@ -87,12 +88,8 @@ def check_game(game: Game) -> None:
 
 
 def check_num_runs(num_runs: int, game: Game) -> None:
-    least = num_players(game)
-    if isinstance(num_runs, bool) or not isinstance(num_runs, int) or num_runs < least:
-        raise ValueError(
-            f"`num_runs` must be a whole number of at least {least}, one for each player, "
-            f"not {num_runs!r}."
-        )
+    """There must be one for each player."""
+    check_count("num_runs", num_runs, num_players(game))
 
 
 @eqx.filter_jit

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from ridgerider._check import check_count
 from ridgerider._core.batches import Batches
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Scalar, Vector
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Ridge

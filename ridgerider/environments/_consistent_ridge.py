@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from ridgerider._check import check_count, check_fraction
 from ridgerider._core.krylov import unit_outside
-from ridgerider._core.matrix_free import check_count
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, check_fraction, tolerance_of
+from ridgerider._core.spectrum import DENSE_BELOW, Ridge, tolerance_of
 from ridgerider._core.update import Tracked
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
 from ridgerider.environments._environments import Environments, Mixture
@@ -63,7 +63,7 @@ def consistent_ridge(
     environments: Environments,
     params: PyTree | None = None,
     *,
-    dense_below: int = 300,
+    dense_below: int = DENSE_BELOW,
     max_rows: int = 60,
     tolerance: Number | None = None,
     seed: int = 0,
@@ -136,7 +136,7 @@ class Agree(eqx.Module):
     """
 
     tolerance: Number = 1e-4
-    dense_below: int = eqx.field(static=True, default=300)
+    dense_below: int = eqx.field(static=True, default=DENSE_BELOW)
     max_rows: int = eqx.field(static=True, default=60)
 
     def __check_init__(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ridgerider._check import check_count
 from ridgerider.experiments import (
     ablation,
     colored_mnist,
@@ -46,8 +47,7 @@ def reproduce(
     experiment = EXPERIMENTS[name]
     settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
     if workers is not None:
-        if workers < 1:
-            raise ValueError(f"`workers` must be at least 1, not {workers}.")
+        check_count("workers", workers)
         if not hasattr(settings, "num_workers"):
             able = [one for one, of in EXPERIMENTS.items() if hasattr(of.Settings(), "num_workers")]
             raise ValueError(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Cost, Problem, Vector
 from ridgerider._search.result import Result
 from ridgerider._search.tree import Fingerprint, Leg
@@ -118,8 +119,7 @@ def landscape(
         raise ValueError(
             "to compute a landscape, load the run with its `problem`: rr.load(path, problem)."
         )
-    if isinstance(num_points, bool) or not isinstance(num_points, int) or num_points < 2:
-        raise ValueError(f"`num_points` must be a whole number of at least 2, not {num_points!r}.")
+    check_count("num_points", num_points, 2)
     legs = (result.leg(one), result.leg(two))
     if not all(leg.fingerprint for leg in legs):
         raise ValueError("the start is no ride: name two rides such as 0+ and 1+.")

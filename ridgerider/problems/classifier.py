@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._check import check_at_least
 from ridgerider._core.problem import Problem, Scalar
 from ridgerider.data import digits
 
@@ -99,9 +100,8 @@ def classifier(
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
-    for name, value in {"init_scale": init_scale, "decay": decay}.items():
-        if not 0 <= value < np.inf:
-            raise ValueError(f"`{name}` must be a finite number of at least 0, not {value!r}.")
+    check_at_least("init_scale", init_scale)
+    check_at_least("decay", decay)
     keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)
     start = [
         {

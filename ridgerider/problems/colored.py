@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ridgerider._check import check_choice
 from ridgerider.data import Images, digits, mnist
 
 RATES = (0.2, 0.1)  # of the paper's training environments
@@ -143,8 +144,7 @@ def colored_mnist(
 
     >>> colored = colored_mnist(seed=0)  # doctest: +SKIP
     """
-    if side not in (14, 28):
-        raise ValueError(f"`side` must be 14 or 28, not {side!r}.")
+    check_choice("side", side, (14, 28))
     return ColoredImages(
         source=images or mnist(),
         flip_rates=tuple(flip_rates),

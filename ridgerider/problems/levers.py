@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Problem, Scalar
 
 PAPER = (1.0,) * 7 + (0.8,) * 2 + (0.6,)
@@ -51,10 +52,7 @@ class Levers(eqx.Module):
     num_players: int = eqx.field(static=True)
 
     def __init__(self, payoffs: Payoffs = PAPER, num_players: int = 2):
-        if isinstance(num_players, bool) or not isinstance(num_players, int) or num_players < 2:
-            raise ValueError(
-                f"`num_players` must be a whole number of at least 2, not {num_players!r}."
-            )
+        check_count("num_players", num_players, 2)
         self.payoffs = _checked("payoffs", payoffs)
         self.num_players = num_players
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ridgerider._check import check_count
 from ridgerider.dice import Trajectories
 from ridgerider.problems.tree import Tree
 from ridgerider.problems.tree import make_tree as make_tree
@@ -38,8 +39,7 @@ class TreeEnvironment(eqx.Module):
     def sample(
         self, params: Float[Array, " n"], key: PRNGKeyArray, num_samples: int
     ) -> Trajectories:
-        if num_samples < 1:
-            raise ValueError(f"`num_samples` must be at least 1, not {num_samples!r}.")
+        check_count("num_samples", num_samples)
         uniform = jax.random.uniform(key, (self.num_times, num_samples), params.dtype)
 
         def step(place: Array, uniform: Array) -> tuple[Array, tuple[Array, ...]]:

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 from matplotlib.axes import Axes
 
+from ridgerider._check import check_count, check_share
 from ridgerider._core.problem import Problem
 
 POSITIVE, NEGATIVE = 10.0, -1.0
@@ -244,15 +245,10 @@ def make_tree(
 
 
 def _check(depth: int, p_terminal: float, p_positive: float, seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"`seed` must be a whole number of at least 0, not {seed!r}.")
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= MAX_DEPTH:
-        raise ValueError(
-            f"`depth` must be a whole number between 1 and {MAX_DEPTH}, not {depth!r}."
-        )
-    for name, value in (("p_terminal", p_terminal), ("p_positive", p_positive)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"`{name}` must be a probability between 0 and 1, not {value!r}.")
+    check_count("seed", seed, 0)
+    check_count("depth", depth, 1, MAX_DEPTH)
+    check_share("p_terminal", p_terminal)
+    check_share("p_positive", p_positive)
 
 
 def _grow(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ridgerider._check import check_count
 from ridgerider._core.problem import Problem
 
 
@@ -23,8 +24,7 @@ def wells(num_wells: int = 3) -> Problem:
     >>> wells(4).size
     4
     """
-    if num_wells < 1:
-        raise ValueError(f"`num_wells` must be at least 1, not {num_wells!r}.")
+    check_count("num_wells", num_wells)
     return Problem(wells_loss, jnp.zeros(num_wells), jnp.linspace(0.5, 1.5, num_wells))
 
 

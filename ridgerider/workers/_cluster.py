@@ -2,7 +2,8 @@
 
 from concurrent.futures import Executor
 
-from ridgerider.workers._pool import check_lease, check_num_workers
+from ridgerider._check import check_count
+from ridgerider.workers._pool import check_lease
 
 
 def dask(
@@ -15,8 +16,8 @@ def dask(
     """A Dask cluster: the one whose scheduler is at `address`, or one of its own on this machine.
 
     - `num_workers`: of a cluster of its own; default: a worker for each core.
-    - `lease`: a worker that takes more seconds than this for a batch ends itself, and Dask replaces
-      it. The first batch of a worker includes compiling.
+    - `lease`: a worker that takes more seconds than this for a task ends itself, and Dask replaces
+      it. The first task of a worker includes compiling.
     - `timeout`: how many seconds to wait for the scheduler.
 
     Workers may join and leave at any time. Needs `pip install 'ridgerider[cluster]'`, or Dask.
@@ -27,7 +28,7 @@ def dask(
     """
     check_lease(lease)
     if num_workers is not None:
-        check_num_workers(num_workers)
+        check_count("num_workers", num_workers)
     try:
         from ridgerider.workers._dask import DaskExecutor
     except ImportError as error:

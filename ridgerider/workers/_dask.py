@@ -16,7 +16,7 @@ from ridgerider._search.job import Job, open_job
 from ridgerider._search.tree import Branch, Leg
 from ridgerider.workers._pool import ONE_THREAD
 
-# Each death is told to us, who count them, and is blamed on one batch alone.
+# Each death is told to us, who count them, and is blamed on one task alone.
 OWN_CLUSTER = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -59,7 +59,7 @@ class DaskExecutor(ClientExecutor):
 
     @property
     def capacity(self) -> int:
-        """How many batches can be ridden now. Asked once a second."""
+        """How many tasks can be ridden now. Asked once a second."""
         if time.monotonic() > self._counted + 1:
             self._counted = time.monotonic()
             self._capacity = max(1, sum(self._client.nthreads().values()))

@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ridgerider._check import check_count
 from ridgerider._search.job import Job, open_job, opened_job
 from ridgerider._search.tree import Branch, Leg
 
@@ -37,7 +38,7 @@ class WorkerLost(Exception):
 def process_pool(num_workers: int, *, lease: float | None = None) -> "ProcessPool":
     """So many processes on this machine, spawned, with one thread each.
 
-    - `lease`: a worker that takes more seconds than this for a batch is killed. The first batch of
+    - `lease`: a worker that takes more seconds than this for a task is killed. The first task of
       a worker includes compiling. None waits for ever.
 
     A script that uses it must protect its entry, `if __name__ == "__main__":`, as each worker
@@ -59,9 +60,9 @@ class ProcessPool(Executor):
     losses = (WorkerLost,)
 
     def __init__(self, num_workers: int, lease: float | None = None):
-        check_num_workers(num_workers)
+        check_count("num_workers", num_workers)
         check_lease(lease)
-        self.capacity = 2 * num_workers  # so that none waits for its next batch
+        self.capacity = 2 * num_workers  # so that none waits for its next task
         self._lease, self._workers = lease, list[_Worker]()
         self._own = threading.local()
         self._threads = ThreadPoolExecutor(num_workers, "ridgerider-worker", self._begin)
@@ -205,13 +206,6 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def check_num_workers(num_workers: int) -> None:
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
-        raise ValueError(
-            f"`num_workers` must be a whole number of at least 1, not {num_workers!r}."
-        )
 
 
 def check_lease(lease: float | None) -> None:

@@ -1,7 +1,9 @@
+import inspect
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version as rr_version
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 import ridgerider as rr
 from ridgerider import cli
 from ridgerider._search.describe import describe_problem
+from ridgerider.cli import _crew, _experiments, _options, _runs, _search, _shown
 from ridgerider.problems import load_problem
 
 PROBLEM_FILE = """
@@ -69,7 +72,7 @@ def test_search_show_resume_replay_report():
 
 def test_watch_serves_until_it_is_stopped(monkeypatch):
     Path("soon").mkdir()  # the search is yet to begin
-    monkeypatch.setattr(cli.Server, "serve_forever", interrupted)
+    monkeypatch.setattr(_runs.Server, "serve_forever", interrupted)
     out = run("watch", "soon", "--port", "0").splitlines()
     assert out[0] == "watching soon/run.sqlite; stop with Ctrl-C"
     assert out[1].startswith("http://127.0.0.1:")
@@ -82,11 +85,11 @@ def interrupted(server):
 
 
 def test_demo_ends_with_the_page_to_open(monkeypatch):
-    (first, *others) = cli.demo.parts()
+    (first, *others) = _experiments.parts.parts()
     assert [part.name for part in others] == ["tree", "levers", "digits"]
     for part in (first, *others):
         assert describe_problem(load_problem(part.address)) == describe_problem(part.problem)
-    monkeypatch.setattr(cli.demo, "parts", lambda: [first])
+    monkeypatch.setattr(_experiments.parts, "parts", lambda: [first])
     out = run("demo", "--out", "shown")
     assert "A surface with four minima: 4 of 4 minima in 8 rides" in out
     assert out.splitlines()[-1] == "shown/report.html"
@@ -144,13 +147,16 @@ def test_reproduce_writes_results_table_and_figures():
         (["search", "mine:bowl"], "`start` must have negative curvature"),
         (["search", "wells", "--order", "sideways"], "`order` must be one of"),
         (["search", "wells", "--gauge", "sideways"], "`gauge` must be one of"),
-        (["search", "wells", "--engine", "steam"], "`engine` must be auto, dense or hvp"),
+        (["search", "wells", "--engine", "steam"], "`engine` must be 'auto', 'dense' or 'hvp'"),
         (["search", "wells", "--max-rides", "-1"], "`max_rides` must be a number of at least 0"),
         (
             ["search", "wells", "--out", "mine.py"],
             "`--out` must be a directory, but mine.py is a file",
         ),
-        (["search", "wells", "--workers", "0"], "`--workers` must be at least 1, not 0"),
+        (
+            ["search", "wells", "--workers", "0"],
+            "`--workers` must be a whole number of at least 1",
+        ),
         (["search", "wells", "--lease", "9"], "`--lease` needs workers: see --workers and --dask"),
         (
             ["search", "wells", "--dask", "here"],
@@ -162,8 +168,14 @@ def test_reproduce_writes_results_table_and_figures():
         (["report", "mine.py"], "cannot be read as a run file: file is not a database"),
         (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
-        (["reproduce", "surface", "--seed", "-1"], "`--seed` must be at least 0 and below 2"),
-        (["reproduce", "trees", "--workers", "0"], "`workers` must be at least 1, not 0"),
+        (
+            ["reproduce", "surface", "--seed", "-1"],
+            "`--seed` must be a whole number between 0",
+        ),
+        (
+            ["reproduce", "trees", "--workers", "0"],
+            "`workers` must be a whole number of at least 1",
+        ),
         (
             ["reproduce", "surface", "--workers", "2"],
             "`workers` must be left out but for trees, ablation, dice, colored-mnist: surface",
@@ -195,7 +207,7 @@ def test_workers_ride_a_problem_from_a_file():
 
 
 def test_idle_workers_are_told(capsys):
-    with cli.crew(2, None, None, 1) as executor:
+    with _crew.crew(2, None, None, 1) as executor:
         assert executor.capacity == 4
     assert (
         "no more than 1 at once will ride: that is the run's --round-size"
@@ -204,18 +216,18 @@ def test_idle_workers_are_told(capsys):
 
 
 def test_dask_needs_no_address():
-    assert cli.with_local(["search", "wells", "--dask"])[-1] == "--dask=local"
-    assert cli.with_local(["search", "--dask", "--seed", "1"])[1:] == [
+    assert _crew.with_local(["search", "wells", "--dask"])[-1] == "--dask=local"
+    assert _crew.with_local(["search", "--dask", "--seed", "1"])[1:] == [
         "--dask=local",
         "--seed",
         "1",
     ]
     given = ["resume", "runs", "--dask", "tcp://there:8786", "--seed", "1"]
-    assert cli.with_local(given) == given
+    assert _crew.with_local(given) == given
 
 
 def test_the_waste_of_batches_is_printed(capsys):
-    with cli.shown_progress(Path("runs/run.sqlite"), 10) as tell:
+    with _shown.shown_progress(Path("runs/run.sqlite"), 10) as tell:
         tell(rr.Progress(num_rides=4, _useful=3, _spent=4))
     assert "batches: 25% of their steps idle, beside a longer ride" in capsys.readouterr().out
 
@@ -287,3 +299,18 @@ def test_functions_in_a_model_and_keys_in_its_data_resume_in_another_process(dir
         done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
         assert done.returncode == 0, done.stderr
     assert "2 legs, 0 branches open; 2 minima" in done.stdout
+
+
+def test_version():
+    assert run("--version").split() == ["ridgerider", rr_version("ridgerider")]
+
+
+def test_options_of_search_have_its_defaults():
+    options = inspect.signature(_search.search).parameters
+    known = inspect.signature(rr.search).parameters
+    for name in _options.SEARCH:
+        assert options[name].default == known[name].default
+    # Nothing that decides a search is missing from the command line, but for what it makes itself.
+    assert known.keys() - options.keys() == {"rider", "name", "executor", "max_deaths", "progress"}
+    old_name = run("search", "mine:problem", "--max-rides", "2", "--batch-size", "2")
+    assert "2 legs" in old_name

@@ -228,14 +228,14 @@ class ShuffledExecutor(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("order", ["breadth_first", "best_first"])
-def test_batch_size_and_arrival_change_nothing(order):
+def test_lanes_and_arrival_change_nothing(order):
     settings = {"order": order, "round_size": 16, "max_rides": 48, "max_ridges": 2}
     problem = wells(4)
     plain = rr.search(problem, **settings)
-    for batch_size in (4, 16):
-        assert same_tree(plain, rr.search(problem, batch_size=batch_size, **settings))
+    for num_lanes in (4, 16):
+        assert same_tree(plain, rr.search(problem, num_lanes=num_lanes, **settings))
     for seed in range(3):
-        arrived = rr.search(problem, batch_size=4, executor=ShuffledExecutor(seed), **settings)
+        arrived = rr.search(problem, num_lanes=4, executor=ShuffledExecutor(seed), **settings)
         assert same_tree(plain, arrived)
         assert arrived.fingerprints() != plain.fingerprints()  # they did arrive in another order
     with ThreadPoolExecutor(2) as executor:
@@ -243,11 +243,11 @@ def test_batch_size_and_arrival_change_nothing(order):
 
 
 @pytest.mark.parametrize("finish_at", ["leg", "leaf"])
-def test_batches_ride_side_by_side_and_count_their_waste(finish_at):
+def test_lanes_ride_side_by_side_and_count_their_waste(finish_at):
     settings = {"round_size": 6, "max_rides": 12, "max_depth": 2, "finish_at": finish_at}
     seen = []
     plain = rr.search(wells(4), **settings)
-    beside = rr.search(wells(4), batch_size=4, progress=lambda d: seen.append(d.waste), **settings)
+    beside = rr.search(wells(4), num_lanes=4, progress=lambda d: seen.append(d.waste), **settings)
     assert plain.fingerprints() == beside.fingerprints()
     for one in plain:
         two = beside.leg(one.fingerprint)
@@ -256,12 +256,12 @@ def test_batches_ride_side_by_side_and_count_their_waste(finish_at):
         assert (one.finish is None) == (two.finish is None)
         if one.finish is not None:
             np.testing.assert_allclose(one.finish.x, two.finish.x, rtol=0, atol=1e-6)
-    # Rounds of six in batches of four: four lanes, then two and two idle ones.
+    # Rounds of six in four lanes: four lanes, then two and two idle ones.
     legs = list(beside)
     spent = 0
-    for batch in (legs[:4], legs[4:6], legs[6:10], legs[10:]):
-        descents = [int(leg.finish.num_steps) for leg in batch if leg.finish is not None]
-        spent += 4 * (max(leg.num_steps for leg in batch) + max(descents, default=0))
+    for group in (legs[:4], legs[4:6], legs[6:10], legs[10:]):
+        descents = [int(leg.finish.num_steps) for leg in group if leg.finish is not None]
+        spent += 4 * (max(leg.num_steps for leg in group) + max(descents, default=0))
     useful = sum(leg.num_steps + int(leg.finish.num_steps if leg.finish else 0) for leg in legs)
     assert seen[-1] == pytest.approx(1 - useful / spent) and 0 < seen[-1] < 1
 
@@ -373,7 +373,7 @@ def walls(x):
         ),
         (lambda: rr.search(PROBLEM, max_ridges=0), r"`max_ridges` must be a whole number"),
         (lambda: rr.search(PROBLEM, round_size=0), r"`round_size` must be a whole number"),
-        (lambda: rr.search(PROBLEM, batch_size=0), r"`batch_size` must be a whole number"),
+        (lambda: rr.search(PROBLEM, num_lanes=0), r"`num_lanes` must be a whole number"),
         (lambda: rr.search(PROBLEM, seed=-1), r"`seed` must be a whole number of at least 0"),
         (
             lambda: rr.search(rr.Problem(lambda x: x @ x, jnp.zeros(2))),

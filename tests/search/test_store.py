@@ -186,12 +186,12 @@ def test_a_search_that_cannot_be_stored_leaves_no_file(tmp_path):
     assert len(rr.search(wells(2), out=tmp_path / "run.sqlite", max_rides=np.int64(1))) == 1
 
 
-def test_an_interrupted_batch_keeps_the_legs_that_ended(tmp_path):
+def test_interrupted_lanes_keep_the_legs_that_ended(tmp_path):
     def interrupt(done):
         if done.num_rides == 3:
             raise KeyboardInterrupt
 
-    path, settings = tmp_path / "run.sqlite", {"round_size": 8, "batch_size": 8, "max_rides": 8}
+    path, settings = tmp_path / "run.sqlite", {"round_size": 8, "num_lanes": 8, "max_rides": 8}
     with pytest.raises(KeyboardInterrupt):
         rr.search(wells(3), out=path, progress=interrupt, **settings)
     assert len(rr.load(path)) == 3

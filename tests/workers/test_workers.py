@@ -201,10 +201,10 @@ def deadly_wells():
     return wells(4)
 
 
-def deadly_ride_batch(problem, rider, settings, branches, batch_size):
+def deadly_ride_batch(problem, rider, settings, branches, num_lanes):
     if str(branches[0].fingerprint) == "0+":
         os.kill(os.getpid(), signal.SIGKILL)
-    return rr.ride_batch(problem, rider, settings, branches, batch_size)
+    return rr.ride_batch(problem, rider, settings, branches, num_lanes)
 
 
 def test_a_leg_that_kills_its_workers_is_given_up(plain):

@@ -1,0 +1,5 @@
+"""`python -m ridgerider.cli`."""
+
+from ridgerider.cli import main
+
+main()

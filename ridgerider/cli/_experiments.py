@@ -1,0 +1,72 @@
+"""Commands that run what comes with the library: reproduce, demo, bench."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ridgerider import demo as parts
+from ridgerider import experiments
+from ridgerider._check import check_count
+from ridgerider.bench import peers
+from ridgerider.cli._options import Out, Seed
+from ridgerider.cli._places import directory_for
+from ridgerider.cli._shown import console, shown_progress
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(experiments.EXPERIMENTS)}.")],
+    out: Out = None,
+    seed: Seed = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="The same at a small size.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Work in this many processes, where it can be divided.")
+    ] = None,
+) -> None:
+    """Run one of the paper's experiments and write its results, table and figures."""
+    directory = directory_for(out, name)
+    check_count("--seed", seed, 0, 2**31 - 1)
+    experiments.reproduce(
+        name, directory, quick=quick, seed=seed, workers=workers, say=console.print
+    )
+    console.print((directory / "table.md").read_text(), soft_wrap=True)
+    console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
+
+
+def demo(out: Out = None, seed: Seed = 0) -> None:
+    """The method in about two minutes: four problems, and a report for each."""
+    directory = directory_for(out, "demo")
+    check_count("--seed", seed, 0, 2**31 - 1)
+    if (directory / "report.html").exists():
+        raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    done = []
+    for one in parts.run(directory, seed, shown_progress):
+        done.append(one)
+        console.print(f"{one.part.title}: {one.found} in {len(one.result)} rides", soft_wrap=True)
+    table = Table("problem", "size", "rides", "found", "HVPs", "gradients", "seconds")
+    for one in done:
+        cost = one.result.cost
+        row = (one.part.name, one.part.problem.size, len(one.result), one.found)
+        counts = (int(cost.hvps), int(cost.gradients), f"{cost.seconds:.1f}")
+        table.add_row(*map(str, (*row, *counts)))
+    console.print(table)
+    console.print(f"run files: {directory}/*.sqlite   (ridgerider show FILE)", soft_wrap=True)
+    console.print(str(parts.write_index(directory, done)), soft_wrap=True)
+
+
+def bench(out: Out = None, seed: Seed = 0) -> None:
+    """Cost and outcome against what one would use instead, as ratios of one run."""
+    directory, rows = directory_for(out, "bench"), list[peers.Row]()
+    check_count("--seed", seed, 0, 2**31 - 1)
+    directory.mkdir(parents=True, exist_ok=True)
+    for row in peers.compare(seed):
+        console.print(
+            f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}", soft_wrap=True
+        )
+        rows.append(row)
+    (directory / "results.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    (directory / "table.md").write_text(peers.table(rows))
+    console.print(f"\n{peers.table(rows)}\nresults: {directory / 'results.json'}", soft_wrap=True)

@@ -1,0 +1,101 @@
+"""Options that commands share. Those of `rr.search` take their defaults from there."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ridgerider as rr
+
+Out = Annotated[
+    Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
+]
+Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")
+]
+ProblemName = Annotated[
+    str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Ride in this many processes. With --dask: of its local cluster."),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Ride on the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786; "
+        "without an address, on a local one.",
+    ),
+]
+Lease = Annotated[
+    float | None, typer.Option(help="Replace a worker that takes more seconds than this for a leg.")
+]
+
+BUDGET: dict[str, tuple[Any, str]] = {
+    "max_rides": (int | None, "Stop after this many rides."),
+    "max_steps": (int | None, "Stop after this many steps."),
+    "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
+    "max_seconds": (float | None, "Stop after this many seconds of riding."),
+}
+LANES: dict[str, tuple[Any, str]] = {
+    "num_lanes": (int, "Rides in one compiled program, for accelerators; best 1 on CPUs.")
+}
+TREE: dict[str, tuple[Any, str]] = {
+    "order": (str, "breadth_first, depth_first, best_first, steepest_first or random."),
+    "members": (str, "Of a repeated eigenvalue ride `one` member or `all`."),
+    "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
+    "max_depth": (int | None, "The longest fingerprint, in turns."),
+    "finish_at": (str, "Descend at the end of every `leg`, or of each `leaf` only."),
+    "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
+    "asynchronous": (bool, "Choose again after each leg, not after each round."),
+    "seed": (int, "Every random choice derives from it."),
+}
+SEARCH = {**TREE, **BUDGET, **LANES}
+
+
+def takes(
+    options: dict[str, tuple[Any, str]], *, optional: Iterable[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of `rr.search`, which it gets as keywords, under their own names.
+
+    Those that are `optional` are None unless they are given.
+    """
+    of_search = inspect.signature(rr.search).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        added = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if name in optional else of_search[name].default,
+                annotation=Annotated[kind, typer.Option(*_flags(name, kind), help=text)],
+            )
+            for name, (kind, text) in options.items()
+        ]
+        own = [
+            parameter
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**given)
+
+        called.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
+        return called
+
+    return decorate
+
+
+def _flags(name: str, kind: Any) -> list[str]:
+    """A switch has no opposite; lanes were called batches once."""
+    if name == "num_lanes":
+        return ["--lanes", "--batch-size"]
+    return [f"--{name.replace('_', '-')}"] if kind is bool else []

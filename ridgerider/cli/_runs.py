@@ -1,0 +1,117 @@
+"""Commands that read a run: show, replay, report, watch."""
+
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ridgerider as rr
+from ridgerider.cli._options import ProblemName, RunPath
+from ridgerider.cli._places import run_file
+from ridgerider.cli._shown import console, print_leg, print_summary
+from ridgerider.problems import load_problem
+from ridgerider.report._watch import LOCAL, Server, Watched
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        console.print(f"ridgerider {version('ridgerider')}")
+        raise typer.Exit()
+
+
+def about(
+    is_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+def show(
+    run: RunPath,
+    leg: Annotated[
+        str | None, typer.Option(help="A fingerprint: show this leg, step by step.")
+    ] = None,
+) -> None:
+    """Show what a run found, or one of its legs."""
+    result = rr.load(run_file(run))
+    if leg is None:
+        print_summary(result)
+    else:
+        print_leg(result.leg(leg))
+
+
+def replay(
+    run: RunPath, fingerprint: Annotated[str, typer.Argument()], problem: ProblemName = None
+) -> None:
+    """Ride one path of a run again and compare it with what is stored."""
+    path = run_file(run)
+    if not rr.Fingerprint.parse(fingerprint):
+        raise ValueError(
+            "`fingerprint` must name at least one turn, such as '0+', but it is empty."
+        )
+    result = rr.load(path, load_problem(problem or rr.load(path).name))
+    known, is_same = set(map(str, result.fingerprints())), True
+    for leg in result.replay(fingerprint):
+        print_leg(leg)
+        name = str(leg.fingerprint)
+        if name in known:
+            same = bool((leg.x == result.leg(name).x).all())
+            is_same = is_same and same
+            console.print(f"{name}: {'equal to' if same else 'NOT equal to'} the stored leg\n")
+    if not is_same:
+        raise typer.Exit(1)
+
+
+def report(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write. Default: report.html beside the run.")
+    ] = None,
+    rides: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--landscape",
+            metavar="RIDE RIDE",
+            help="Two rides, such as '0+' '1+': adds the loss in their plane.",
+        ),
+    ] = None,
+    problem: ProblemName = None,
+) -> None:
+    """Write a run as one HTML page: its tree, rides, solutions and cost."""
+    path = run_file(run)
+    if out is not None and out.is_dir():
+        out = out / "report.html"
+    loaded = load_problem(problem or rr.load(path).name) if rides else None
+    scenes = [rides] if rides else []
+    page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
+    console.print(str(page), soft_wrap=True)
+
+
+def watch(
+    run: RunPath,
+    port: Annotated[int, typer.Option(help="Where to listen; if taken, at the next.")] = 8765,
+    host: Annotated[
+        str,
+        typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
+    ] = "127.0.0.1",
+    problem: ProblemName = None,
+) -> None:
+    """Show a run as a page that follows the search while it runs."""
+    path = run_file(run)
+    if not run.exists():  # a directory may still wait for its run
+        raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
+
+    def load() -> rr.Result:
+        return rr.load(path, load_problem(problem or rr.load(path).name))
+
+    with Server(Watched(path, load), host, port) as server:
+        if host not in LOCAL:
+            console.print(f"{host} is not this machine alone: others can see the run.")
+        console.print(f"watching {path}; stop with Ctrl-C", soft_wrap=True)
+        console.print(server.url, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

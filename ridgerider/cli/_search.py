@@ -1,0 +1,106 @@
+"""Commands that ride: search and resume."""
+
+from typing import Annotated, Any
+
+import typer
+
+import ridgerider as rr
+from ridgerider._check import check_choice
+from ridgerider._core.spectrum import DENSE_BELOW
+from ridgerider.cli._crew import crew
+from ridgerider.cli._options import (
+    BUDGET,
+    LANES,
+    SEARCH,
+    Dask,
+    Lease,
+    Out,
+    ProblemName,
+    RunPath,
+    Workers,
+    takes,
+)
+from ridgerider.cli._places import new_run, run_file
+from ridgerider.cli._shown import console, print_summary, shown_progress
+from ridgerider.problems import BUILT_IN, load_problem
+
+
+@takes(SEARCH)
+def search(
+    *,
+    problem: Annotated[
+        str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
+    ],
+    out: Out = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="dense Hessians, hvp (Hessian-vector products only), or auto: dense below "
+            f"{DENSE_BELOW} parameters."
+        ),
+    ] = "auto",
+    step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
+    delta_break: Annotated[
+        float, typer.Option(help="Halve a step until its overlap is at least this.")
+    ] = 0.95,
+    gauge: Annotated[
+        str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")
+    ] = "gradient",
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+    **of_search: Any,
+) -> None:
+    """Search a problem for different solutions."""
+    rider = _rider(engine, load_problem(problem).size, step_size, delta_break, gauge)
+    with (
+        crew(workers, dask, lease, of_search["round_size"]) as executor,
+        new_run(out, problem) as path,
+        shown_progress(path, of_search["max_rides"]) as progress,
+    ):
+        result = rr.search(
+            problem, rider, out=path, executor=executor, progress=progress, **of_search
+        )
+    print_summary(result)
+    console.print(f"run file: {path}", soft_wrap=True)
+
+
+def _rider(engine: str, size: int, step_size: float, delta_break: float, gauge: str) -> rr.Rider:
+    check_choice("engine", engine, ("auto", "dense", "hvp"))
+    is_dense = engine == "dense" or (engine == "auto" and size < DENSE_BELOW)
+    look = rr.DenseSpectrum if is_dense else rr.BlockSpectrum
+    return rr.Rider(
+        spectrum=look(gauge=gauge),  # type: ignore[arg-type]  # checked there
+        update=rr.Project() if is_dense else rr.Davidson(),
+        step=rr.Backtracking(step_size, delta_break),
+    )
+
+
+@takes({**BUDGET, **LANES}, optional=BUDGET)
+def resume(
+    *,
+    run: RunPath,
+    problem: ProblemName = None,
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+    **of_search: Any,
+) -> None:
+    """Go on with a search that was interrupted, or further with another budget."""
+    path = run_file(run)
+    before = rr.load(path)
+    given = {name: value for name, value in of_search.items() if value is not None}
+    max_rides = given.get("max_rides", before.meta["budget"]["max_rides"])
+    with (
+        crew(workers, dask, lease, before.meta["settings"]["round_size"]) as executor,
+        shown_progress(path, max_rides) as progress,
+    ):
+        result = rr.resume(
+            path,
+            problem or before.name,
+            executor=executor,
+            progress=progress,
+            **given,
+        )
+    print_summary(result)
+    console.print(f"run file: {path}", soft_wrap=True)
