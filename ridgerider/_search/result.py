@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import PyTree
 
 from ridgerider._check import check_at_least
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Cost, Problem
 from ridgerider._core.rider import Rider
+from ridgerider._search.classes import TOLERANCE, Classes
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.legs import look, ride_batch
 from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
@@ -143,6 +145,16 @@ class Result:
         """How many legs were ridden."""
         return self._store.num_legs()
 
+    def endings(self) -> Counter[str]:
+        """How many legs ended by each rule.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> rr.search(wells(1)).endings()
+        Counter({'curvature_gone': 2})
+        """
+        return self._store.endings()
+
     def num_open(self) -> int:
         """How many branches were found but not ridden."""
         return self._store.num_open()
@@ -150,7 +162,7 @@ class Result:
     @property
     def cost(self) -> Cost:
         """What the whole run cost."""
-        return sum(self.costs().values(), Cost())
+        return self._store.cost()
 
     def costs(self) -> dict[Fingerprint, Cost]:
         """What each leg cost, the descent at its end included."""
@@ -166,9 +178,11 @@ class Result:
 
     def num_saddles(self) -> int:
         """How many descents ended at a saddle, as they do along a symmetry axis."""
-        return sum(solution.kind == "saddle" for solution in self.solutions())
+        return self._store.num_saddles()
 
-    def minima(self, tolerance: float = 1e-3, *, signature: Signature | None = None) -> Solutions:
+    def minima(
+        self, tolerance: float = TOLERANCE, *, signature: Signature | None = None
+    ) -> Solutions:
         """The different minima, lowest loss first.
 
         Two minima are one if they are closer than `tolerance` times max(1, their size); each stands
@@ -202,30 +216,22 @@ class Result:
         )
 
     def classes(
-        self, tolerance: float = 1e-3, *, signature: Signature | None = None
+        self, tolerance: float = TOLERANCE, *, signature: Signature | None = None
     ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         check_at_least("tolerance", tolerance)
         minima = [solution for solution in self.solutions() if solution.kind == "minimum"]
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
-        groups: list[list[Solution]] = []
-        marks: list[np.ndarray] = []
+        classes, groups = Classes[Fingerprint](tolerance), defaultdict[int, list[Solution]](list)
         for one in minima:
             mark = _flat(one.params if signature is None else signature(one.params))
-            place = next(
-                (i for i, known in enumerate(marks) if is_same(mark, known, tolerance)), None
-            )
-            if place is None:
-                groups.append([one])
-                marks.append(mark)
-            else:
-                groups[place].append(one)
+            groups[classes.add(one.fingerprint, mark)].append(one)
         return [
             [
                 replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
                 for one in group
             ]
-            for group in groups
+            for group in groups.values()
         ]
 
     def select(
@@ -235,7 +241,7 @@ class Result:
         best: Literal["low", "high"],
         delta: float = 0.05,
         between: tuple[float, float] = (0.0, 1.0),
-        tolerance: float = 1e-3,
+        tolerance: float = TOLERANCE,
         signature: Signature | None = None,
         allow_same_data: bool = False,
     ) -> Selection:
@@ -381,14 +387,6 @@ def load(
         ):  # rules of the user's own: `replay` asks for the rider
             rider = rebuild(store.meta["rider"])
     return Result(store, problem, rider)
-
-
-def is_same(one: ArrayLike, two: ArrayLike, tolerance: float = 1e-3) -> bool:
-    """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
-    one, two = np.asarray(one), np.asarray(two)
-    return one.shape == two.shape and bool(
-        np.linalg.norm(one - two) <= tolerance * max(1.0, float(np.linalg.norm(two)))
-    )
 
 
 def _flat(tree: Any) -> np.ndarray:

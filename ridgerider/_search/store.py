@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -52,15 +53,15 @@ CREATE TABLE solutions (
 _DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 
 
-def _float(value: float | None) -> float:
+def number(value: float | None) -> float:
     """SQLite keeps NaN as NULL."""
     return float("nan") if value is None else float(value)
 
 
 FINISH_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "loss": _float,
-    "grad_norm": _float,
-    "least_eigenvalue": _float,
+    "loss": number,
+    "grad_norm": number,
+    "least_eigenvalue": number,
     "is_converged": bool,
     "is_saddle": bool,
     "num_steps": int,
@@ -124,7 +125,7 @@ class Store:
                 f"`path` must be a run file that can be written, but {path} is read-only."
             )
         try:
-            store = Store(_connect(path, write), path)
+            store = Store(connect(path, write), path)
         except sqlite3.Error as error:
             raise ValueError(
                 f"`path` must be a run file, but {path} cannot be opened: {error}."
@@ -206,6 +207,10 @@ class Store:
     def num_steps(self) -> int:
         return self._one("SELECT coalesce(sum(num_steps), 0) FROM legs")
 
+    def num_saddles(self) -> int:
+        """How many descents ended at a saddle."""
+        return self._one("SELECT count(*) FROM solutions WHERE is_converged AND is_saddle")
+
     def num_rounds(self) -> int:
         return self._one("SELECT coalesce(max(round), 0) FROM branches")
 
@@ -226,7 +231,7 @@ class Store:
             row = self._db.execute(query, [str(fingerprint)]).fetchone()
             if row is None:
                 raise KeyError(str(fingerprint))
-            return _leg(fingerprint, row[:9], _finish(row[9:]) if row[-1] is not None else None)
+            return _leg(fingerprint, row[:9], read_finish(row[9:]) if row[-1] is not None else None)
 
     def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
         """Where descent ended, for every leg it was run from, shallow legs first."""
@@ -237,7 +242,31 @@ class Store:
         )
         with self._readable():
             for text, *row in self._db.execute(query):
-                yield Fingerprint.parse(text), _finish(row)
+                yield Fingerprint.parse(text), read_finish(row)
+
+    def end(self, fingerprint: Fingerprint) -> np.ndarray:
+        """Where the descent from the end of a leg came to rest."""
+        query = "SELECT arrays FROM solutions WHERE fingerprint = ?"
+        with self._readable():
+            (blob,) = self._db.execute(query, [str(fingerprint)]).fetchone()
+            return unpack(blob)["x"]
+
+    def endings(self) -> Counter[str]:
+        """How many legs ended by each rule."""
+        query = "SELECT ended_by, count(*) FROM legs WHERE depth > 0 GROUP BY ended_by"
+        reasons = Counter[str]()
+        with self._readable():
+            for text, count in self._db.execute(query):
+                reasons.update(dict.fromkeys(json.loads(text), count))
+        return reasons
+
+    def cost(self) -> Cost:
+        """What all legs cost together."""
+        total = Counter[str]()
+        with self._readable():
+            for (cost,) in self._db.execute("SELECT cost FROM legs ORDER BY id"):
+                total.update(json.loads(cost))
+        return Cost(**total)
 
     def costs(self) -> dict[Fingerprint, Cost]:
         """What each leg cost, the descent at its end included."""
@@ -256,7 +285,7 @@ class Store:
         branches = [
             Branch(
                 Fingerprint.parse(text),
-                _float(loss),
+                number(loss),
                 eigenvalue,
                 multiplicity,
                 _tuples(json.loads(priority)),
@@ -336,7 +365,7 @@ def _new_connection(path: Path | str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
-def _connect(path: Path, write: bool) -> sqlite3.Connection:
+def connect(path: Path, write: bool) -> sqlite3.Connection:
     # Reading a WAL file needs a place for its index; where there is none (a read-only directory)
     # nobody writes either.
     mode = "mode=rw" if write else "mode=ro"
@@ -397,11 +426,11 @@ def _leg_row(leg: Leg) -> tuple[Any, ...]:
 
 def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) -> Leg:
     loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace = row
-    unpacked = _unpack(arrays)
+    unpacked = unpack(arrays)
     return Leg(
         fingerprint=fingerprint,
         x=unpacked["x"],
-        loss=_float(loss),
+        loss=number(loss),
         num_steps=num_steps,
         ended_by=tuple(json.loads(ended_by)),
         eigenvalues=unpacked["eigenvalues"],
@@ -409,7 +438,7 @@ def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) 
         num_ridges=num_ridges,
         turns=_tuples(json.loads(turns)),
         directions=unpacked["directions"],
-        trace=_unpack(trace),
+        trace=unpack(trace),
         cost=Cost(**json.loads(cost)),
         finish=finish,
     )
@@ -420,13 +449,13 @@ def _finish_row(fingerprint: str, finish: Finish) -> tuple[Any, ...]:
     return (fingerprint, *scalars, _json_cost(finish.cost), _pack({"x": np.asarray(finish.x)}))
 
 
-def _finish(row: Sequence[Any]) -> Finish:
+def read_finish(row: Sequence[Any]) -> Finish:
     *scalars, cost, arrays = row
     fields = {
         name: kind(value)
         for (name, kind), value in zip(FINISH_FIELDS.items(), scalars, strict=True)
     }
-    return Finish(x=_unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
+    return Finish(x=unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
 
 
 def _branch_row(branch: Branch, parent: str) -> tuple[Any, ...]:
@@ -458,7 +487,7 @@ def _pack(arrays: dict[str, np.ndarray]) -> bytes:
     )
 
 
-def _unpack(blob: bytes) -> dict[str, np.ndarray]:
+def unpack(blob: bytes) -> dict[str, np.ndarray]:
     return safetensors.numpy.load(blob)
 
 

@@ -30,8 +30,8 @@ from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.step import Backtracking
 from ridgerider._core.update import Project
+from ridgerider._search.classes import is_same
 from ridgerider._search.loop import search
-from ridgerider._search.result import is_same
 from ridgerider.problems import surface, wells
 
 Matrix = Float[np.ndarray, "n n"]

@@ -1,7 +1,6 @@
 """What is shown on a terminal: progress, what was found, one leg."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,8 +81,7 @@ def print_summary(result: rr.Result) -> None:
     console.print(table)
     if len(minima) > 20:
         console.print(f"... and {len(minima) - 20} more")
-    reasons = Counter(reason for leg in result for reason in leg.ended_by)
-    ends = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
     console.print(
         f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} minima, "
         f"{result.num_saddles()} descents ended at saddles; legs ended by: {ends or '-'}",

@@ -50,10 +50,10 @@ def summary(reader: Reader) -> dict[str, Any]:
         "path": str(reader.path),
         "meta": reader.meta,
         "size": sum(prod(shape) for _, shape, *_ in params),
-        "num_open": reader.num_open,
+        "num_open": reader.file.num_open,
         "notes": reader.notes,
         "classes": [str(name) for name in reader.classes.names],
-        "distances": reader.classes.distances(),
+        "distances": reader.distances(),
     }
 
 

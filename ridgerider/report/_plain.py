@@ -1,42 +1,18 @@
-"""Rows of a run file as plain data for JSON, and a file that was cut short made readable."""
+"""Rows of a run file as plain data for JSON."""
 
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
 
 COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """The file itself; of one that was cut short a copy with zeros in place of what is missing.
-
-    SQLite does not even look at a file that is shorter than it says.
-    """
-    with path.open("rb") as file:
-        head = file.read(32)
-    page_size = int.from_bytes(head[16:18])
-    size = (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32])
-    wal = Path(f"{path}-wal")
-    is_growing = wal.exists() and wal.stat().st_size > 0
-    if path.stat().st_size >= size or is_growing or not head.startswith(b"SQLite format 3"):
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "run.sqlite"
-        shutil.copy(path, copy)
-        os.truncate(copy, size)
-        yield copy
-
-
 def number(value: Any) -> float | None:
     """A number that JSON can hold; None for NaN and infinity."""
-    return None if value is None or not math.isfinite(value) else float(value)
+    return float(value) if math.isfinite(value) else None
 
 
 def plain(value: Any) -> Any:
@@ -52,16 +28,28 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def plain_cost(cost: dict[str, Any]) -> list[float]:
-    return [cost.get(name, 0) for name in COSTS]
+def plain_cost(cost: Cost) -> list[float]:
+    return [float(getattr(cost, name)) for name in COSTS]
 
 
-def plain_cluster(cluster: dict[str, Any]) -> list[float | None]:
+def plain_cluster(cluster: Cluster) -> list[float | None]:
     """Eigenvalue, multiplicity, spread, gap, whether it is complete."""
     return [
-        number(cluster["eigenvalue"]),
-        int(cluster["multiplicity"]),
-        number(cluster["spread"]),
-        number(cluster["gap"]),
-        int(cluster.get("is_complete", True)),
+        number(cluster.eigenvalue),
+        int(cluster.multiplicity),
+        number(cluster.spread),
+        number(cluster.gap),
+        int(cluster.is_complete),
     ]
+
+
+def plain_finish(finish: Finish) -> dict[str, Any]:
+    return {
+        "loss": number(finish.loss),
+        "grad_norm": number(finish.grad_norm),
+        "least_eigenvalue": number(finish.least_eigenvalue),
+        "kind": finish.kind,
+        "num_steps": int(finish.num_steps),
+        "num_kicks": int(finish.num_kicks),
+        "cost": plain_cost(finish.cost),
+    }

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ridgerider._search.reader import AnotherRun
 from ridgerider._search.result import Result
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._page import embedded, page, plain_landscape, summary
-from ridgerider.report._read import AnotherRun, Reader
+from ridgerider.report._read import Reader
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NUM_PORTS = 20  # tried from the one that was asked for

@@ -366,7 +366,7 @@ def test_reading_agrees_with_the_result(run):
             reader.legs[1 + result.fingerprints().index(one.fingerprint)]["solution"]["class"]
             for one in group
         } == {reader.classes.names.index(group[0].fingerprint)}
-    found = reader.classes.distances()
+    found = reader.distances()
     minima = {str(one.fingerprint): one for one in result.minima()}
     names = [str(reader.classes.names[number]) for number in found["classes"]]
     assert names == list(minima)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgerider as rr
+from ridgerider._search.classes import Classes, is_same
 from ridgerider._search.describe import describe, rebuild
-from ridgerider._search.progress import Sketches
-from ridgerider._search.result import is_same
 from ridgerider.problems import factorization, surface, wells
 from ridgerider.problems.wells import wells_loss, wells_minima
 from tests.cases import make_blocks, make_cliff, make_quadratic, same_tree
@@ -267,14 +266,22 @@ def test_lanes_ride_side_by_side_and_count_their_waste(finish_at):
 
 
 @pytest.mark.parametrize("size", [3, 8, 40])
-def test_minima_are_counted_by_distance_without_keeping_them(size):
-    random, counted, kept = np.random.default_rng(size), Sketches(), []
-    for x in random.choice([-1.0, 1.0], size=(60, size)):
-        for one in (x, x + 1e-5 * random.normal(size=size)):
-            counted.add(one)
-            if not any(is_same(one, known) for known in kept):
-                kept.append(one)
-    assert len(counted) == len(kept) > 5
+def test_classes_are_those_of_all_comparisons(size):
+    """Against every point compared with every class, also at the edge of the tolerance."""
+    random, points, kept = np.random.default_rng(size), [], []
+    classes, fetching = Classes(), Classes(fetch=points.__getitem__)
+    for x in random.choice([-1.0, 1.0], size=(60, size)) * random.choice([0.01, 1, 300], (60, 1)):
+        for far in (0, 1e-5, 0.5e-3, 0.999e-3, 1.001e-3, 2e-3):
+            step = random.normal(size=size)
+            step *= far * max(1, np.linalg.norm(x)) / np.linalg.norm(step)
+            points.append(x + step)
+            numbers = [number for number, known in enumerate(kept) if is_same(x + step, known)]
+            kept += [] if numbers else [x + step]
+            expected = [*numbers, len(kept) - 1][0]
+            assert classes.add(len(points) - 1, x + step) == expected
+            assert fetching.add(len(points) - 1, x + step) == expected
+    assert len(classes) == len(kept) and not fetching.points
+    assert 60 < len(classes) < len(points)
 
 
 @given(*[st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, -1]), st.integers(0, 2)))] * 2)
@@ -428,7 +435,7 @@ def test_a_run_is_loaded_with_a_problem():
 
 def test_a_rule_that_moved_is_no_reason_not_to_open_a_run():
     known = describe(rr.Rider())
-    moved = json.loads(json.dumps(known).replace("ridgerider._step:", "ridgerider._stride:"))
+    moved = json.loads(json.dumps(known).replace("ridgerider:Backtracking", "ridgerider:Stride"))
     renamed = json.loads(json.dumps(known).replace('"delta_break"', '"delta_brake"'))
     for data in (moved, renamed):
         with pytest.raises(ValueError, match="pass the `rider` again"):

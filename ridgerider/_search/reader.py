@@ -1,0 +1,226 @@
+"""What can be read of a run file, row by row: of a damaged file what is left of it.
+
+A `RunReader` reads the file only, never a process, and only the rows that it does not have yet: a
+run that is still growing is read again and again. It looks columns up by name, so that it can read
+what it knows of a file from a newer version.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors
+
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Cost
+from ridgerider._core.spectrum import Cluster
+from ridgerider._search.store import (
+    APPLICATION_ID,
+    FINISH_COLUMNS,
+    VERSION,
+    connect,
+    number,
+    read_finish,
+    unpack,
+)
+from ridgerider._search.tree import Fingerprint
+
+LEG_COLUMNS = "id, fingerprint, loss, num_steps, ended_by, num_ridges, clusters, turns, cost, trace"
+BLOCK = 256  # rows read at once, and how many missing ones in a row end a damaged table
+
+Row = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class AnotherRun(Exception):
+    """The file holds another run than before."""
+
+
+@dataclass(frozen=True)
+class LegRow:
+    """A leg without its points and directions."""
+
+    fingerprint: Fingerprint
+    loss: float
+    num_steps: int
+    ended_by: tuple[str, ...]
+    num_ridges: int
+    num_branches: int
+    clusters: tuple[Cluster, ...]
+    cost: Cost
+    trace: dict[str, np.ndarray]
+    finish: Finish | None
+
+
+@dataclass
+class RunReader:
+    """The legs of a run, as far as they can be read; `unreadable` says of what is missing why.
+
+    >>> import tempfile
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
+    >>> _ = rr.search(wells(1), rr.Rider(finish=None), out=path)
+    >>> reader = RunReader(Path(path))
+    >>> [str(leg.fingerprint) for leg in reader.read()], reader.read()
+    (['', '0+', '0-'], [])
+    """
+
+    path: Path
+    meta: dict[str, Any] = field(default_factory=dict)
+    num_legs: int | None = None  # that the file should hold
+    num_open: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    version: int = VERSION
+    _last: int = 0
+    _begun: Row | None = None
+
+    def read(self) -> list[LegRow]:
+        """Read what is new, and return the legs among it.
+
+        Raises ValueError if it is no run file, and `AnotherRun` if one has taken its place.
+        """
+        if not self.path.is_file():
+            raise ValueError(f"`run` must be a run file, but there is none at {self.path}.")
+        if not self.path.stat().st_size:
+            raise ValueError(f"{self.path} is empty: there is nothing to read in it.")
+        with whole(self.path) as path, closing(connect(path, write=False)) as connection:
+            self._check_kind(connection)
+            self._check_same(connection)
+            # Legs are read once; what else could not be read is tried again.
+            self.unreadable = {
+                what: why for what, why in self.unreadable.items() if what.startswith("leg ")
+            }
+            self.meta = {**self.meta, **self._read_meta(connection)}
+            self.num_legs = self._tried(
+                "the number of legs",
+                lambda: connection.execute("SELECT coalesce(max(id), 0) FROM legs").fetchone()[0],
+            )
+            legs = [self._leg(connection, row) for row in self._rows(connection)]
+            self.num_open = self._count_open(connection)
+        return [leg for leg in legs if leg is not None]
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        try:
+            kind, version = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("application_id", "user_version")
+            )
+        except sqlite3.Error as error:
+            raise ValueError(f"{self.path} cannot be read as a run file: {error}.") from error
+        if kind != APPLICATION_ID:
+            raise ValueError(f"{self.path} is not a run file of ridgerider.")
+        self.version = version
+
+    def _check_same(self, connection: sqlite3.Connection) -> None:
+        query = "SELECT value, cost FROM meta, legs WHERE key = 'name' AND id = 1"
+        # To look at the start takes other seconds each time.
+        found = self._tried("the start", lambda: connection.execute(query).fetchone())
+        if self._begun is not None and found not in (None, self._begun):
+            raise AnotherRun(str(self.path))
+        self._begun = found
+
+    def _read_meta(self, connection: sqlite3.Connection) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            rows = connection.execute("SELECT key, value FROM meta")
+            return {key: json.loads(value) for key, value in rows}
+
+        return self._tried("the description of the run", read) or {}
+
+    def _rows(self, connection: sqlite3.Connection) -> Iterator[Row]:
+        """The new rows of legs, block by block; one by one where a block cannot be read."""
+        query = f"SELECT {LEG_COLUMNS} FROM legs WHERE id > ? AND id <= ? ORDER BY id"
+        first, missing, last = self._last, 0, self.num_legs
+        while missing < BLOCK and (last is None or first < last):
+            try:
+                block = connection.execute(query, (first, first + BLOCK)).fetchall()
+            except sqlite3.Error:
+                block = list(self._one_by_one(connection, query, first))
+            self._last = max([self._last, *(row[0] for row in block)])
+            missing = 0 if block else missing + BLOCK
+            first += BLOCK
+            yield from block
+
+    def _one_by_one(self, connection: sqlite3.Connection, query: str, first: int) -> Iterator[Row]:
+        end = first + BLOCK if self.num_legs is None else min(first + BLOCK, self.num_legs)
+        for row in range(first, end):
+            try:
+                yield from connection.execute(query, (row, row + 1)).fetchall()
+            except sqlite3.Error as error:
+                self.unreadable[f"leg number {row + 1}"] = str(error)
+
+    def _count_open(self, connection: sqlite3.Connection) -> int:
+        query = (
+            "SELECT count(*) FROM branches b LEFT JOIN legs l USING (fingerprint)"
+            " WHERE l.id IS NULL"
+        )
+        found = self._tried("the open branches", lambda: connection.execute(query).fetchone()[0])
+        return self.num_open if found is None else found
+
+    def _leg(self, connection: sqlite3.Connection, row: Row) -> LegRow | None:
+        _, text, loss, num_steps, ended_by, num_ridges, clusters, turns, cost, trace = row
+
+        def read() -> LegRow:
+            return LegRow(
+                fingerprint=Fingerprint.parse(text),
+                loss=number(loss),
+                num_steps=int(num_steps),
+                ended_by=tuple(json.loads(ended_by)),
+                num_ridges=int(num_ridges),
+                num_branches=2 * len(json.loads(turns)),
+                clusters=tuple(_known(Cluster, one) for one in json.loads(clusters)),
+                cost=_known(Cost, json.loads(cost)),
+                trace=unpack(trace),
+                finish=self._finish(connection, text),
+            )
+
+        return self._tried(f"leg {text}", read)
+
+    def _finish(self, connection: sqlite3.Connection, text: str) -> Finish | None:
+        query = f"SELECT {FINISH_COLUMNS} FROM solutions s WHERE fingerprint = ?"
+        row = connection.execute(query, [text]).fetchone()
+        return None if row is None else read_finish(row)
+
+    def _tried(self, what: str, read: Callable[[], T]) -> T | None:
+        """What `read` returns, or None and a note that it could not be read."""
+        try:
+            return read()
+        except (sqlite3.Error, safetensors.SafetensorError, ValueError, KeyError, TypeError) as bad:
+            self.unreadable[what] = str(bad)
+            return None
+
+
+def _known(kind: type[T], data: dict[str, Any]) -> T:
+    """What is known of a value: a newer version may have added to it."""
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: value for name, value in data.items() if name in names})
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """The file itself; of one that was cut short a copy with zeros in place of what is missing.
+
+    SQLite does not even look at a file that is shorter than it says.
+    """
+    with path.open("rb") as file:
+        head = file.read(32)
+    page_size = int.from_bytes(head[16:18])
+    size = (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32])
+    wal = Path(f"{path}-wal")
+    is_growing = wal.exists() and wal.stat().st_size > 0
+    if path.stat().st_size >= size or is_growing or not head.startswith(b"SQLite format 3"):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "run.sqlite"
+        shutil.copy(path, copy)
+        os.truncate(copy, size)
+        yield copy
