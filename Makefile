@@ -32,7 +32,7 @@ clean:
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
 $(VENV)/ready-%: $(VENV)/ready

@@ -4,7 +4,8 @@ A setting may be an array, also under a trace: of those nothing is asked.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -42,6 +43,18 @@ def check_callable(name: str, value: Any, how: str = "") -> None:
     if not callable(value):
         called = f" as {how}" if how else ""
         raise ValueError(f"`{name}` must be callable{called}, not {value!r}.")
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Imports that only an extra of the library brings; without it one sentence says which."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(
+            f"{what} needs {error.name}, which cannot be imported ({error}): "
+            f"pip install 'ridgerider[{extra}]'."
+        ) from error
 
 
 def _check(name: str, value: Any, is_right: Any, wanted: str) -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ridgerider._check import needs
+
 FILES = {
     "train-images-idx3-ubyte.gz": (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
@@ -69,8 +71,8 @@ def digits(seed: int = 0) -> Images:
     >>> digits().train_images.max()
     np.float32(1.0)
     """
-    from sklearn.datasets import load_digits
-
+    with needs("digits", "the small digits"):
+        from sklearn.datasets import load_digits
     found = load_digits()
     images = (found.images / 16).astype(np.float32)
     order = np.random.default_rng(seed).permutation(len(images))

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import ridgerider as rr
+from ridgerider._check import needs
 from ridgerider.data import digits
 from ridgerider.experiments.tree_methods import MAX_RIDGES, ridge_rider
 from ridgerider.problems.classifier import Classifier, digits_classifier
@@ -190,8 +191,8 @@ def write_index(directory: Path, done: list[Done]) -> Path:
 
 
 def _picture(result: rr.Result) -> str:
-    from matplotlib.figure import Figure
-
+    with needs("plot", "the demo"):
+        from matplotlib.figure import Figure
     figure = Figure(figsize=(5.2, 3.1), layout="constrained")
     rr.plot.tree(result, figure.subplots())
     content = io.BytesIO()

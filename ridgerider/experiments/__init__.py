@@ -1,35 +1,26 @@
 """One file for each figure, table or theorem of the paper: `Settings` and `run(settings, out)`."""
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ridgerider._check import check_count
-from ridgerider.experiments import (
-    ablation,
-    colored_mnist,
-    dice,
-    levers,
-    mnist,
-    mnist_diversity,
-    surface,
-    theory,
-    trees,
-)
+from ridgerider._check import check_count, needs
 
-EXPERIMENTS: dict[str, Any] = {
-    "surface": surface,
-    "trees": trees,
-    "ablation": ablation,
-    "dice": dice,
-    "levers": levers,
-    "mnist": mnist,
-    "mnist-diversity": mnist_diversity,
-    "colored-mnist": colored_mnist,
-    "theory": theory,
-}
+# Each is a module of this package.
+EXPERIMENTS = (
+    "surface",
+    "trees",
+    "ablation",
+    "dice",
+    "levers",
+    "mnist",
+    "mnist-diversity",
+    "colored-mnist",
+    "theory",
+)
 
 
 def reproduce(
@@ -44,12 +35,12 @@ def reproduce(
     """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`."""
     if name not in EXPERIMENTS:
         raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
-    experiment = EXPERIMENTS[name]
+    experiment = _module(name)
     settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
     if workers is not None:
         check_count("workers", workers)
         if not hasattr(settings, "num_workers"):
-            able = [one for one, of in EXPERIMENTS.items() if hasattr(of.Settings(), "num_workers")]
+            able = [one for one in EXPERIMENTS if hasattr(_module(one).Settings(), "num_workers")]
             raise ValueError(
                 f"`workers` must be left out but for {', '.join(able)}: {name} is one process."
             )
@@ -59,3 +50,9 @@ def reproduce(
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(experiment.table(results))
     return results
+
+
+def _module(name: str) -> Any:
+    """Imported when it is asked for: an experiment draws, and Matplotlib is an extra."""
+    with needs("plot", "an experiment"):
+        return importlib.import_module(f"ridgerider.experiments.{name.replace('-', '_')}")

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ridgerider._check import needs
 from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.plot._landscape import Landscape
 from ridgerider.plot._landscape import landscape as compute_landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from ridgerider._search.result import Result
 
@@ -34,10 +36,10 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     >>> ax.get_ylabel(), len(ax.collections[0].get_segments())  # a line for each ride
     ('loss', 12)
     """
+    ax = _axes(ax)
     from matplotlib.collections import LineCollection
     from matplotlib.colors import Normalize
 
-    ax = _axes(ax)
     legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
     columns = _columns(legs)
     rides = [leg for leg in legs.values() if leg.fingerprint]
@@ -87,10 +89,7 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         what = "failed" if leg.fingerprint else "is the start"
         raise ValueError(f"`leg` must be a ride with steps, but this one {what}.")
     if axes is None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 7.5), layout="constrained")
-        axes = figure.subplots(len(RIDE), sharex=True)
+        axes = _figure(6, 7.5).subplots(len(RIDE), sharex=True)
     axes = list(axes)
     if len(axes) != len(RIDE):
         raise ValueError(
@@ -239,11 +238,13 @@ def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
 
 
 def _axes(ax: Axes | None) -> Axes:
-    if ax is not None:
-        return ax
-    from matplotlib.figure import Figure
+    return _figure(6.4, 4.4).subplots() if ax is None else ax
 
-    return Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
+
+def _figure(width: float, height: float) -> Figure:
+    with needs("plot", "a figure"):
+        from matplotlib.figure import Figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _begin(leg: Leg, name: str) -> float:

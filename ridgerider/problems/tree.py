@@ -16,15 +16,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
-from matplotlib.axes import Axes
 
 from ridgerider._check import check_count, check_share
 from ridgerider._core.problem import Problem
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 POSITIVE, NEGATIVE = 10.0, -1.0
 SIZES = (8, 16, 32, 48, 64, 96, 128)  # and then multiples of 64
@@ -154,7 +157,7 @@ class Tree:
         )
         return {self.leaf_names[leaf] for leaf in best[is_reached]}
 
-    def draw(self, ax: Axes, params: ArrayLike | None = None) -> None:
+    def draw(self, ax: "Axes", params: ArrayLike | None = None) -> None:
         """Draw the tree: decisions as circles, positive leaves blue, negative ones red.
 
         With `params`, ways are as wide as that policy is likely to take them.

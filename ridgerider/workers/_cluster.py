@@ -2,7 +2,7 @@
 
 from concurrent.futures import Executor
 
-from ridgerider._check import check_count
+from ridgerider._check import check_count, needs
 from ridgerider.workers._pool import check_lease
 
 
@@ -29,11 +29,6 @@ def dask(
     check_lease(lease)
     if num_workers is not None:
         check_count("num_workers", num_workers)
-    try:
+    with needs("cluster", "`dask`"):
         from ridgerider.workers._dask import DaskExecutor
-    except ImportError as error:
-        raise ValueError(
-            f"`dask` needs dask.distributed, but it cannot be imported ({error}): "
-            "pip install 'dask[distributed]'."
-        ) from error
     return DaskExecutor(address, num_workers, lease, timeout)

@@ -1,0 +1,120 @@
+"""Who may import whom. The picture is in docs/architecture.md."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ridgerider
+
+ROOT = Path(ridgerider.__file__).parent
+
+# What each room may import, besides itself and `_check`.
+ROOMS: dict[str, set[str]] = {
+    "_check": set(),
+    "_core": set(),
+    "data": set(),
+    "dice": {"_core"},
+    "_search": {"_core"},
+    "problems": {"_core", "_search", "data", "dice"},
+    "environments": {"_core"},
+    "workers": {"_core", "_search"},
+    "coordination": {"_core", "_search"},
+    "baselines": {"_core", "_search"},
+    "plot": {"_core", "_search"},
+    "report": {"_core", "_search", "plot"},
+    "bench": {"_core", "_search", "problems"},
+}
+LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
+ROOMS |= {
+    "": set(ROOMS) - {"bench", "data", "dice", "problems", "environments", "baselines"},
+    "experiments": LIBRARY,
+    "demo": LIBRARY | {"experiments"},
+    "cli": LIBRARY | {"experiments", "demo"},
+}
+
+
+def room_of(path):
+    """The package or file below `ridgerider/` that a file belongs to; "" is `__init__`."""
+    first = path.relative_to(ROOT).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported_rooms(source):
+    """The rooms that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "ridgerider":
+                room = rest.partition(".")[0]
+                yield room if room in ROOMS else ""
+
+
+FILES = sorted(path for path in ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_arrows(path):
+    room = room_of(path)
+    allowed = ROOMS[room] | {room, "_check"}
+    assert set(imported_rooms(path.read_text())) <= allowed
+
+
+def test_the_arrows_have_no_cycle():
+    done: set[str] = set()
+    while left := {room for room in ROOMS if room not in done}:
+        free = {room for room in left if ROOMS[room] - {room} <= done}
+        assert free, f"a cycle among {left}"
+        done |= free
+
+
+def test_a_turned_arrow_is_seen():
+    """The core that looks at the tree, or the search that draws, would be noticed."""
+    for line in ("from ridgerider._search.tree import Leg", "import ridgerider.report"):
+        (room,) = imported_rooms(line)
+        assert room not in ROOMS["_core"] | {"_core", "_check"}
+    (room,) = imported_rooms("def f():\n    from ridgerider import plot")
+    assert room == "plot" and room not in ROOMS["_search"]
+    assert list(imported_rooms("from ridgerider import Rider")) == [""]
+
+
+def test_the_folder_is_the_architecture():
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    assert len(files) <= 8
+    rooms = {path.name.removesuffix(".py") for path in ROOT.iterdir()} - {"__pycache__"}
+    assert rooms - {"__init__", "py.typed"} == ROOMS.keys() - {""}
+
+
+def test_tests_mirror_the_packages():
+    here = Path(__file__).parent
+    folders = {path.name for path in here.iterdir() if path.is_dir()} - {"__pycache__"}
+    packages = {path.name.lstrip("_") for path in ROOT.iterdir() if path.is_dir()}
+    assert folders <= packages
+
+
+def test_the_picture_names_every_room():
+    docs = Path(__file__).parents[1] / "docs" / "architecture.md"
+    text = docs.read_text()
+    for room in ROOMS.keys() - {""}:
+        assert f"{room}" in text, room
+
+
+def test_import_is_light():
+    """Figures, tables, the terminal and the cluster are imported where they are used."""
+    heavy = ("matplotlib", "sklearn", "typer", "rich", "distributed", "dask", "scipy.stats")
+    script = "import sys, ridgerider; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    modules = done.stdout.split()
+    assert "ridgerider._core.rider" in modules
+    assert not [name for name in modules if name in heavy]
