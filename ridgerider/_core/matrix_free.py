@@ -11,10 +11,10 @@ All of these are a rider's `spectrum`, in place of `DenseSpectrum`:
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
-from ridgerider._core.krylov import Pairs, lanczos, lowest_pairs, unit_outside
+from ridgerider._core.krylov import Pairs, Product, lanczos, lowest_pairs, unit_outside
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import (
     DENSE_BELOW,
@@ -205,53 +205,26 @@ class PowerSpectrum(eqx.Module):
         check_k(self.k, problem)
         hvp, tolerance = problem.hvp_at(x), tolerance_of(self.tolerance, x.dtype)
         starts = jax.random.normal(key, (self.k + 1, problem.size), x.dtype)
-        max_hvps = self.max_hvps // (self.k + 1)
-
-        def power(
-            sign: Number, shift: Scalar, found: Float[Array, "k n"], start: Vector
-        ) -> tuple[Scalar, Vector, Scalar, Array]:
-            """The dominant eigenpair of sign * H + shift outside the rows found already."""
-
-            def go_on(carry: tuple) -> Array:
-                _, _, _, residual, size, num_hvps = carry
-                return ~(residual <= tolerance * size) & (num_hvps < max_hvps)
-
-            def step(carry: tuple) -> tuple:
-                v, _, _, _, size, num_hvps = carry
-                image = hvp(v)
-                eigenvalue = v @ image
-                residual = jnp.linalg.norm(image - eigenvalue * v)
-                size = jnp.maximum(size, jnp.maximum(jnp.abs(eigenvalue), shift / 2))
-                new = unit_outside(found, sign * image + shift * v)
-                return new, v, eigenvalue, residual, size, num_hvps + 1
-
-            v, zero = unit_outside(found, start), jnp.zeros((), x.dtype)
-            first = (v, v, zero, zero + jnp.inf, zero, jnp.array(0))
-            _, v, eigenvalue, residual, _, num_hvps = jax.lax.while_loop(go_on, step, first)
-            return eigenvalue, v, residual, num_hvps
-
+        most = self.max_hvps // (self.k + 1)
         nothing = jnp.zeros((self.k, problem.size), x.dtype)
         # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
         # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
-        largest, _, residual, spent = power(1.0, jnp.zeros((), x.dtype), nothing, starts[-1])
-        scale = jnp.hypot(largest, residual)
+        largest = _power(hvp, 1.0, jnp.zeros((), x.dtype), nothing, starts[-1], tolerance, most)
+        scale = jnp.hypot(largest.eigenvalue, largest.residual)
 
-        def one_more(index: int, carry: tuple) -> tuple:
-            eigenvalues, rows, residuals, spent = carry
-            eigenvalue, v, residual, num_hvps = power(-1.0, scale, rows, starts[index])
-            return (
-                eigenvalues.at[index].set(eigenvalue),
-                rows.at[index].set(v),
-                residuals.at[index].set(residual),
-                spent + num_hvps,
-            )
+        def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, _Power]:
+            power = _power(hvp, -1.0, scale, found, starts[index], tolerance, most)
+            return found.at[index].set(power.row), power
 
-        zeros = jnp.zeros(self.k, x.dtype)
-        eigenvalues, rows, residuals, spent = jax.lax.fori_loop(
-            0, self.k, one_more, (zeros, nothing, zeros, spent)
+        _, powers = jax.lax.scan(one_more, nothing, jnp.arange(self.k))
+        order = jnp.argsort(powers.eigenvalue)
+        pairs = Pairs(
+            powers.eigenvalue[order],
+            powers.row[order],
+            powers.residual[order],
+            scale,
+            largest.num_hvps + jnp.sum(powers.num_hvps),
         )
-        order = jnp.argsort(eigenvalues)
-        pairs = Pairs(eigenvalues[order], rows[order], residuals[order], scale, spent)
         as_block = BlockSpectrum(
             k=self.k,
             gauge="basis",
@@ -260,6 +233,49 @@ class PowerSpectrum(eqx.Module):
             downhill_tolerance=self.downhill_tolerance,
         )
         return as_block._spectrum(problem, x, key, pairs, tolerance)
+
+
+class _Power(eqx.Module):
+    """The state of a power iteration: `row` with its eigenvalue, and the next row to try."""
+
+    row: Vector
+    eigenvalue: Scalar
+    residual: Scalar
+    next_row: Vector
+    size: Scalar  # the largest |eigenvalue| seen
+    num_hvps: Int[Array, ""]
+
+
+def _power(
+    hvp: Product,
+    sign: float,
+    shift: Scalar,
+    found: Float[Array, "k n"],
+    start: Vector,
+    tolerance: Number,
+    max_hvps: int,
+) -> _Power:
+    """The dominant eigenpair of sign * H + shift outside the rows found already."""
+
+    def go_on(power: _Power) -> Bool[Array, ""]:
+        return ~(power.residual <= tolerance * power.size) & (power.num_hvps < max_hvps)
+
+    def step(power: _Power) -> _Power:
+        row = power.next_row
+        image = hvp(row)
+        eigenvalue = row @ image
+        return _Power(
+            row=row,
+            eigenvalue=eigenvalue,
+            residual=jnp.linalg.norm(image - eigenvalue * row),
+            next_row=unit_outside(found, sign * image + shift * row),
+            size=jnp.maximum(power.size, jnp.maximum(jnp.abs(eigenvalue), shift / 2)),
+            num_hvps=power.num_hvps + 1,
+        )
+
+    row, zero = unit_outside(found, start), jnp.zeros((), start.dtype)
+    first = _Power(row, zero, zero + jnp.inf, row, zero, jnp.array(0))
+    return jax.lax.while_loop(go_on, step, first)
 
 
 def check_k(k: int, problem: Problem) -> None:

@@ -38,11 +38,11 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Chosen:
     """The candidate that `rule` chose, and what it scored by that rule.
 
     >>> select("fixed in advance", [Scores((0.8, 0.9))])
-    Selection(index=0, rule='fixed in advance', value=nan)
+    Chosen(index=0, rule='fixed in advance', value=nan)
     """
 
     index: int
@@ -57,7 +57,7 @@ def select(
     rates: Sequence[float] | None = None,
     target: float | None = None,
     test: Callable[[int], float] | None = None,
-) -> Selection:
+) -> Chosen:
     """Choose one of several candidates by a named rule.
 
     **Arguments**
@@ -84,7 +84,7 @@ def select(
     if rule == "fixed in advance":
         if len(scores) != 1:
             raise ValueError(f"`scores` must hold the one candidate fixed, not {len(scores)}.")
-        return Selection(0, rule, float("nan"))
+        return Chosen(0, rule, float("nan"))
     if rule == "train gap":
         values = [float(np.mean(one.train)) - KAPPA * one.gap for one in scores]
     elif rule == "extrapolated validation":
@@ -95,7 +95,7 @@ def select(
         assert test is not None
         values = [test(index) for index in range(len(scores))]
     best = int(np.argmax(values))
-    return Selection(best, rule, values[best])
+    return Chosen(best, rule, values[best])
 
 
 def extrapolate(accuracies: Sequence[float], rates: Sequence[float], target: float) -> float:

@@ -9,7 +9,7 @@ looked at for the curves only.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,31 +96,26 @@ def riders(settings: Settings) -> dict[str, rr.Rider]:
         finish=None,
         max_steps=50,
     )
-    replace = partial(_replaced, ride)
+    other = partial(replace, ride)
     # Algorithm 2 with the numbers under the paper's Figure 4. Its batch is 2236.
-    paper = replace(
+    paper = other(
         update=rr.Residual(num_steps=236, direction_rate=5.10e-4, eigenvalue_rate=4.34e-6),
         step=rr.FixedStep(0.00264),
         batch=rr.Batches(2236 if settings.data == "mnist" else settings.batch_size),
         correct=None,
         max_steps=10,
     )
-    random = replace(update=rr.RandomRidge(), stop=(rr.not_finite,))
+    random = other(update=rr.RandomRidge(), stop=(rr.not_finite,))
     return {
         "rr": ride,
-        "rr_without_corrector": replace(correct=None),
+        "rr_without_corrector": other(correct=None),
         "paper_update": paper,
-        "keep": replace(update=rr.Keep(), correct=None, stop=(rr.not_finite,), max_steps=1000),
-        "keep_many": replace(update=rr.Keep(), correct=None),
-        "random_ridge": _replaced(random, correct=None),
-        "keep_with_corrector": replace(update=rr.Keep()),
+        "keep": other(update=rr.Keep(), correct=None, stop=(rr.not_finite,), max_steps=1000),
+        "keep_many": other(update=rr.Keep(), correct=None),
+        "random_ridge": replace(random, correct=None),
+        "keep_with_corrector": other(update=rr.Keep()),
         "random_with_corrector": random,
     }
-
-
-def _replaced(rider: rr.Rider, **fields: Any) -> rr.Rider:
-    kept = {name: getattr(rider, name) for name in rider.__dataclass_fields__}
-    return rr.Rider(**{**kept, **fields})
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
