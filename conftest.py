@@ -5,6 +5,7 @@ others and for the next run.
 """
 
 import os
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,26 @@ CACHE = {
 for name, value in CACHE.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)  # for the processes that tests start
+
+ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--rotate-bases",
+        metavar="SEED",
+        help="turn the bases of repeated eigenvalues, as another machine would return others",
+    )
+
+
+def pytest_configure(config):
+    seed = config.getoption("--rotate-bases")
+    if seed:
+        os.environ["RIDGERIDER_ROTATE_BASES"] = seed
+        paths = [str(ANOTHER_MACHINE), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        runpy.run_path(str(ANOTHER_MACHINE / "sitecustomize.py"))
+
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -4,7 +4,7 @@ A setting may be an array, also under a trace: of those nothing is asked.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,11 +32,11 @@ def check_share(name: str, value: Any) -> None:
 
 
 def check_positive(name: str, value: Any) -> None:
-    _check(name, value, lambda number: 0 < number < math.inf, "positive and finite")
+    _check(name, value, lambda number: 0 < number < math.inf, "positive")
 
 
 def check_at_least(name: str, value: Any, least: float = 0) -> None:
-    _check(name, value, lambda number: least <= number < math.inf, f"at least {least} and finite")
+    _check(name, value, lambda number: least <= number < math.inf, f"at least {least}")
 
 
 def check_callable(name: str, value: Any, how: str = "") -> None:
@@ -57,6 +57,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _check(name: str, value: Any, is_right: Any, wanted: str) -> None:
+def _check(name: str, value: Any, is_right: Callable[[float], bool], wanted: str) -> None:
     if isinstance(value, int | float) and not is_right(value):
-        raise ValueError(f"`{name}` must be {wanted}, not {value!r}.")
+        finite = " and finite" if value == math.inf else ""
+        raise ValueError(f"`{name}` must be {wanted}{finite}, not {value!r}.")

@@ -133,8 +133,8 @@ def test_bad_images_are_refused(arguments, message):
     for settings, what in [
         ({"widths": (0,)}, "`widths` must be positive"),
         ({"activation": "sign"}, "`activation` must be one of tanh"),
-        ({"init_scale": -1.0}, "`init_scale` must be a finite"),
-        ({"decay": -1.0}, "`decay` must be a finite"),
+        ({"init_scale": -1.0}, "`init_scale` must be at least 0"),
+        ({"decay": -1.0}, "`decay` must be at least 0"),
         ({"num_classes": 2}, "`labels` must be from 0 to 1, but they go from 0 to 2"),
     ]:
         with pytest.raises(ValueError, match=what):

@@ -154,7 +154,9 @@ def test_bad_settings():
     tree, environment, policy = make_pair(0)
     with pytest.raises(ValueError, match="`num_times` must be at least the longest way"):
         TreeEnvironment(tree, num_times=1)
-    with pytest.raises(ValueError, match="`num_samples` must be at least 1, not 0"):
+    with pytest.raises(
+        ValueError, match="`num_samples` must be a whole number of at least 1, not 0"
+    ):
         environment.sample(jnp.asarray(policy), jax.random.key(0), 0)
 
 

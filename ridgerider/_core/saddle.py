@@ -79,8 +79,9 @@ def find_saddle(
     >>> saddle.morse_index, saddle.is_strict, bool(jnp.abs(saddle.params).max() < 1e-6)
     (1, True, True)
     """
-    for name, count in {"max_steps": max_steps, "max_polish": max_polish, "seed": seed}.items():
-        check_count(name, count, 0, 2**63 - 1)
+    check_count("max_steps", max_steps, 0)
+    check_count("max_polish", max_polish, 0)
+    check_count("seed", seed, 0, 2**63 - 1)
     for name, value in {"noise": noise, "weight": weight}.items():
         check_at_least(name, value)
     check_positive("learning_rate", learning_rate)

@@ -128,7 +128,10 @@ def test_the_ablations_change_one_rule_each():
         (lambda: baselines.Descent(spread=0), "`spread` must be positive, not 0"),
         (lambda: baselines.EigenvectorDescent(num_sizes=0), "`num_sizes` must be positive"),
         (lambda: baselines.Rides(order="sideways")(wells(1), max_steps=1), "`order` must be one"),
-        (lambda: baselines.Rides(round_size=0), "`round_size` must be positive, not 0"),
+        (
+            lambda: baselines.Rides(round_size=0),
+            "`round_size` must be a whole number of at least 1",
+        ),
         (lambda: baselines.Descent()(wells(1)), "`max_steps` or `max_seconds` must be given"),
         (lambda: baselines.Descent()(wells(1), max_steps=-1), "`max_steps` must be a number of at"),
     ],

@@ -250,8 +250,8 @@ class Slope(Levers):
         (lambda: Levers((1.0, np.nan)), "`payoffs` must be finite and positive"),
         (lambda: Levers((1.0, 0.5), num_players=1), "`num_players` must be a whole number"),
         (lambda: WornLevers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
-        (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, one for"),
-        (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, one for each player"),
+        (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, not 1"),
+        (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, not 2"),
         (lambda: coordinate(3, num_runs=2), "`game` must have start"),  # type: ignore[arg-type]
         (
             lambda: coordinate(Dishonest(jnp.asarray(PAPER), 2), num_runs=2),

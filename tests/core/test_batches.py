@@ -130,7 +130,7 @@ def test_a_random_loss_is_named():
     "make, message",
     [
         (lambda: rr.Batches(0), "`size` must be a whole number of at least 1, not 0"),
-        (lambda: rr.Batches(4, "some"), "`kind` must be resampled or fixed, not 'some'"),  # type: ignore[arg-type]
+        (lambda: rr.Batches(4, "some"), "`kind` must be 'resampled' or 'fixed', not 'some'"),  # type: ignore[arg-type]
         (lambda: rr.Batches(4, growth=0.5), "`growth` must be at least 1, not 0.5"),
         (lambda: rr.Batches(10, micro_size=3), "`micro_size` must divide `size`, 10, but it is 3"),
         (

@@ -77,7 +77,7 @@ def test_null_directions_are_left_alone():
     ("settings", "message"),
     [
         ({"max_steps": -1}, "`max_steps` must be a whole number of at least 0"),
-        ({"noise": -0.1}, "`noise` must be a finite number of at least 0"),
+        ({"noise": -0.1}, "`noise` must be at least 0"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
         ({"regularizer": 3}, "`regularizer` must be callable"),
     ],

@@ -129,9 +129,9 @@ def test_the_drawing_has_a_mark_for_each_place():
     [
         ({"depth": 0}, "`depth` must be a whole number between 1 and 20, not 0"),
         ({"depth": 2.0}, "`depth` must be a whole number"),
-        ({"p_terminal": 1.5}, "`p_terminal` must be a probability between 0 and 1, not 1.5"),
-        ({"p_positive": -0.1}, "`p_positive` must be a probability"),
-        ({"p_positive": float("nan")}, "`p_positive` must be a probability"),
+        ({"p_terminal": 1.5}, "`p_terminal` must be between 0 and 1, not 1.5"),
+        ({"p_positive": -0.1}, "`p_positive` must be between 0 and 1"),
+        ({"p_positive": float("nan")}, "`p_positive` must be between 0 and 1"),
         ({"p_positive": 0.0}, "no tree with two decisions and a positive leaf came up in 1000"),
         ({"p_terminal": 1.0}, "no tree with two decisions"),
         ({"depth": 1}, "no tree with two decisions"),

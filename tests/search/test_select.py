@@ -86,7 +86,7 @@ def test_data_of_the_search_is_refused(tmp_path):
 
 
 BAD = [
-    ({"best": "least"}, '`best` must be "low" or "high", not \'least\''),
+    ({"best": "least"}, "`best` must be 'low' or 'high', not 'least'"),
     ({"delta": 0.0}, "`delta` must lie between 0 and 1, not 0.0"),
     ({"between": (1, 0)}, "`between` must be two finite numbers"),
     ({"score": lambda params, t: t.mean()}, r"`score` must return a vector.*not shape \(\)"),

@@ -435,7 +435,7 @@ def test_bad_input_is_one_sentence(make, message):
 
 def test_without_dask(monkeypatch):
     monkeypatch.setitem(sys.modules, "ridgerider.workers._dask", None)
-    with pytest.raises(ValueError, match=r"needs dask.distributed.*pip install 'dask"):
+    with pytest.raises(ValueError, match=r"`dask` needs .*pip install 'ridgerider.cluster"):
         workers.dask()
 
 
