@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
+from ridgerider._core.certificate import Certificate
 from ridgerider._core.krylov import Product, Space, lowest_pairs
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge, cluster_labels
@@ -36,7 +37,7 @@ class Davidson(eqx.Module):
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
-    >>> problem = Problem(lambda x: x[0] ** 3 - x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
+    >>> problem = Problem(lambda x: x[0] ** 3 - 2 * x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
     >>> ridge = DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
     >>> tracked = Davidson()(problem, problem.x0 + 0.1 * ridge.direction, ridge, jax.random.key(0))
     >>> round(float(tracked.overlap), 3), int(tracked.cost.hvps)
@@ -74,13 +75,12 @@ class Davidson(eqx.Module):
             memory=None if neighbours is None else self._continue(space, choice, len(neighbours)),
         )
         overlap = overlap_with_space(ridge, choice.direction)
-        return Tracked(
-            ridge=new,
+        certificate = Certificate(
             overlap=jnp.where(is_certified, overlap, 0),
             residual=jnp.linalg.norm(choice.remainder),
             gap=choice.gap,
-            cost=cost + Cost(hvps=space.count),
         )
+        return Tracked(new, certificate, cost + Cost(hvps=space.count))
 
     def _grow(self, product: Product, space: Space) -> tuple[Space, "_Choice"]:
         """Add residuals until the choice has converged or the space is full."""

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
+from ridgerider._core.certificate import Certificate
 from ridgerider._core.krylov import Product, lanczos
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
@@ -100,10 +101,9 @@ def _report(
     product: Product, x: Vector, old: Ridge, direction: Vector, eigenvalue: Scalar, cost: Cost
 ) -> Tracked:
     image = product(direction)
-    return Tracked(
-        ridge=Ridge(direction, eigenvalue, old.index, old.multiplicity, memory=x),
+    certificate = Certificate(
         overlap=overlap_with_space(old, direction),
         residual=jnp.linalg.norm(image - (direction @ image) * direction),
-        gap=jnp.full_like(eigenvalue, jnp.nan),
-        cost=cost,
     )
+    ridge = Ridge(direction, eigenvalue, old.index, old.multiplicity, memory=x)
+    return Tracked(ridge, certificate, cost)

@@ -6,16 +6,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.audit import Audit
+from ridgerider._core.certificate import Certificate, Certified
 from ridgerider._core.problem import Cost, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.step import Trial
 
 
-class Trace(eqx.Module):
+class Trace(Certified, eqx.Module):
     """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
 
-    `neighbours` holds the eigenvalues next to the ridge's own, where the update knows them. `path`
-    holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
+    `path` holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -28,14 +28,11 @@ class Trace(eqx.Module):
 
     loss: Float[Array, " rows"]
     eigenvalue: Float[Array, " rows"]
-    overlap: Float[Array, " rows"]
-    residual: Float[Array, " rows"]
-    gap: Float[Array, " rows"]
+    certificate: Certificate
     step_size: Float[Array, " rows"]
     multiplicity: Int[Array, " rows"]
     path: Float[Array, "rows n"] | None
     audit: Audit | None = None
-    neighbours: Float[Array, "rows k"] | None = None
 
     @staticmethod
     def empty(trial: Trial, max_steps: int, keep_path: bool, audit: Audit | None = None) -> "Trace":
@@ -52,18 +49,15 @@ def _row(trial: Trial, keep_path: bool, audit: Audit | None) -> Trace:
     return Trace(
         loss=trial.loss,
         eigenvalue=trial.ridge.eigenvalue,
-        overlap=trial.overlap,
-        residual=trial.residual,
-        gap=trial.gap,
+        certificate=trial.certificate,
         step_size=trial.step_size,
         multiplicity=trial.ridge.multiplicity,
         path=trial.x if keep_path else None,
         audit=audit,
-        neighbours=trial.neighbours,
     )
 
 
-class Ride(eqx.Module):
+class Ride(Certified, eqx.Module):
     """One ride: where it is, the ridge under it with its certificate, and the trace of every step.
 
     A step that leads to NaN or infinity is recorded in the trace but not taken: `x` and `loss` stay
@@ -81,9 +75,7 @@ class Ride(eqx.Module):
     x: Vector
     ridge: Ridge
     loss: Scalar
-    overlap: Scalar
-    residual: Scalar
-    gap: Scalar
+    certificate: Certificate
     next_size: Scalar
     num_steps: Int[Array, ""]
     is_finite: Bool[Array, ""]
@@ -96,9 +88,7 @@ class Ride(eqx.Module):
             x=trial.x,
             ridge=trial.ridge,
             loss=trial.loss,
-            overlap=trial.overlap,
-            residual=trial.residual,
-            gap=trial.gap,
+            certificate=trial.certificate,
             next_size=size,
             num_steps=jnp.array(0),
             is_finite=_is_finite(trial),
@@ -116,9 +106,7 @@ class Ride(eqx.Module):
             x=keep(trial.x, self.x),
             ridge=jax.tree.map(keep, trial.ridge, self.ridge),
             loss=keep(trial.loss, self.loss),
-            overlap=trial.overlap,
-            residual=trial.residual,
-            gap=trial.gap,
+            certificate=trial.certificate,
             next_size=next_size,
             num_steps=self.num_steps + 1,
             is_finite=is_finite,

@@ -154,12 +154,9 @@ class Rider(eqx.Module):
             x=x,
             ridge=tracked.ridge,
             loss=problem.value(x),
-            overlap=tracked.overlap,
-            residual=tracked.residual,
-            gap=tracked.gap,
+            certificate=tracked.certificate,
             step_size=size,
             cost=cost + tracked.cost + Cost(values=1),
-            neighbours=tracked.neighbours,
         )
 
 

@@ -10,14 +10,15 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from ridgerider._check import check_fraction, check_positive
+from ridgerider._core.certificate import Certificate, Certified
 from ridgerider._core.problem import Cost, Number, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 
 
-class Trial(eqx.Module):
+class Trial(Certified, eqx.Module):
     """One attempted step: where it leads and what became of the ridge.
 
     A step rule of your own gets trials from `attempt` and returns the one it takes:
@@ -34,12 +35,9 @@ class Trial(eqx.Module):
     x: Vector
     ridge: Ridge
     loss: Scalar
-    overlap: Scalar
-    residual: Scalar
-    gap: Scalar
+    certificate: Certificate
     step_size: Scalar
     cost: Cost
-    neighbours: Float[Array, " k"] | None = None
 
 
 Attempt = Callable[[Scalar], Trial]

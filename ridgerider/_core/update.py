@@ -11,36 +11,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_fraction
+from ridgerider._core.certificate import Certificate, Certified
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge, cluster_labels
 
 NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
 
 
-class Tracked(eqx.Module):
-    """A ridge followed to a new point, and how surely it is the same one.
-
-    - `overlap`: the cosine between the new direction and the old eigenspace;
-    - `residual`: |H e - eigenvalue e| at the new point;
-    - `gap`: from the eigenvalue to the nearest one outside its cluster;
-    - `neighbours`: the eigenvalues next to its cluster, ascending, half of them below and half
-      above, NaN where there are no more; or None. For the trace alone: crossings show in it.
+class Tracked(Certified, eqx.Module):
+    """A ridge followed to a new point, how surely it is the same one, and what that cost.
 
     An update of your own returns one, e.g. a ridge that is never turned nor looked at:
 
     >>> import ridgerider as rr
     >>> def blind(problem, x, ridge, key):
-    ...     one, nothing = jnp.ones(()), jnp.zeros(())
-    ...     return rr.Tracked(ridge, overlap=one, residual=nothing, gap=nothing, cost=rr.Cost())
+    ...     certificate = rr.Certificate(overlap=jnp.ones(()), residual=jnp.zeros(()))
+    ...     return rr.Tracked(ridge, certificate, cost=rr.Cost())
     >>> rider = rr.Rider(update=blind)
     """
 
     ridge: Ridge
-    overlap: Scalar
-    residual: Scalar
-    gap: Scalar
+    certificate: Certificate
     cost: Cost
-    neighbours: Float[Array, " k"] | None = None
 
 
 class Project(eqx.Module):
@@ -52,11 +44,11 @@ class Project(eqx.Module):
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
-    >>> problem = Problem(lambda x: x[0] ** 3 - x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
+    >>> problem = Problem(lambda x: x[0] ** 3 - 2 * x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
     >>> ridge = DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
     >>> tracked = Project()(problem, problem.x0 + 0.1 * ridge.direction, ridge, jax.random.key(0))
     >>> round(float(tracked.overlap), 3), round(float(tracked.gap), 3)
-    (1.0, 0.6)
+    (1.0, 1.4)
     """
 
     cluster_tolerance: Number | None = None
@@ -82,14 +74,13 @@ class Project(eqx.Module):
             multiplicity=jnp.sum(is_inside),
             space=jnp.where(is_inside[:, None], columns.T, 0),
         )
-        return Tracked(
-            ridge=new,
+        certificate = Certificate(
             overlap=overlap_with_space(ridge, direction),
             residual=jnp.linalg.norm(image - eigenvalue * direction),
             gap=_gap(eigenvalues, eigenvalue, is_inside),
-            cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1),
             neighbours=_neighbours(eigenvalues, is_inside),
         )
+        return Tracked(new, certificate, Cost(hvps=problem.size, hessians=1, eigendecompositions=1))
 
 
 class Keep(eqx.Module):
@@ -110,12 +101,11 @@ class Keep(eqx.Module):
         del key
         image = problem.hvp(x, ridge.direction)
         eigenvalue = ridge.direction @ image
+        residual = jnp.linalg.norm(image - eigenvalue * ridge.direction)
         return Tracked(
-            ridge=Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
-            overlap=jnp.ones_like(eigenvalue),
-            residual=jnp.linalg.norm(image - eigenvalue * ridge.direction),
-            gap=jnp.full_like(eigenvalue, jnp.nan),
-            cost=Cost(hvps=1),
+            Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
+            Certificate(jnp.ones_like(eigenvalue), residual),
+            Cost(hvps=1),
         )
 
 
@@ -142,12 +132,11 @@ class RandomRidge(eqx.Module):
             jnp.where(grad @ direction > 0, -vector, vector) for vector in (direction, image)
         )
         eigenvalue = direction @ image
+        residual = jnp.linalg.norm(image - eigenvalue * direction)
         return Tracked(
-            ridge=Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity),
-            overlap=jnp.ones_like(eigenvalue),
-            residual=jnp.linalg.norm(image - eigenvalue * direction),
-            gap=jnp.full_like(eigenvalue, jnp.nan),
-            cost=Cost(gradients=1, hvps=1),
+            Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity),
+            Certificate(jnp.ones_like(eigenvalue), residual),
+            Cost(gradients=1, hvps=1),
         )
 
 

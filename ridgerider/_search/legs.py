@@ -236,6 +236,11 @@ def _rideable(
 
 def _rows(ride: Ride) -> dict[str, np.ndarray]:
     """The part of the trace that was written."""
-    columns = {**vars(ride.trace), **(vars(ride.trace.audit) if ride.trace.audit else {})}
+    trace = ride.trace
+    columns = {
+        **vars(trace),
+        **vars(trace.certificate),
+        **(vars(trace.audit) if trace.audit else {}),
+    }
     columns = {name: columns[name] for name in columns if isinstance(columns[name], np.ndarray)}
     return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}

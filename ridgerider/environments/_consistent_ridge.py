@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count, check_fraction
+from ridgerider._core.certificate import Certificate
 from ridgerider._core.krylov import unit_outside
 from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import DENSE_BELOW, Ridge, tolerance_of
@@ -168,9 +169,10 @@ class Agree(eqx.Module):
                 multiplicity=ridge.multiplicity,
                 memory=found.weights,
             ),
-            overlap=jnp.where(is_certified, direction @ ridge.direction, 0),
-            residual=found.residual,
-            gap=jnp.full_like(found.residual, jnp.nan),
+            certificate=Certificate(
+                overlap=jnp.where(is_certified, direction @ ridge.direction, 0),
+                residual=found.residual,
+            ),
             cost=found.cost,
         )
 

@@ -157,7 +157,7 @@ def test_backtracking_gives_up_below_min_size_and_the_ridge_is_lost():
         turned = jnp.array([[0.5, -(0.75**0.5)], [0.75**0.5, 0.5]]) @ ridge.direction
         overlap, zero = jnp.where(jnp.any(x != problem.x0), 0.5, 1.0), jnp.array(0.0)
         new = rr.Ridge(turned, jnp.array(-1.0), ridge.index, ridge.multiplicity)
-        return rr.Tracked(new, overlap, zero, zero, rr.Cost())
+        return rr.Tracked(new, rr.Certificate(overlap, zero, zero), rr.Cost())
 
     problem, _ = make_quadratic([-2.0, -1.0])
     rider = rr.Rider(update=turning, step=rr.Backtracking(size=1.0, min_size=0.1))
