@@ -91,7 +91,7 @@ def test_bad_saddle_settings(settings, message):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("optimizer", [optax.lbfgs, jax.tree_util.Partial(optax.sgd, 0.5)])
+@pytest.mark.parametrize("optimizer", [None, optax.lbfgs, jax.tree_util.Partial(optax.sgd, 0.5)])
 def test_descent_to_a_known_minimum(dtype, optimizer):
     problem, columns = make_quadratic([0.5, 1.0, 3.0], dtype=dtype)
     x = jnp.asarray(columns.sum(axis=1))
@@ -125,6 +125,40 @@ def test_descent_that_does_not_arrive_says_so():
     assert not end.is_converged and end.num_steps == 5
 
 
+def rosenbrock(x):
+    return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+@pytest.mark.parametrize("size", [2, 10])
+def test_the_default_descent_spends_no_more_than_that_of_optax(size):
+    problem = rr.Problem(rosenbrock, jnp.full(size, -0.5))
+    ours, theirs = (finish(rr.Descend(how), problem, problem.x0) for how in (None, optax.lbfgs))
+    np.testing.assert_allclose(ours.x, 1, atol=1e-5)
+    assert ours.is_converged and ours.cost.gradients <= theirs.cost.gradients
+
+
+def test_a_trial_that_is_not_finite_is_no_end():
+    # The first step leads to the logarithm of a negative number.
+    problem = rr.Problem(lambda x: x[0] - jnp.log(x[0]) / 100, jnp.array([0.5]))
+    end = finish(rr.Descend(), problem, problem.x0)
+    assert end.is_converged and float(end.x[0]) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_a_descent_evaluates_the_loss_in_one_place():
+    num_traces = 0
+
+    def loss(x):
+        nonlocal num_traces
+        num_traces += 1
+        return jnp.sum(x**2)
+
+    problem = rr.Problem(loss, jnp.ones(2))
+    before = num_traces
+    finish(rr.Descend(), problem, problem.x0)
+    # The Hessian and the gradient of the spectrum, and the descent.
+    assert num_traces - before <= 3
+
+
 def test_descent_into_infinity_ends():
     end = finish(rr.Descend(), rr.Problem(lambda x: -jnp.exp(x[0]), jnp.ones(1)), jnp.ones(1))
     assert not end.is_converged
@@ -152,7 +186,7 @@ def test_a_flat_minimum_is_a_minimum():
 
 
 def test_bad_descend_settings():
-    with pytest.raises(ValueError, match="`optimizer` must be a function that builds an optimizer"):
+    with pytest.raises(ValueError, match="`optimizer` must be None or a function that builds"):
         rr.Descend(optimizer=optax.sgd(0.1))
     with pytest.raises(ValueError, match="`max_steps` must be at least 0"):
         rr.Descend(max_steps=-1)
