@@ -211,6 +211,7 @@ class Problem(eqx.Module):
 
         return hvp
 
+    @eqx.filter_jit  # so that programs share one trace of it
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
         return self._mean(lambda args: jax.hessian(self._value)(x, args))
 

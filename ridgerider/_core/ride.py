@@ -42,7 +42,12 @@ class Trace(Certified, eqx.Module):
 
     def record(self, trial: Trial, step: Int[Array, ""], audit: Audit | None = None) -> "Trace":
         row = _row(trial, self.path is not None, audit)
-        return jax.tree.map(lambda column, entry: column.at[step].set(entry), self, row)
+        # Not `column.at[step].set(entry)`: that is a scatter, which compiles much longer.
+        return jax.tree.map(
+            lambda column, entry: jax.lax.dynamic_update_index_in_dim(column, entry, step, 0),
+            self,
+            row,
+        )
 
 
 def _row(trial: Trial, keep_path: bool, audit: Audit | None) -> Trace:

@@ -93,7 +93,9 @@ class Backtracking(eqx.Module):
             trial = eqx.tree_at(lambda t: t.cost, trial, last.cost + trial.cost)
             return trial, untried / 2, jnp.array(False)
 
-        # Starting from an empty trial compiles `attempt` once instead of twice.
+        # Starting from an empty trial compiles `attempt` once instead of twice; as a function of
+        # its own it is traced once as well.
+        attempt = jax.jit(attempt)
         empty = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size)
         )
