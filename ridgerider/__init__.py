@@ -16,6 +16,7 @@ from ridgerider import workers as workers
 from ridgerider._core.audit import Audit as Audit
 from ridgerider._core.batches import Batches as Batches
 from ridgerider._core.certificate import Certificate as Certificate
+from ridgerider._core.compile import keep_compiled as keep_compiled
 from ridgerider._core.correct import Valley as Valley
 from ridgerider._core.davidson import Davidson as Davidson
 from ridgerider._core.finish import Descend as Descend

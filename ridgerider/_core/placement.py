@@ -8,7 +8,6 @@ way in and out of a program does it matter: a vector goes where the start is, an
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.experimental.multihost_utils import process_allgather
 
 from ridgerider._core.problem import Problem, Vector
@@ -18,7 +17,7 @@ def place(problem: Problem, x: Any) -> Vector:
     """`x` on the devices that hold the problem's parameters, split in the same way."""
     leaves = jax.tree.leaves(problem.start)
     if all(len(leaf.sharding.device_set) == 1 for leaf in leaves):
-        return jnp.asarray(x)
+        return jax.device_put(x)  # `jnp.asarray` would compile a program for it
     return jax.device_put(x, problem.x0.sharding)
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
+from ridgerider._core.compile import compiled
 from ridgerider._core.finish import Finish
 from ridgerider._core.placement import fetch, place
 from ridgerider._core.problem import Cost, Problem, Scalar, Vector
@@ -32,7 +32,8 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
     began = time.perf_counter()
     problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
-    loss, spectrum = fetch(_look(problem, rider, problem.x0, key))
+    loss = fetch(compiled(_value)(problem, problem.x0))
+    spectrum = fetch(compiled(_look)(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
         raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
@@ -101,7 +102,7 @@ def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
 def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
     """A key that depends on where a branch is in the tree, never on when it is reached."""
     words = np.frombuffer(hashed("key", seed, fingerprint), ">u4").astype(np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
 
 
 def _ride(
@@ -110,15 +111,21 @@ def _ride(
     """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
     began = time.perf_counter()
     lanes = [_lane(problem, settings, branch) for branch in branches]
-    ends = _side_by_side(_ride_and_look, _rides_and_looks, problem, rider, lanes, num_lanes)
-    legs = [_leg(rider, settings, *each) for each in zip(branches, ends, strict=True)]
+    rides = _side_by_side(_ride_one, problem, rider, lanes, num_lanes)
+    keys = [key for _, _, key in lanes]
+    ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
+    looks = _side_by_side(_look, problem, rider, ends, num_lanes)
+    legs = [
+        _leg(rider, settings, branch, ride, ended, spectrum)
+        for branch, (ride, ended), spectrum in zip(branches, rides, looks, strict=True)
+    ]
     ending = [
         row
-        for row, (ride, _, _) in enumerate(ends)
+        for row, (ride, _) in enumerate(rides)
         if ride.is_finite and _is_finished(rider, settings, legs[row])
     ]
-    ends_and_keys = [(place(problem, legs[row].x), lanes[row][2]) for row in ending]
-    finishes = _side_by_side(_finish, _finishes, problem, rider, ends_and_keys, num_lanes)
+    finishing = [ends[row] for row in ending]
+    finishes = _side_by_side(_finish, problem, rider, finishing, num_lanes)
     for row, finish in zip(ending, finishes, strict=True):
         legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost)
     share = Cost(seconds=(time.perf_counter() - began) / len(legs))
@@ -126,37 +133,34 @@ def _ride(
 
 
 def _side_by_side(
-    one: Callable[..., Any],
-    many: Callable[..., Any],
-    problem: Problem,
-    rider: Rider,
-    lanes: list[Any],
-    num_lanes: int,
+    one: Callable[..., Any], problem: Problem, rider: Rider, lanes: list[Any], num_lanes: int
 ) -> list[Any]:
-    """`one(problem, rider, *lane)` for each lane; all at once, as `many`, if there is room."""
+    """`one(problem, rider, *lane)` for each lane; all at once if there is room."""
     if num_lanes == 1:
-        return [fetch(one(problem, rider, *lane)) for lane in lanes]
+        return [fetch(compiled(one)(problem, rider, *lane)) for lane in lanes]
     if not lanes:
         return []
     # Free lanes repeat the first one: they take no more steps than it does.
     filled = lanes + lanes[:1] * (num_lanes - len(lanes))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
-    ends = fetch(many(problem, rider, stacked))
+    ends = fetch(compiled(_many)(one, problem, rider, stacked))
     return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
 
 
 def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
     ridge = Ridge(
         direction=place(problem, branch.direction),
-        eigenvalue=jnp.asarray(branch.eigenvalue, problem.dtype),
-        index=jnp.asarray(branch.fingerprint[-1].index),
-        multiplicity=jnp.asarray(branch.multiplicity),
+        eigenvalue=jax.device_put(np.asarray(branch.eigenvalue, problem.dtype)),
+        index=jax.device_put(np.asarray(branch.fingerprint[-1].index)),
+        multiplicity=jax.device_put(np.asarray(branch.multiplicity)),
     )
     return place(problem, branch.x), ridge, branch_key(settings.seed, branch.fingerprint)
 
 
-def _leg(rider: Rider, settings: Settings, branch: Branch, end: tuple[Any, Any, Any]) -> Leg:
-    ride, ended, spectrum = end  # on the host
+def _leg(
+    rider: Rider, settings: Settings, branch: Branch, ride: Any, ended: Any, spectrum: Any
+) -> Leg:
+    """The leg, from what is on the host."""
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
     clusters = spectrum.clusters()
@@ -187,33 +191,32 @@ def _is_finished(rider: Rider, settings: Settings, leg: Leg) -> bool:
     return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
 
 
-@eqx.filter_jit
-def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> tuple[Scalar, Spectrum]:
-    return problem.value(x), rider.look(problem, x, key)
+# Rides, looks and finishes are programs of their own, so that each is compiled once: the start is
+# looked at by the program that looks at the ends of rides.
 
 
-@eqx.filter_jit
-def _ride_and_look(
+def _value(problem: Problem, x: Vector) -> Scalar:
+    return problem.value(x)
+
+
+def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    return rider.look(problem, x, key)
+
+
+def _ride_one(
     problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
-) -> tuple[Ride, Bool[Array, " rules"], Spectrum]:
+) -> tuple[Ride, Bool[Array, " rules"]]:
     ride = rider.ride(problem, x, ridge, key)
-    return ride, rider.ended(ride), rider.look(problem, ride.x, key)
+    return ride, rider.ended(ride)
 
 
-@eqx.filter_jit
 def _finish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
     return rider.finish(problem, x, key, rider.spectrum)
 
 
-@eqx.filter_jit
-def _rides_and_looks(problem: Problem, rider: Rider, lanes: Any) -> Any:
-    return jax.vmap(lambda lane: _arrays(_ride_and_look(problem, rider, *lane)))(lanes)
-
-
-@eqx.filter_jit
-def _finishes(problem: Problem, rider: Rider, lanes: Any) -> Any:
-    return jax.vmap(lambda lane: _arrays(_finish(problem, rider, *lane)))(lanes)
+def _many(one: Callable[..., Any], problem: Problem, rider: Rider, lanes: Any) -> Any:
+    return jax.vmap(lambda lane: _arrays(one(problem, rider, *lane)))(lanes)
 
 
 def _arrays(tree: Any) -> Any:

@@ -1,7 +1,12 @@
 import json
+import os
 import pickle
+import re
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -440,3 +445,23 @@ def test_a_rule_that_moved_is_no_reason_not_to_open_a_run():
     for data in (moved, renamed):
         with pytest.raises(ValueError, match="pass the `rider` again"):
             rebuild(data)
+
+
+# --- compilation
+
+
+def test_a_first_search_compiles_three_programs(caplog):
+    problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.zeros(2))
+    rr.search(wells(2), max_rides=1)  # what is compiled once and for all
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        assert len(rr.search(problem, max_depth=1)) == 2
+    compiled = [re.search(r"^Compiling jit\((\w+)", record.message) for record in caplog.records]
+    assert [name[1] for name in compiled if name] == ["_look", "_ride_one", "_finish"]
+
+
+def test_keep_compiled(tmp_path):
+    code = "import ridgerider as rr, jax; print(rr.keep_compiled()); jax.jit(lambda x: x + 1)(1.0)"
+    hidden = {name: text for name, text in os.environ.items() if not name.startswith("JAX_")}
+    environment = {**hidden, "XDG_CACHE_HOME": str(tmp_path)}
+    out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert Path(out.strip()) == tmp_path / "ridgerider" / "compiled"
