@@ -450,13 +450,13 @@ def test_a_rule_that_moved_is_no_reason_not_to_open_a_run():
 # --- compilation
 
 
-def test_a_first_search_compiles_three_programs(caplog):
+def test_a_first_search_compiles_four_programs(caplog):
     problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.zeros(2))
     rr.search(wells(2), max_rides=1)  # what is compiled once and for all
     with jax.log_compiles(), caplog.at_level("WARNING"):
         assert len(rr.search(problem, max_depth=1)) == 2
     compiled = [re.search(r"^Compiling jit\((\w+)", record.message) for record in caplog.records]
-    assert [name[1] for name in compiled if name] == ["_look", "_ride_one", "_finish"]
+    assert [name[1] for name in compiled if name] == ["_value", "_look", "_ride_one", "_finish"]
 
 
 def test_keep_compiled(tmp_path):
