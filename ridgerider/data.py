@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgerider._check import needs
+from ridgerider._core.compile import cache_folder
 
 FILES = {
     "train-images-idx3-ubyte.gz": (
@@ -106,12 +107,6 @@ def mnist(folder: str | Path | None = None) -> Images:
         (test_images / np.float32(255)).astype(np.float32),
         test_labels.astype(np.int32),
     )
-
-
-def cache_folder(name: str) -> Path:
-    """Where things of one kind are kept: `ridgerider/name` in `XDG_CACHE_HOME` or `~/.cache`."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "ridgerider" / name
 
 
 def download_mnist(folder: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(ridgerider.__file__).parent
 ROOMS: dict[str, set[str]] = {
     "_check": set(),
     "_core": set(),
-    "data": set(),
+    "data": {"_core"},
     "dice": {"_core"},
     "_search": {"_core"},
     "problems": {"_core", "_search", "data", "dice"},

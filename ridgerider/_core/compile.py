@@ -10,8 +10,6 @@ import equinox as eqx
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from ridgerider.data import cache_folder
-
 # XLA's older way to generate code for processors, in one part rather than many, takes less than
 # half of the time, and rides are as fast. Other devices ignore these.
 FAST_TO_COMPILE: dict[str, Any] = {
@@ -70,3 +68,9 @@ def keep_compiled(folder: str | os.PathLike | None = None) -> Path:
         os.environ[name.upper()] = str(value)
     compilation_cache.reset_cache()  # JAX decides at its first compilation whether it has one
     return path
+
+
+def cache_folder(name: str) -> Path:
+    """Where things of one kind are kept: `ridgerider/name` in `XDG_CACHE_HOME` or `~/.cache`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "ridgerider" / name

@@ -11,7 +11,6 @@ from rich.console import Console
 import ridgerider as rr
 from ridgerider.cli import _experiments, _runs, _search
 from ridgerider.cli._crew import with_local
-from ridgerider.cli._places import keep_compiled
 
 app = typer.Typer(
     add_completion=False,
@@ -35,7 +34,7 @@ def main() -> None:
     """Entry point: double precision, and errors as one sentence."""
     jax.config.update("jax_enable_x64", True)
     with suppress(RuntimeError):  # no home directory
-        keep_compiled()
+        rr.keep_compiled()
     try:
         app(with_local(sys.argv[1:]))
     except (ValueError, OSError, MemoryError, OverflowError) as error:

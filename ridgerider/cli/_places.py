@@ -1,13 +1,8 @@
-"""Where runs are, and where compiled programs are kept."""
+"""Where runs are."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import jax
-
-from ridgerider.data import cache_folder
 
 RUN_FILE = "run.sqlite"
 
@@ -48,17 +43,3 @@ def free_name(path: Path) -> Path:
     while free.exists():
         number, free = number + 1, path.with_name(f"{path.name}-{number + 1}")
     return free
-
-
-def keep_compiled() -> None:
-    """Share compiled programs with the next command and with processes this one starts."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # the user's own, or a parent's
-        return
-    settings = {
-        "jax_compilation_cache_dir": str(cache_folder("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in settings.items():
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)
