@@ -1,9 +1,11 @@
 """Tests and examples run in double precision, with implicit promotions forbidden.
 
-Most of their time is compilation. What one of them compiled, in whichever process, is kept for the
-others and for the next run.
+Most of their time is compilation, so XLA is told to compile in haste: see `HASTE`. What one of them
+compiled, in whichever process, is kept for the others and for the next run.
 """
 
+import gc
+import mmap
 import os
 import runpy
 import tempfile
@@ -11,9 +13,31 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
+import jaxlib
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+# Programs that run for a moment are not worth optimising; these flags halve the processor time of
+# all tests. With an XLA_FLAGS of your own, even an empty one, programs are compiled as for a user:
+# that is how `make test-all` runs the long proofs.
+HASTE = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "false"}
+
+
+def known_flags(names):
+    """Those this version of XLA knows: it aborts for any other."""
+    library = Path(jaxlib.__file__).parent / "libjax_common.so"
+    if not library.exists():
+        return []
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return [name for name in names if content.find(name.encode() + b"\0") >= 0]
+
+
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = " ".join(f"--{name}={HASTE[name]}" for name in known_flags(HASTE))
 
 CACHE = {
     "jax_compilation_cache_dir": str(Path(__file__).parent / ".pytest_cache" / "compiled"),
@@ -24,6 +48,7 @@ for name, value in CACHE.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)  # for the processes that tests start
 
+MAX_MAPS = 20_000  # Linux allows 65_530 by default
 ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
 
 
@@ -49,10 +74,16 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+gc.set_threshold(100_000)  # tracing makes many objects, and few of them are garbage
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Let go of compiled programs with each file: a process may map only so many of them."""
-    if nextitem is None or nextitem.path != item.path:
+    """Let go of compiled programs now and then: a process may map only so many of them."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_bytes().count(b"\n") > MAX_MAPS:
         eqx.clear_caches()
         jax.clear_caches()
 

@@ -48,7 +48,8 @@ def main():
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(f"127.0.0.1:{number}", 2, int(rank[0]))
     else:
-        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={number}"
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={number}"
     result = ride(split=True)
     np.savez(
         out,
