@@ -2,14 +2,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs bench clean
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-all lint docs bench clean
 
 demo: $(VENV)/ready
 	$(BIN)/ridgerider demo
 
 test: lint
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# The long proofs, compiled as for a user: see conftest.py.
+test-all: test
+	XLA_FLAGS= $(PYTEST) -m long
 
 lint: $(VENV)/ready-test
 	$(BIN)/ruff format --check
