@@ -5,10 +5,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ridgerider as rr
 from ridgerider import data
 from ridgerider.problems import classifier
 
@@ -94,21 +97,18 @@ def test_the_classifier_against_numpy():
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(probabilities[np.arange(7), labels]).mean()
     expected += 0.05 * float(problem.x0 @ problem.x0)
-    assert float(problem.value(problem.x0)) == pytest.approx(expected)
+    assert float(eqx.filter_jit(problem.value)(problem.x0)) == pytest.approx(expected)
     right = (logits.argmax(axis=1) == labels).mean()
     assert float(problem.loss.accuracy(params, jnp.asarray(images), labels)) == pytest.approx(right)
     assert problem.size == 4 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3
 
 
 def test_at_zero_every_ridge_is_repeated_for_each_hidden_unit():
-    import jax
-
-    import ridgerider as rr
-
     images = data.digits()
     small = images.train_images[:200, ::2, ::2].astype(float)
     problem = classifier(small, images.train_labels[:200], widths=(4,), init_scale=0.0)
-    clusters = rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0)).clusters()
+    look = eqx.filter_jit(rr.DenseSpectrum())
+    clusters = look(problem, problem.x0, jax.random.key(0)).clusters()
     num_downhill = sum(cluster.eigenvalue < -1e-6 for cluster in clusters)
     assert {cluster.multiplicity for cluster in clusters[:num_downhill]} == {4}
 

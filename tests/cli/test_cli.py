@@ -292,12 +292,15 @@ problem = rr.Problem(loss, Net(jnp.zeros(1), act), jax.random.key(0))
 """
 
 
-def test_functions_in_a_model_and_keys_in_its_data_resume_in_another_process(directory):
+def test_functions_in_a_model_and_keys_in_its_data_resume_in_another_process(
+    directory, monkeypatch
+):
     (directory / "net.py").write_text(NETWORK_FILE)
-    for arguments in ("search net:problem --max-rides 1 --out net", "resume net --max-rides 2"):
-        command = [sys.executable, "-m", "ridgerider.cli", *arguments.split()]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
-        assert done.returncode == 0, done.stderr
+    monkeypatch.delitem(sys.modules, "net", raising=False)
+    run("search", "net:problem", "--max-rides", "1", "--out", "net")
+    command = [sys.executable, "-m", "ridgerider.cli", "resume", "net", "--max-rides", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+    assert done.returncode == 0, done.stderr
     assert "2 legs, 0 branches open; 2 minima" in done.stdout
 
 

@@ -24,6 +24,11 @@ def follow(update, problem, x, ridge):
     return update(problem, x, ridge, KEY)
 
 
+@eqx.filter_jit
+def look(problem, spectrum=rr.DenseSpectrum()):
+    return spectrum(problem, problem.x0, KEY)
+
+
 def perturbed(seed, n=400, size=0.05):
     """Eight ridges above a bulk, an interior one of them, and the Hessian one step further."""
     random = np.random.default_rng(seed)
@@ -123,7 +128,7 @@ def test_audited_rides_stay_on_their_ridge(dtype):
     target = problem.args[0].astype(dtype)
     start = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.start)
     problem = rr.Problem(problem.loss, start, target)
-    ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
+    ridge = look(problem).ridge(1)
     free = rr.Rider(update=rr.Davidson(), max_steps=40, audit_every=5)
     audited, plain = (
         eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
@@ -149,13 +154,14 @@ def test_residual_is_the_papers_update_to_the_letter():
     problem = rr.Problem(_curved, jnp.zeros(4), jnp.asarray(matrix))
     old, e, eigenvalue = jnp.zeros(4), jnp.asarray(columns[:, 1]), jnp.array(-1.0)
     x, rates = old + 0.1 * e, (0.03, 0.02)
-    hessian, hessian_old = problem.hessian(x), problem.hessian(old)
+    hessian, hessian_old = map(eqx.filter_jit(problem.hessian), (x, old))
     update = rr.Residual(3, *rates)
     tracked = follow(update, problem, x, ridge_along(e, eigenvalue, memory=old))
     eigenvalue = eigenvalue + e @ (hessian - hessian_old) @ e
+    slopes = jax.jit(jax.grad(eigen_loss, (0, 1)))
     for _ in range(3):
-        eigenvalue = eigenvalue - rates[1] * jax.grad(eigen_loss, 1)(e, eigenvalue, hessian)
-        e = e - rates[0] * jax.grad(eigen_loss)(e, eigenvalue, hessian)
+        eigenvalue = eigenvalue - rates[1] * slopes(e, eigenvalue, hessian)[1]
+        e = e - rates[0] * slopes(e, eigenvalue, hessian)[0]
     np.testing.assert_allclose(tracked.ridge.direction, e / jnp.linalg.norm(e), atol=1e-12)
     assert float(tracked.ridge.eigenvalue) == pytest.approx(float(eigenvalue))
     assert int(tracked.cost.hvps) == 2 + 2 * 3 + 1
@@ -181,7 +187,7 @@ def test_the_automatic_rate_is_stable_and_converges():
 
 def test_a_ride_with_the_papers_update():
     problem = factorization((3.0, 2.0, 1.0), rank=1)
-    ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
+    ridge = look(problem).ridge(1)
     rider = rr.Rider(update=rr.Residual(200), step=rr.FixedStep(0.02), max_steps=20)
     exact = rr.Rider(step=rr.FixedStep(0.02), max_steps=20)
     one, two = (
@@ -196,9 +202,8 @@ def test_valley_is_newton_where_curvature_is_positive_and_rests_elsewhere():
     matrix, columns = make_matrix(eigenvalues)
     problem = rr.Problem(quadratic_loss, jnp.zeros(5), jnp.asarray(matrix))
     x = jnp.arange(1.0, 6.0)
-    moved, cost = rr.Valley(num_hvps=5, damping=0.1, size=0.8)(
-        problem, x, ridge_along(columns[:, 0])
-    )
+    valley = eqx.filter_jit(rr.Valley(num_hvps=5, damping=0.1, size=0.8))
+    moved, cost = valley(problem, x, ridge_along(columns[:, 0]))
     # damping is relative to the largest Ritz value, here the largest eigenvalue
     factors = np.where(eigenvalues > 0, 1 - 0.8 * eigenvalues / (eigenvalues + 0.1 * 10), 1)
     np.testing.assert_allclose(moved, columns @ (factors * (columns.T @ x)), atol=1e-9)
@@ -207,16 +212,16 @@ def test_valley_is_newton_where_curvature_is_positive_and_rests_elsewhere():
 
 def test_valley_rests_at_a_stationary_point():
     problem, _ = perturbed(0, n=20)
-    moved, _ = rr.Valley()(problem, problem.x0, ridge_along(jnp.ones(20)))
+    valley = eqx.filter_jit(rr.Valley())
+    moved, _ = valley(problem, problem.x0, ridge_along(jnp.ones(20)))
     np.testing.assert_array_equal(moved, problem.x0)
 
 
 def test_random_ridges_lead_downhill_and_differ():
     problem, _ = perturbed(0, n=50)
     x = jnp.ones(50)
-    ridges = [
-        rr.RandomRidge()(problem, x, ridge_along(jnp.ones(50)), jax.random.key(s)) for s in (0, 1)
-    ]
+    draw = eqx.filter_jit(rr.RandomRidge())
+    ridges = [draw(problem, x, ridge_along(jnp.ones(50)), jax.random.key(s)) for s in (0, 1)]
     for tracked in ridges:
         assert tracked.ridge.direction @ problem.grad(x) < 0
         assert float(jnp.linalg.norm(tracked.ridge.direction)) == pytest.approx(1)
@@ -247,7 +252,7 @@ def two_loss(x):
 
 def test_neighbours_where_there_are_none():
     problem = rr.Problem(two_loss, jnp.zeros(2))
-    ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
+    ridge = look(problem).ridge(1)
     tracked = follow(rr.Davidson(num_neighbours=1), problem, problem.x0, ridge)
     assert float(tracked.overlap) == pytest.approx(1)
 
@@ -258,9 +263,10 @@ def nearly_round_loss(x):
 
 def test_an_audit_has_the_riders_idea_of_an_eigenspace():
     problem = rr.Problem(nearly_round_loss, jnp.zeros(3))
-    look = rr.DenseSpectrum(gauge="random", cluster_tolerance=0.05)
+    spectrum = rr.DenseSpectrum(gauge="random", cluster_tolerance=0.05)
     rider = rr.Rider(
-        spectrum=look, update=rr.Project(0.05), finish=None, max_steps=4, audit_every=1
+        spectrum=spectrum, update=rr.Project(0.05), finish=None, max_steps=4, audit_every=1
     )
-    ride = rider.ride(problem, problem.x0, look(problem, problem.x0, KEY).ridge(0), KEY)
+    ridge = look(problem, spectrum).ridge(0)
+    ride = eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
     assert float(jnp.nanmax(ride.trace.audit.drift)) < 1e-6

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,16 +25,19 @@ def test_derivatives_agree_with_closed_form(problem):
     hessian = 2 * np.array(
         [[-np.sin(b), 3 * w0**2, 3 * w1**2], [3 * w0**2, 6 * b * w0, 0], [3 * w1**2, 0, 6 * b * w1]]
     )
-    np.testing.assert_allclose(problem.grad(problem.x0), grad, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(problem.hessian(problem.x0), hessian, rtol=tolerance, atol=tolerance)
     v = jnp.array([1.0, -2.0, 0.5], problem.dtype)
-    product = problem.hvp(problem.x0, v)
-    np.testing.assert_allclose(product, hessian @ np.asarray(v), rtol=tolerance, atol=tolerance)
+    expected = (grad, hessian @ np.asarray(v), hessian)
+    for one, two in zip(derivatives(problem, problem.x0, v)[1:], expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=tolerance, atol=tolerance)
+
+
+@eqx.filter_jit
+def derivatives(problem, x, v):
+    return problem.value(x), problem.grad(x), problem.hvp(x, v), problem.hessian(x)
 
 
 def test_dtype_is_kept(problem):
-    x = problem.x0
-    outs = problem.value(x), problem.grad(x), problem.hvp(x, x), problem.hessian(x)
+    outs = derivatives(problem, problem.x0, problem.x0)
     assert {out.dtype for out in outs} == {problem.dtype}
 
 

@@ -18,8 +18,13 @@ def ride(problem, rider, x, ridge):
     return rider.ride(problem, x, ridge, KEY)
 
 
+@eqx.filter_jit
+def look(problem, rider):
+    return rider.spectrum(problem, problem.x0, KEY)
+
+
 def ride_from_start(problem, rider, index=0, sign=1, member=0):
-    spectrum = eqx.filter_jit(rider.spectrum)(problem, problem.x0, KEY)
+    spectrum = look(problem, rider)
     return ride(problem, rider, problem.x0, spectrum.ridge(index, sign, member))
 
 
@@ -32,6 +37,11 @@ def reasons(rider, ride):
 # --- updates
 
 
+@eqx.filter_jit
+def project(problem, ridge):
+    return rr.Project()(problem, problem.x0, ridge, KEY)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("seed", range(3))
 def test_project_is_maximal_overlap_for_simple_eigenvalues(dtype, seed):
@@ -39,7 +49,7 @@ def test_project_is_maximal_overlap_for_simple_eigenvalues(dtype, seed):
     problem, _ = make_quadratic(np.linspace(-3, 2, 12), seed, dtype)
     old = np.random.default_rng(seed).normal(size=12).astype(dtype)
     old /= np.linalg.norm(old)
-    tracked = rr.Project()(problem, problem.x0, _ridge(old), KEY)
+    tracked = project(problem, _ridge(old))
     eigenvalues, columns = np.linalg.eigh(np.asarray(problem.args[0]))
     best = np.argmax(np.abs(old @ columns))
     tolerance = 200 * float(np.finfo(dtype).eps)
@@ -59,7 +69,7 @@ def test_project_keeps_the_direction_inside_an_eigenspace():
     problem, columns = make_quadratic([-3.0, -2.0, -2.0, -2.0, 1.0])
     inside = columns[:, 1] + 2 * columns[:, 2] - columns[:, 3]
     inside /= np.linalg.norm(inside)
-    tracked = rr.Project()(problem, problem.x0, _ridge(inside), KEY)
+    tracked = project(problem, _ridge(inside))
     np.testing.assert_allclose(tracked.ridge.direction, inside, atol=1e-12)
     nan = np.nan  # the copies are no neighbours
     expected = [nan, nan, nan, -3.0, 1.0, nan, nan, nan]
@@ -72,12 +82,12 @@ def test_a_splitting_eigenspace_is_not_a_lost_ridge():
     whole, columns = make_quadratic([-2.0, -2.0, -2.0, 1.0])
     split, _ = make_quadratic([-2.2, -2.1, -2.0, 1.0])
     inside = columns[:, :3] @ np.ones(3) / np.sqrt(3)
-    first = rr.Project()(whole, whole.x0, _ridge(inside), KEY)
-    then = rr.Project()(split, split.x0, first.ridge, KEY)
+    first = project(whole, _ridge(inside))
+    then = project(split, first.ridge)
     assert float(first.ridge.direction @ then.ridge.direction) == pytest.approx(1 / np.sqrt(3))
     assert float(then.overlap) == pytest.approx(1)
     # A ridge that was simple before has no such freedom.
-    lone = rr.Project()(split, split.x0, _ridge(inside), KEY)
+    lone = project(split, _ridge(inside))
     assert float(lone.overlap) == pytest.approx(1 / np.sqrt(3))
 
 
@@ -118,13 +128,14 @@ def test_every_step_of_the_trace_is_what_it_says():
     result = jax.device_get(ride_from_start(problem, rider, 1))
     trace, steps = result.trace, int(result.num_steps)
     path = trace.path[: steps + 1]
+    value, hessian = eqx.filter_jit(problem.value), eqx.filter_jit(problem.hessian)
     np.testing.assert_array_equal(path[-1], result.x)
     np.testing.assert_allclose(
         np.linalg.norm(np.diff(path, axis=0), axis=1), trace.step_size[1 : steps + 1]
     )
-    for step, x in enumerate(path):
-        eigenvalues = np.linalg.eigvalsh(problem.hessian(jnp.asarray(x)))
-        assert trace.loss[step] == pytest.approx(float(problem.value(jnp.asarray(x))))
+    for step, x in enumerate(map(jnp.asarray, path)):
+        eigenvalues = np.linalg.eigvalsh(hessian(x))
+        assert trace.loss[step] == pytest.approx(float(value(x)))
         assert np.abs(eigenvalues - trace.eigenvalue[step]).min() < 1e-12
         assert trace.gap[step] == pytest.approx(np.ptp(eigenvalues))
     assert (trace.overlap[: steps + 1] >= 0.95).all() and (trace.residual < 1e-12).all()
@@ -272,7 +283,7 @@ def test_vmap_is_a_loop(update, step):
     problem, rider = wells(3), rr.Rider(update=update, step=step, max_steps=20)
     xs = 0.1 * jax.random.normal(KEY, (4, 3))
     ridge = _ridge([0.0, 0.0, 1.0])
-    batched = eqx.filter_vmap(lambda x: rider.ride(problem, x, ridge, KEY))(xs)
+    batched = eqx.filter_jit(eqx.filter_vmap(lambda x: rider.ride(problem, x, ridge, KEY)))(xs)
     for row, x in enumerate(xs):
         np.testing.assert_allclose(batched.x[row], ride(problem, rider, x, ridge).x, atol=1e-12)
 
@@ -306,8 +317,8 @@ def test_a_climb_over_a_crest_is_no_stall(start):
     """After twenty steps the loss is what it was, on the other side."""
     problem = rr.Problem(crest_loss, jnp.array([start, 0.0]))
     rider = rr.Rider(step=rr.FixedStep(0.1), finish=None)
-    ridge = rr.DenseSpectrum(gauge="basis")(problem, problem.x0, KEY).ridge(0)
+    ridge = look(problem, rr.Rider(spectrum=rr.DenseSpectrum(gauge="basis"))).ridge(0)
     assert float(ridge.direction[0]) > 0  # uphill at first
-    ride = rider.ride(problem, problem.x0, ridge, KEY)
-    assert bool(rider.ended(ride)[rider.rule_names().index("curvature_gone")])
-    assert float(ride.x[0]) > 1.8
+    end = ride(problem, rider, problem.x0, ridge)
+    assert "curvature_gone" in reasons(rider, end)
+    assert float(end.x[0]) > 1.8

@@ -145,8 +145,8 @@ def test_losses_against_dense_hessians_and_finite_differences(is_literal):
     def total(x):
         return losses.both(both, unravel(x)[0], unravel(x)[1], probes)
 
-    values = [float(one.value(one.x0)) for one in both.problems]
-    hessians = np.asarray(both.hessians(both.start))
+    values = [float(eqx.filter_jit(one.value)(one.x0)) for one in both.problems]
+    hessians = np.asarray(eqx.filter_jit(both.hessians)(both.start))
     expected = dense_losses(losses, hessians, values, np.asarray(e), np.asarray(probes))
     np.testing.assert_allclose(parts(x), expected, rtol=1e-12)
     assert float(total(x)) == pytest.approx(sum(expected), rel=1e-12)
@@ -160,10 +160,10 @@ def test_losses_against_dense_hessians_and_finite_differences(is_literal):
 def test_agreement_vanishes_for_equal_environments_only():
     matrix, _ = make_matrix([-2.0, -1.0, 1.0, 3.0])
     probes = jnp.eye(4)
-    losses = RidgeLosses()
+    agreement = eqx.filter_jit(RidgeLosses().agreement)
     equal, other = quadratics([matrix] * 3), quadratics([matrix, matrix, 2 * matrix])
-    assert float(losses.agreement(equal, equal.start, probes)) == 0
-    assert float(losses.agreement(other, other.start, probes)) > 1
+    assert float(agreement(equal, equal.start, probes)) == 0
+    assert float(agreement(other, other.start, probes)) > 1
 
 
 # --- the consistent ridge
@@ -341,7 +341,8 @@ def test_a_ride_on_the_consistent_ridge_carries_certificates():
     assert float(jnp.max(scores.gap)) < 1e-8
     assert abs(float(ride.x[1])) < 1e-8 < 0.3 < abs(float(ride.x[0]))
     assert float(ride.trace.residual.max()) < 1e-8
-    steepest = rr.DenseSpectrum()(both.pooled(), both.x0, jax.random.key(0)).ridge(0)
+    look = eqx.filter_jit(rr.DenseSpectrum())
+    steepest = look(both.pooled(), both.x0, jax.random.key(0)).ridge(0)
     assert abs(float(steepest.direction[1])) == pytest.approx(1)  # pooled would ride another
 
 

@@ -3,6 +3,7 @@
 import json
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ridgerider._search.describe import describe, digest, rebuild
 
 TURNS = st.builds(rr.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))
 FINGERPRINTS = st.lists(TURNS, max_size=6).map(rr.Fingerprint)
+LABELS = jax.jit(cluster_labels)
 
 
 @given(FINGERPRINTS)
@@ -45,7 +47,7 @@ def test_what_is_asked_does_not_depend_on_the_order_of_telling(pairs, random):
 )
 def test_clusters_are_narrow_and_greedy(values, tolerance):
     eigenvalues = np.sort(np.asarray(values, float))
-    labels = np.asarray(cluster_labels(jnp.asarray(eigenvalues), tolerance))
+    labels = np.asarray(LABELS(jnp.asarray(eigenvalues), tolerance))
     width = tolerance * np.abs(eigenvalues).max()
     assert labels[0] == 0 and set(np.diff(labels)) <= {0, 1}
     firsts = {label: eigenvalues[labels == label][0] for label in labels}
