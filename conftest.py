@@ -48,7 +48,7 @@ for name, value in CACHE.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)  # for the processes that tests start
 
-MAX_MAPS = 20_000  # Linux allows 65_530 by default
+MAX_MAPS = 10_000  # Linux allows 65_530 by default
 ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
 
 

@@ -1,9 +1,11 @@
+import json
+
 import jax
 import numpy as np
 import pytest
 
 from ridgerider.data import digits
-from ridgerider.experiments import mnist, mnist_diversity, theory
+from ridgerider.experiments import EXPERIMENTS, mnist, mnist_diversity, reproduce, theory
 from ridgerider.experiments.chain import chain
 from ridgerider.problems import classifier
 
@@ -96,3 +98,11 @@ def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
     table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
     assert "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 10 | 1 |" in table
     assert (tmp_path / "mnist.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_at_its_quick_size(name, tmp_path):
+    results = reproduce(name, tmp_path, quick=True, say=lambda line: None)
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert (tmp_path / "table.md").read_text().count("|") > 8

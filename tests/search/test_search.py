@@ -208,7 +208,7 @@ def test_progress_is_told_after_every_leg():
 
 
 def test_a_nan_ends_its_leg_and_not_the_search():
-    result = rr.search(make_cliff(), rr.Rider(step=rr.FixedStep(0.2)))
+    result = rr.search(make_cliff(), rr.Rider(step=rr.FixedStep(0.2)), max_rides=12)
     ended = {str(leg.fingerprint): leg for leg in result}
     assert ended["0+"].ended_by == ("not_finite",) and ended["0+"].turns == ()
     assert ended["0+"].finish is None and np.isfinite(ended["0+"].x).all()

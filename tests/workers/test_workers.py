@@ -17,7 +17,6 @@ from concurrent.futures import (
 )
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,23 +33,7 @@ from tests.cases import same_tree
 
 RIDER = rr.Rider(finish=None, step=rr.FixedStep(0.1))  # soon compiled
 SETTINGS = {"order": "best_first", "round_size": 8, "max_rides": 60, "seed": 1}
-NUM_KILLS = 4  # 20 in bench/workers.py
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """Workers load what the first of them compiled."""
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    )
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0, -1), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+NUM_KILLS = [2, pytest.param(20, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -168,21 +151,23 @@ def search_under_fire(executor, pids, num_kills, longest, problem, settings):
     return result, num_killed[0]
 
 
-def test_killed_processes_change_nothing():
+@pytest.mark.parametrize("num_kills", NUM_KILLS)
+def test_killed_processes_change_nothing(num_kills):
     settings = {**SETTINGS, "max_rides": 200}
     with workers.process_pool(2) as own:
-        result, killed = search_under_fire(own, own.pids, NUM_KILLS, 1.0, wells(4), settings)
-    assert killed == NUM_KILLS and same_tree(rr.search(wells(4), RIDER, **settings), result)
+        result, killed = search_under_fire(own, own.pids, num_kills, 1.0, wells(4), settings)
+    assert killed == num_kills and same_tree(rr.search(wells(4), RIDER, **settings), result)
 
 
-def test_killed_dask_workers_change_nothing(cluster):
+@pytest.mark.parametrize("num_kills", NUM_KILLS)
+def test_killed_dask_workers_change_nothing(cluster, num_kills):
     def pids():
         nannies = cluster.cluster.workers.values()
         return [nanny.pid for nanny in nannies if nanny.pid is not None]
 
     settings = {**SETTINGS, "max_rides": 200}
-    result, killed = search_under_fire(cluster, pids, NUM_KILLS, 1.0, wells(4), settings)
-    assert killed == NUM_KILLS and same_tree(rr.search(wells(4), RIDER, **settings), result)
+    result, killed = search_under_fire(cluster, pids, num_kills, 1.0, wells(4), settings)
+    assert killed == num_kills and same_tree(rr.search(wells(4), RIDER, **settings), result)
 
 
 def test_workers_may_leave_and_join(plain, cluster):
@@ -283,9 +268,6 @@ CHILD = """
 import signal, sys, time, jax
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background ignores it
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", sys.argv[2])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import ridgerider as rr
 from ridgerider import workers
 from ridgerider.problems import wells
@@ -297,7 +279,7 @@ def say(done):
         time.sleep(60)
 
 if __name__ == "__main__":
-    with workers.process_pool(int(sys.argv[3])) as pool:
+    with workers.process_pool(int(sys.argv[2])) as pool:
         rr.search(wells(4), RIDER, out=sys.argv[1], executor=pool, progress=say, **SETTINGS)
 """
 
@@ -310,9 +292,8 @@ def test_a_stopped_coordinator_resumes_under_another_engine(
 ):
     path, script = tmp_path / "run.sqlite", tmp_path / "child.py"
     script.write_text(CHILD)
-    cache = jax.config.jax_compilation_cache_dir
     child = subprocess.Popen(
-        [sys.executable, str(script), str(path), cache, str(num_workers)],
+        [sys.executable, str(script), str(path), str(num_workers)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
