@@ -41,8 +41,9 @@ class Rider(eqx.Module):
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
     - `batch(problem, key, step) -> Problem`: the rows of the data that a step looks at, such as
       `Batches`; or None for all of them.
-    - `audit_every`: compare every so many steps with a fresh spectrum, dense below 300
-      parameters and `spectrum` beyond; what is found goes into the trace. 0: never.
+    - `audit_every`: after this many steps, and again after as many more, compare with a fresh
+      spectrum, dense below 300 parameters and `spectrum` beyond; the trace holds what is found. 0:
+      never.
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well (small problems only).
 

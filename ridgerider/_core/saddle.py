@@ -68,7 +68,7 @@ def find_saddle(
     - `regularizer(params)`: made small on the way, weighted by `weight`; e.g. minus the entropy of
       a policy. Without one the point with the smallest gradient nearby is taken.
     - `learning_rate`, `max_steps`: of Adam, with cosine decay, on the objective above.
-    - `max_polish`: at most so many Newton steps on the gradient alone (one dense Hessian each); 0
+    - `max_polish`: at most this many Newton steps on the gradient alone (one dense Hessian each); 0
       leaves them out.
     - `noise`, `seed`: standard deviation of a random displacement of the start, for independent
       runs.

@@ -75,12 +75,12 @@ def search(
       point it leaves, e.g. for a validation loss.
     - `members`: of a repeated eigenvalue ride "one" member or "all" of them. Both signs are always
       ridden.
-    - `max_ridges`: at each point only the so many most negative eigenvalues. `max_depth`: only so
-      many turns.
+    - `max_ridges`: at each point only this many of the most negative eigenvalues. `max_depth`: the
+      longest fingerprint, in turns.
     - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that
       leads no further.
-    - `round_size`: how many branches are chosen before their results come back; at most so many
-      workers are busy.
+    - `round_size`: how many branches are chosen before their results come back; no more workers
+      than that are busy.
     - `asynchronous`: choose again as soon as one leg is back, with what is known then, so that no
       worker waits for a round to end. Which branches a budget still reaches then depends on the
       order of arrival.
@@ -93,7 +93,7 @@ def search(
 
     - `executor`: rides the branches of a round; any `concurrent.futures.Executor` that does not
       fork, such as those of `ridgerider.workers`. None rides one by one, here.
-    - `max_deaths`: a leg that cost so many workers their lives is stored as failed.
+    - `max_deaths`: a leg during which this many workers died is stored as failed.
     - `num_lanes`: how many branches are ridden in one compiled program, which takes as many steps
       as the longest ride: for accelerators. Results agree to rounding.
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any

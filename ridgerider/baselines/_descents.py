@@ -23,7 +23,7 @@ class Descent(eqx.Module):
     - `spread`: the standard deviation of the starts; a small one is descent from the saddle.
     - `target`: a run ends once its loss is as low as this,
     - `tolerance`: or its gradient's norm is,
-    - `max_length`: or it has made so many steps.
+    - `max_length`: or it has made this many steps.
 
     >>> from ridgerider.problems import wells
     >>> ends = Descent(spread=1.0, step_size=0.5)(wells(2), max_steps=2000)
@@ -116,7 +116,7 @@ class EigenvectorDescent(eqx.Module):
     - `spread`: the standard deviation of the starts around the problem's own.
     - `largest`, `num_sizes`: the line search tries `largest` and halves of it, `num_sizes` in all.
     - `target`, `tolerance`, `max_length`: a run ends at this loss, or when a search lowers the loss
-      by no more than `tolerance`, or after so many searches.
+      by no more than `tolerance`, or after this many searches.
 
     >>> from ridgerider.problems import wells
     >>> ends = EigenvectorDescent()(wells(2), max_steps=100)

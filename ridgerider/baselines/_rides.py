@@ -24,7 +24,7 @@ class Rides(eqx.Module):
     **Arguments**
 
     - `rider`, `order`, `max_ridges`: as in `search`.
-    - `round_size`: so many branches are chosen at a time and ridden in one compiled call.
+    - `round_size`: how many branches are chosen at a time and ridden in one compiled call.
 
     >>> from ridgerider.problems import wells
     >>> ends = Rides(Rider())(wells(2), max_steps=2000)

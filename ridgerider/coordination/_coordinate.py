@@ -151,10 +151,10 @@ def coordinate(
     **Arguments**
 
     - `game`: see `Game`; `ridgerider.problems.Levers` is one.
-    - `max_depth`: ride every fingerprint of up to so many ridges. Default: 1.
+    - `max_depth`: ride every fingerprint of up to this many ridges. Default: 1.
     - `fingerprints`: or only these, such as `["0", "0 1", "3.2"]`: indices of ridges, most negative
       first, with `.member` inside a repeated eigenvalue.
-    - `max_ridges`: at each point only the so many most negative eigenvalues.
+    - `max_ridges`: at each point only this many of the most negative eigenvalues.
     - `members`: of a repeated eigenvalue ride "one" member or "all": they are as good as each
       other.
     - `rider`: its `finish` polishes the policies once the way is chosen. Give `spectrum` the gauge

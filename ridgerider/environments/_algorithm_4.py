@@ -113,7 +113,7 @@ def ride_common(
       loss with a head to be thrown away. Not in the paper, but on coloured MNIST essential: a
       random featurizer has little to agree on.
     - `max_loss`, `max_dropped`: draw another network while L1 + L2 exceeds `max_loss` after
-      pre-training, at most so many times. Default: keep the first.
+      pre-training, at most this many times. Default: keep the first.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr

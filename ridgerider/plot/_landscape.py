@@ -27,7 +27,7 @@ from ridgerider._search.tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3
-REACH = 4.0  # descents and other rides widen the view to at most so many times the two rides'
+REACH = 4.0  # descents and other rides widen the view to at most this many times the two rides'
 
 
 @dataclass(frozen=True)
