@@ -98,7 +98,7 @@ def test_tests_mirror_the_packages():
     here = Path(__file__).parent
     folders = {path.name for path in here.iterdir() if path.is_dir()} - {"__pycache__"}
     packages = {path.name.lstrip("_") for path in ROOT.iterdir() if path.is_dir()}
-    assert folders <= packages
+    assert folders - {"another_machine"} <= packages
 
 
 def test_the_picture_names_every_room():

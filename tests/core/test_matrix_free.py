@@ -25,7 +25,9 @@ def test_block_spectrum_sees_every_copy(dtype):
     for seed in range(3):
         bulk = np.random.default_rng(seed).uniform(-1, 10, 290)
         problem, _ = make_quadratic([*REPEATED, *bulk], seed, dtype)
-        spectrum = look(rr.BlockSpectrum(k=11), problem, problem.x0, jax.random.key(seed))
+        spectrum = look(
+            rr.BlockSpectrum(k=11, dense_below=0), problem, problem.x0, jax.random.key(seed)
+        )
         found = spectrum.clusters()[:4]
         assert [cluster.multiplicity for cluster in found] == [1, 6, 2, 1]
         # The error of an eigenvalue is residual^2 / gap, here rounding, and the test matrix's own.
@@ -44,7 +46,7 @@ def test_block_spectrum_sees_every_copy(dtype):
 
 def test_block_spectrum_says_what_has_not_converged():
     problem, _ = make_quadratic(np.linspace(-1, 1, 200))
-    spectrum = look(rr.BlockSpectrum(k=4, max_hvps=12), problem, problem.x0)
+    spectrum = look(rr.BlockSpectrum(k=4, max_hvps=12, dense_below=0), problem, problem.x0)
     assert not spectrum.is_converged.any() and int(spectrum.cost.hvps) == 12
     rows = spectrum.eigenvectors
     images = rows @ problem.args[0]
@@ -61,8 +63,8 @@ def test_block_spectrum_is_dense_for_small_problems():
 
 def test_a_warm_start_saves_products():
     problem, columns = make_quadratic([*REPEATED, *np.linspace(-1, 10, 190)])
-    cold = look(rr.BlockSpectrum(k=10), problem, problem.x0)
-    warm = eqx.filter_jit(rr.BlockSpectrum(k=10))(
+    cold = look(rr.BlockSpectrum(k=10, dense_below=0), problem, problem.x0)
+    warm = eqx.filter_jit(rr.BlockSpectrum(k=10, dense_below=0))(
         problem, problem.x0, KEY, jnp.asarray(columns[:, :10].T)
     )
     assert int(warm.cost.hvps) == 20 < int(cold.cost.hvps)
@@ -93,7 +95,7 @@ def test_gradient_krylov_at_a_stationary_point_starts_at_random():
 def test_the_power_method_finds_the_same_with_more_products():
     problem, _ = make_quadratic([-4.0, -3.0, -2.0, *np.linspace(-0.5, 2, 117)])
     power = look(rr.PowerSpectrum(k=3, tolerance=1e-4), problem, problem.x0)
-    block = look(rr.BlockSpectrum(k=3, tolerance=1e-4), problem, problem.x0)
+    block = look(rr.BlockSpectrum(k=3, tolerance=1e-4, dense_below=0), problem, problem.x0)
     np.testing.assert_allclose(power.eigenvalues, [-4, -3, -2], atol=1e-6)
     assert power.is_converged.all() and power.num_downhill() == 3
     assert int(power.cost.hvps) > 3 * int(block.cost.hvps)
