@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import ridgerider as rr
-from ridgerider._core.problem import Cost
+from ridgerider._core.cost import Cost
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.legs import branches_at
 from ridgerider._search.orders import breadth_first

@@ -18,13 +18,13 @@ from ridgerider._core.batches import Batches as Batches
 from ridgerider._core.certificate import Certificate as Certificate
 from ridgerider._core.compile import keep_compiled as keep_compiled
 from ridgerider._core.correct import Valley as Valley
+from ridgerider._core.cost import Cost as Cost
 from ridgerider._core.davidson import Davidson as Davidson
 from ridgerider._core.finish import Descend as Descend
 from ridgerider._core.finish import Finish as Finish
 from ridgerider._core.matrix_free import BlockSpectrum as BlockSpectrum
 from ridgerider._core.matrix_free import GradientKrylov as GradientKrylov
 from ridgerider._core.matrix_free import PowerSpectrum as PowerSpectrum
-from ridgerider._core.problem import Cost as Cost
 from ridgerider._core.problem import Problem as Problem
 from ridgerider._core.residual import Residual as Residual
 from ridgerider._core.ride import Ride as Ride

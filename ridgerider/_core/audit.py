@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
 from ridgerider._core.update import Tracked, unit
 

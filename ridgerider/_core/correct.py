@@ -9,8 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ridgerider._check import check_at_least, check_count
+from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import lanczos
-from ridgerider._core.problem import Cost, Number, Problem, Vector
+from ridgerider._core.problem import Number, Problem, Vector
 from ridgerider._core.spectrum import Ridge
 
 

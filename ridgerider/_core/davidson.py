@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
 from ridgerider._core.certificate import Certificate
+from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import Product, Space, lowest_pairs
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge, cluster_labels
 from ridgerider._core.update import Tracked, overlap_with_space
 

@@ -13,8 +13,9 @@ import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least
+from ridgerider._core.cost import Cost
 from ridgerider._core.lbfgs import lbfgs
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Spectrum, tolerance_of
 
 

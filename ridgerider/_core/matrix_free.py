@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
+from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import Pairs, Product, lanczos, lowest_pairs, unit_outside
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import (
     DENSE_BELOW,
     DenseSpectrum,

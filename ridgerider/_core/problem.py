@@ -9,7 +9,6 @@ each of the above is a mean over equal chunks, and only one chunk at a time is h
 """
 
 import math
-import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -24,28 +23,6 @@ from jaxtyping import Array, Float, Int, PyTree
 Scalar = Float[Array, ""]
 Vector = Float[Array, " n"]
 Number = float | Scalar  # a setting: a new float compiles again, a new array does not
-
-
-class Cost(eqx.Module):
-    """What was spent. Costs add up.
-
-    A dense Hessian of `n` parameters is `n` Hessian-vector products and counts as such in `hvps`
-    as well as once in `hessians`, so that `hvps` compares engines.
-
-    >>> total = Cost(values=1, hvps=3) + Cost(hvps=4, seconds=0.5)
-    >>> total.values, total.hvps, total.seconds
-    (1, 7, 0.5)
-    """
-
-    values: int | Int[Array, ""] = 0
-    gradients: int | Int[Array, ""] = 0
-    hvps: int | Int[Array, ""] = 0
-    hessians: int | Int[Array, ""] = 0
-    eigendecompositions: int | Int[Array, ""] = 0
-    seconds: float | Scalar = 0.0
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return jax.tree.map(operator.add, self, other)
 
 
 def is_key(leaf: Any) -> bool:

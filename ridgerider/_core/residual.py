@@ -20,8 +20,9 @@ from jaxtyping import PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.certificate import Certificate
+from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import Product, lanczos
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.update import Tracked, overlap_with_space, unit
 

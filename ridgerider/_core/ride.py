@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.audit import Audit
 from ridgerider._core.certificate import Certificate, Certified
-from ridgerider._core.problem import Cost, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.step import Trial
 

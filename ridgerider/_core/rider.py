@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_count
 from ridgerider._core.audit import Audit, audit
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Descend, Finish
-from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.ride import Ride, Trace
 from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
 from ridgerider._core.step import Attempt, Backtracking, Trial

@@ -21,7 +21,8 @@ import optax
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_at_least, check_callable, check_count, check_positive
-from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.spectrum import Cluster, DenseSpectrum, Spectrum, tolerance_of
 
 Regularizer = Callable[[PyTree], Scalar]

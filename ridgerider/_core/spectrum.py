@@ -27,7 +27,8 @@ from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_fraction
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random", "basis"] | Probe

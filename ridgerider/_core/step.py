@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool
 
 from ridgerider._check import check_fraction, check_positive
 from ridgerider._core.certificate import Certificate, Certified
-from ridgerider._core.problem import Cost, Number, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Number, Scalar, Vector
 from ridgerider._core.spectrum import Ridge
 
 

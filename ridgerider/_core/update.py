@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_fraction
 from ridgerider._core.certificate import Certificate, Certified
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Ridge, cluster_labels
 
 NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem import Cost
+from ridgerider._core.cost import Cost
 from ridgerider._search.job import Job
 from ridgerider._search.tree import Branch, Fingerprint, Leg
 

@@ -5,23 +5,21 @@ out. Whoever calls it, here or on another machine, gets the same legs.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from ridgerider._core.compile import compiled
-from ridgerider._core.finish import Finish
+from ridgerider._core.cost import Cost
 from ridgerider._core.placement import fetch, place
-from ridgerider._core.problem import Cost, Problem, Scalar, Vector
+from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
+from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
 from ridgerider._search.orders import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, hashed
@@ -32,8 +30,8 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
     began = time.perf_counter()
     problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
-    loss = fetch(compiled(_value)(problem, problem.x0))
-    spectrum = fetch(compiled(_look)(problem, rider, problem.x0, key))
+    loss = fetch(compiled(value_at)(problem, problem.x0))
+    spectrum = fetch(compiled(look_at)(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
         raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
@@ -111,10 +109,10 @@ def _ride(
     """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
     began = time.perf_counter()
     lanes = [_lane(problem, settings, branch) for branch in branches]
-    rides = _side_by_side(_ride_one, problem, rider, lanes, num_lanes)
+    rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
     keys = [key for _, _, key in lanes]
     ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
-    looks = _side_by_side(_look, problem, rider, ends, num_lanes)
+    looks = side_by_side(look_at, problem, rider, ends, num_lanes)
     legs = [
         _leg(rider, settings, branch, ride, ended, spectrum)
         for branch, (ride, ended), spectrum in zip(branches, rides, looks, strict=True)
@@ -125,26 +123,11 @@ def _ride(
         if ride.is_finite and _is_finished(rider, settings, legs[row])
     ]
     finishing = [ends[row] for row in ending]
-    finishes = _side_by_side(_finish, problem, rider, finishing, num_lanes)
+    finishes = side_by_side(finish_one, problem, rider, finishing, num_lanes)
     for row, finish in zip(ending, finishes, strict=True):
         legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost)
     share = Cost(seconds=(time.perf_counter() - began) / len(legs))
     return [replace(leg, cost=leg.cost + share) for leg in legs]
-
-
-def _side_by_side(
-    one: Callable[..., Any], problem: Problem, rider: Rider, lanes: list[Any], num_lanes: int
-) -> list[Any]:
-    """`one(problem, rider, *lane)` for each lane; all at once if there is room."""
-    if num_lanes == 1:
-        return [fetch(compiled(one)(problem, rider, *lane)) for lane in lanes]
-    if not lanes:
-        return []
-    # Free lanes repeat the first one: they take no more steps than it does.
-    filled = lanes + lanes[:1] * (num_lanes - len(lanes))
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
-    ends = fetch(compiled(_many)(one, problem, rider, stacked))
-    return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
 
 
 def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
@@ -189,38 +172,6 @@ def _is_finished(rider: Rider, settings: Settings, leg: Leg) -> bool:
     """Whether a descent follows: after each leg, or only where no other does."""
     is_leaf = not leg.num_ridges or settings.is_last(leg.fingerprint)
     return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
-
-
-# Rides, looks and finishes are programs of their own, so that each is compiled once: the start is
-# looked at by the program that looks at the ends of rides.
-
-
-def _value(problem: Problem, x: Vector) -> Scalar:
-    return problem.value(x)
-
-
-def _look(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
-    return rider.look(problem, x, key)
-
-
-def _ride_one(
-    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
-) -> tuple[Ride, Bool[Array, " rules"]]:
-    ride = rider.ride(problem, x, ridge, key)
-    return ride, rider.ended(ride)
-
-
-def _finish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
-    assert rider.finish is not None
-    return rider.finish(problem, x, key, rider.spectrum)
-
-
-def _many(one: Callable[..., Any], problem: Problem, rider: Rider, lanes: Any) -> Any:
-    return jax.vmap(lambda lane: _arrays(one(problem, rider, *lane)))(lanes)
-
-
-def _arrays(tree: Any) -> Any:
-    return jax.tree.map(jnp.asarray, tree)
 
 
 def _rideable(

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost
 from ridgerider._search.classes import Classes
 from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 import safetensors
 
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.store import (
     APPLICATION_ID,

@@ -16,8 +16,9 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from ridgerider._check import check_at_least
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost, Problem
+from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._search.classes import TOLERANCE, Classes
 from ridgerider._search.describe import check_problem, rebuild

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgerider._check import check_choice, check_count
-from ridgerider._core.problem import Cost
+from ridgerider._core.cost import Cost
 from ridgerider._search.tree import Fingerprint
 
 

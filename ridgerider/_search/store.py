@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
 
 _TURN = struct.Struct(">IIB")

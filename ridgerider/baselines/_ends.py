@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._core.problem import Cost, Problem
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Problem
 from ridgerider._search.settings import Budget
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from ridgerider._core.problem import Cost, Problem
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Ridge, Spectrum
 from ridgerider._search.tree import Branch, Fingerprint, Turn, hashed

@@ -13,8 +13,9 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Descend, Finish
-from ridgerider._core.problem import Cost, Problem, Vector
+from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.rider import Rider
 from ridgerider._core.saddle import Saddle, find_saddle
 from ridgerider._core.spectrum import Cluster, DenseSpectrum

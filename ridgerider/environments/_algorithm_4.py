@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count
 from ridgerider._core.batches import Batches
-from ridgerider._core.problem import Cost, Scalar, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Scalar, Vector
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Ridge
 from ridgerider._core.step import FixedStep

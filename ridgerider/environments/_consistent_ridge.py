@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count, check_fraction
 from ridgerider._core.certificate import Certificate
+from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import unit_outside
-from ridgerider._core.problem import Cost, Number, Problem, Scalar, Vector
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import DENSE_BELOW, Ridge, tolerance_of
 from ridgerider._core.update import Tracked
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued

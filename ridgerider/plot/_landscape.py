@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Cost, Problem, Vector
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Problem, Vector
 from ridgerider._search.result import Result
 from ridgerider._search.tree import Fingerprint, Leg
 

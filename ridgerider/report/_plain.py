@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Cost
 from ridgerider._core.spectrum import Cluster
 
 COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")

@@ -456,12 +456,24 @@ def test_a_first_search_compiles_four_programs(caplog):
     with jax.log_compiles(), caplog.at_level("WARNING"):
         assert len(rr.search(problem, max_depth=1)) == 2
     compiled = [re.search(r"^Compiling jit\((\w+)", record.message) for record in caplog.records]
-    assert [name[1] for name in compiled if name] == ["_value", "_look", "_ride_one", "_finish"]
+    assert [name[1] for name in compiled if name] == [
+        "value_at",
+        "look_at",
+        "ride_one",
+        "finish_one",
+    ]
 
 
 def test_keep_compiled(tmp_path):
-    code = "import ridgerider as rr, jax; print(rr.keep_compiled()); jax.jit(lambda x: x + 1)(1.0)"
+    code = """
+import ridgerider as rr
+from ridgerider.problems import wells
+
+print(rr.keep_compiled())
+rr.search(wells(1), rr.Rider(finish=None), max_rides=1)
+"""
     hidden = {name: text for name, text in os.environ.items() if not name.startswith("JAX_")}
     environment = {**hidden, "XDG_CACHE_HOME": str(tmp_path)}
     out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert Path(out.strip()) == tmp_path / "ridgerider" / "compiled"
+    assert list(Path(out.strip()).iterdir())

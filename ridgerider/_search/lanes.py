@@ -1,0 +1,64 @@
+"""Rides side by side: `num_lanes` of them in one compiled program, or each by itself.
+
+Rides, looks and finishes are programs of their own, so that each is compiled once: the start is
+looked at by the program that looks at the ends of rides.
+"""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PRNGKeyArray
+
+from ridgerider._core.compile import compiled
+from ridgerider._core.finish import Finish
+from ridgerider._core.placement import fetch
+from ridgerider._core.problem import Problem, Scalar, Vector
+from ridgerider._core.ride import Ride
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Ridge, Spectrum
+
+
+def side_by_side(
+    one: Callable[..., Any], problem: Problem, rider: Rider, lanes: list[Any], num_lanes: int
+) -> list[Any]:
+    """`one(problem, rider, *lane)` for each lane; all at once if there is room."""
+    if num_lanes == 1:
+        return [fetch(compiled(one)(problem, rider, *lane)) for lane in lanes]
+    if not lanes:
+        return []
+    # Free lanes repeat the first one: they take no more steps than it does.
+    filled = lanes + lanes[:1] * (num_lanes - len(lanes))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
+    ends = fetch(compiled(_many)(one, problem, rider, stacked))
+    return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
+
+
+def value_at(problem: Problem, x: Vector) -> Scalar:
+    return problem.value(x)
+
+
+def look_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    return rider.look(problem, x, key)
+
+
+def ride_one(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.ride(problem, x, ridge, key)
+    return ride, rider.ended(ride)
+
+
+def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
+    assert rider.finish is not None
+    return rider.finish(problem, x, key, rider.spectrum)
+
+
+def _many(one: Callable[..., Any], problem: Problem, rider: Rider, lanes: Any) -> Any:
+    return jax.vmap(lambda lane: _arrays(one(problem, rider, *lane)))(lanes)
+
+
+def _arrays(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)
