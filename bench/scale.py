@@ -21,7 +21,7 @@ import ridgerider as rr
 from ridgerider._core.cost import Cost
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.legs import branches_at
-from ridgerider._search.orders import breadth_first
+from ridgerider._search.next_branch import breadth_first
 from ridgerider._search.settings import Settings
 from ridgerider._search.store import Store
 from ridgerider._search.tree import Branch, Leg

@@ -50,11 +50,11 @@ from ridgerider._core.update import Tracked as Tracked
 from ridgerider._search.legs import ride_batch as ride_batch
 from ridgerider._search.loop import resume as resume
 from ridgerider._search.loop import search as search
-from ridgerider._search.orders import RandomOrder as RandomOrder
-from ridgerider._search.orders import best_first as best_first
-from ridgerider._search.orders import breadth_first as breadth_first
-from ridgerider._search.orders import depth_first as depth_first
-from ridgerider._search.orders import steepest_first as steepest_first
+from ridgerider._search.next_branch import RandomOrder as RandomOrder
+from ridgerider._search.next_branch import best_first as best_first
+from ridgerider._search.next_branch import breadth_first as breadth_first
+from ridgerider._search.next_branch import depth_first as depth_first
+from ridgerider._search.next_branch import steepest_first as steepest_first
 from ridgerider._search.progress import Progress as Progress
 from ridgerider._search.result import Result as Result
 from ridgerider._search.result import Solution as Solution

@@ -20,7 +20,7 @@ from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
-from ridgerider._search.orders import Order, with_priority
+from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, hashed
 

@@ -30,7 +30,7 @@ from ridgerider._search.describe import (
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
 from ridgerider._search.locate import load_problem
-from ridgerider._search.orders import ORDERS, Order, named_order, order_name
+from ridgerider._search.next_branch import ORDERS, Order, named_order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.result import Result
 from ridgerider._search.settings import Budget, Settings
