@@ -16,7 +16,7 @@ test: lint
 # The long proofs, compiled as for a user (see conftest.py), and all others once more as on a
 # machine whose eigh returns other bases.
 test-all: test
-	XLA_FLAGS= $(PYTEST) -m long
+	XLA_FLAGS=--xla_cpu_multi_thread_eigen=false $(PYTEST) -m long
 	$(PYTEST) --rotate-bases 1
 
 lint: $(VENV)/ready-test

@@ -18,10 +18,15 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-# Programs that run for a moment are not worth optimising; these flags halve the processor time of
-# all tests. With an XLA_FLAGS of your own, even an empty one, programs are compiled as for a user:
-# that is how `make test-all` runs the long proofs.
-HASTE = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "false"}
+# Programs that run for a moment are not worth optimising; the first two flags halve the processor
+# time of all tests. With an XLA_FLAGS of your own programs are compiled as for a user: that is how
+# `make test-all` runs the long proofs. On a busy machine XLA's thread pool was once seen to wait for
+# itself, in a program vmapped over a thousand eigh: hence the third.
+HASTE = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": "false",
+    "xla_cpu_multi_thread_eigen": "false",
+}
 
 
 def known_flags(names):
@@ -35,6 +40,9 @@ def known_flags(names):
     ):
         return [name for name in names if content.find(name.encode() + b"\0") >= 0]
 
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # there are as many tests at a time as cores
 
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = " ".join(f"--{name}={HASTE[name]}" for name in known_flags(HASTE))
