@@ -20,8 +20,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 # Programs that run for a moment are not worth optimising; the first two flags halve the processor
 # time of all tests. With an XLA_FLAGS of your own programs are compiled as for a user: that is how
-# `make test-all` runs the long proofs. On a busy machine XLA's thread pool was once seen to wait for
-# itself, in a program vmapped over a thousand eigh: hence the third.
+# `make test-all` runs the long proofs. The third: on a busy machine XLA's thread pool was once seen
+# to wait for itself, in a program vmapped over a thousand eigh.
 HASTE = {
     "xla_backend_optimization_level": "0",
     "xla_cpu_use_fusion_emitters": "false",
