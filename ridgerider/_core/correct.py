@@ -46,6 +46,7 @@ class Valley(eqx.Module):
         for name in ("damping", "size"):
             check_at_least(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
         grad = problem.grad(x)
         space = lanczos(problem.hvp_at(x), grad, self.num_hvps)

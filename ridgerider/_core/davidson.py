@@ -56,6 +56,7 @@ class Davidson(eqx.Module):
         check_fraction("tolerance", self.tolerance)
         check_fraction("cluster_tolerance", self.cluster_tolerance)
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         product, cost = problem.hvp_at(x), Cost()
         neighbours, num_neighbours = ridge.memory, min(self.num_neighbours, problem.size - 2)

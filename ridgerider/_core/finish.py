@@ -90,6 +90,7 @@ class Descend(eqx.Module):
         for name in ("max_steps", "max_kicks", "tolerance", "kick_size"):
             check_at_least(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(
         self,
         problem: Problem,

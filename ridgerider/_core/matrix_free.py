@@ -76,6 +76,7 @@ class BlockSpectrum(eqx.Module):
         for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
             check_fraction(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(
         self,
         problem: Problem,
@@ -147,6 +148,7 @@ class GradientKrylov(eqx.Module):
         for name in ("tolerance", "downhill_tolerance"):
             check_fraction(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         check_k(self.k, problem)
         grad, random = problem.grad(x), jax.random.normal(key, x.shape, x.dtype)
@@ -202,6 +204,7 @@ class PowerSpectrum(eqx.Module):
         for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
             check_fraction(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         check_k(self.k, problem)
         hvp, tolerance = problem.hvp_at(x), tolerance_of(self.tolerance, x.dtype)

@@ -63,6 +63,7 @@ class Residual(eqx.Module):
         for name in ("direction_rate", "eigenvalue_rate"):
             check_at_least(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         product, e = problem.hvp_at(x), ridge.direction
         if ridge.memory is None:  # the ride begins: the ridge is the one given

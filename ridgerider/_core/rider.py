@@ -89,6 +89,7 @@ class Rider(eqx.Module):
         """One flag for each of `rule_names`."""
         return jnp.stack([rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps])
 
+    @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """Follow `ridge` from `x` until a rule fires."""
 

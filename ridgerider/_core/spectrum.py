@@ -178,6 +178,7 @@ class DenseSpectrum(eqx.Module):
         check_fraction("cluster_tolerance", self.cluster_tolerance)
         check_fraction("downhill_tolerance", self.downhill_tolerance)
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
         is_downhill = downhill(eigenvalues, self.downhill_tolerance)

@@ -57,6 +57,7 @@ class Project(eqx.Module):
     def __check_init__(self) -> None:
         check_fraction("cluster_tolerance", self.cluster_tolerance)
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
         hessian = problem.hessian(x)
@@ -98,6 +99,7 @@ class Keep(eqx.Module):
     (-2.0, 1.0)
     """
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
         image = problem.hvp(x, ridge.direction)
@@ -126,6 +128,7 @@ class RandomRidge(eqx.Module):
     True
     """
 
+    @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         direction = unit(jax.random.normal(key, x.shape, x.dtype))
         grad, image = jax.jvp(problem.grad, (x,), (direction,))

@@ -196,6 +196,7 @@ def test_other_play_knows():
     assert float(game.self_play(moved)) == pytest.approx(float(game.self_play(params)), abs=1e-15)
 
 
+@pytest.mark.long
 def test_two_rounds_need_two_ridges():
     result = coordinate(WornLevers(), num_runs=3, fingerprints=["0 0", "0"])
     one, two = result.candidates
@@ -204,6 +205,7 @@ def test_two_rounds_need_two_ridges():
     assert {path.depth for path in two.ridden} == {2} and two.confidence > 0.999
 
 
+@pytest.mark.long
 def test_payoff_lists_with_ties():
     random = np.random.default_rng(7)
     allowed = {"best", "best reached", "tied levers pay more even by chance"}

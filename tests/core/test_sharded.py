@@ -43,6 +43,7 @@ def test_four_devices(plain, tmp_path):
     check(plain, tmp_path / "four.npz", 4)
 
 
+@pytest.mark.long
 def test_two_processes(plain, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

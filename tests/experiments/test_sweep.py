@@ -99,6 +99,7 @@ def die(job):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_dead_worker_costs_a_job_another_try(tmp_path, monkeypatch):
     jobs = [{"x": x, "mark": str(tmp_path / "mark")} for x in range(3)]
     done = run_jobs(die_once, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
