@@ -70,7 +70,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     seed = config.getoption("--rotate-bases")
-    if seed:
+    if seed and "RIDGERIDER_ROTATE_BASES" not in os.environ:  # a worker of xdist has begun with it
         os.environ["RIDGERIDER_ROTATE_BASES"] = seed
         paths = [str(ANOTHER_MACHINE), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

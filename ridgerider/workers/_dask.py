@@ -16,6 +16,7 @@ from ridgerider._search.job import Job, open_job
 from ridgerider._search.tree import Branch, Leg
 from ridgerider.workers._pool import ONE_THREAD
 
+NUM_DELIVERIES = 20  # of a job, until it is no accident
 # Each death is told to us, who count them, and is blamed on one task alone.
 OWN_CLUSTER = {
     "distributed.scheduler.allowed-failures": 0,
@@ -75,9 +76,7 @@ class DaskExecutor(ClientExecutor):
         if not isinstance(fn, Job):
             return super().submit(fn, *args, **kwargs)
         if fn.parcel[0] != self._job:
-            self._forget()
-            self._client.register_plugin(Parcel(fn.parcel))
-            self._job = fn.parcel[0]
+            self._deliver(fn)
         return super().submit(ride_parcel, fn.parcel[:2], self._lease, *args)
 
     def shutdown(self, wait: bool = True, **keywords: Any) -> None:
@@ -95,6 +94,21 @@ class DaskExecutor(ClientExecutor):
         while not self._closing.wait(2):
             if len(cluster.workers) < len(cluster.worker_spec):
                 cluster.scale(len(cluster.worker_spec))
+
+    def _deliver(self, job: Job) -> None:
+        """Leave the job on each worker. If one dies on the way, all of them get it once more."""
+        self._forget()
+        for attempt in range(1, NUM_DELIVERIES + 1):
+            try:
+                self._client.register_plugin(Parcel(job.parcel))
+                break
+            except OSError:
+                if attempt == NUM_DELIVERIES or self._client.status != "running":
+                    raise
+                with contextlib.suppress(OSError, ValueError):
+                    self._client.unregister_worker_plugin(job.parcel[0])
+                time.sleep(1)
+        self._job = job.parcel[0]
 
     def _forget(self) -> None:
         if self._job:
