@@ -1,8 +1,8 @@
-"""What is the same: classes of points that are closer than a tolerance.
+"""What is the same: classes of points that are within reach of one another.
 
-Two points are one if |x - y| <= tolerance * max(1, |y|), where y was there first; the first of a
-class stands for it. Close points have close projections onto any vector, so classes are sorted by
-one projection, and a new point is compared with the few whose projections are near its own.
+Two points are one if |x - y| <= reach(x) + reach(y); the first of a class stands for it. Close
+points have close projections onto any vector, so classes are sorted by one projection, and a new
+point is compared with the few whose projections are near its own.
 """
 
 from bisect import bisect_left, insort
@@ -25,44 +25,55 @@ class Classes(Generic[Name]):
 
     These points are kept, unless `fetch(name)` brings one back when it is to be compared.
 
-    >>> classes = Classes()
-    >>> [classes.add(name, np.array([x, 0.0])) for name, x in (("a", 1), ("b", -1), ("c", 1.0001))]
+    >>> classes, points = Classes(), {"a": 1, "b": -1, "c": 1.0001}
+    >>> [classes.add(name, np.array([x, 0.0]), reach=1e-3) for name, x in points.items()]
     [0, 1, 0]
     >>> classes.names
     ['a', 'b']
     """
 
-    def __init__(
-        self,
-        tolerance: float = TOLERANCE,
-        fetch: Callable[[Name], np.ndarray] | None = None,
-    ):
+    def __init__(self, fetch: Callable[[Name], np.ndarray] | None = None):
         self.names: list[Name] = []
         self.points: dict[Name, np.ndarray] = {}
-        self._tolerance, self._is_keeping = tolerance, fetch is None
-        self._fetch = fetch or self.points.__getitem__
+        self._is_keeping, self._fetch = fetch is None, fetch or self.points.__getitem__
+        self._reaches: list[float] = []
+        self._farthest = 0.0
         # For each shape the projections in ascending order, with the number of their class.
         self._known = defaultdict[tuple[int, ...], list[tuple[float, int]]](list)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def add(self, name: Name, point: np.ndarray) -> int:
+    def add(self, name: Name, point: np.ndarray, reach: float) -> int:
         """The class of a point, which may be a new one."""
-        known, place = self._known[point.shape], _projection(point)
-        # A point that is close to this one is hardly larger.
-        size = max(1.0, float(np.linalg.norm(point))) * (1 + 2 * self._tolerance)
-        reach = self._tolerance * size if self._tolerance < 0.3 else np.inf
-        first = bisect_left(known, place - reach, key=itemgetter(0))
-        near = takewhile(lambda one: one[0] <= place + reach, islice(known, first, None))
-        for number in sorted(number for _, number in near):
-            if is_same(point, self._fetch(self.names[number]), self._tolerance):
-                return number
-        insort(known, (place, len(self.names)), key=itemgetter(0))
+        number = self.find(point, reach)
+        if number is not None:
+            return number
+        insort(self._known[point.shape], (_projection(point), len(self)), key=itemgetter(0))
         self.names.append(name)
+        self._reaches.append(reach)
+        self._farthest = max(self._farthest, reach)
         if self._is_keeping:
             self.points[name] = point
-        return len(self.names) - 1
+        return len(self) - 1
+
+    def find(self, point: np.ndarray, reach: float) -> int | None:
+        """The class that a point is in, if there is one."""
+        known, place = self._known[point.shape], _projection(point)
+        # A little more: the projections are rounded, too.
+        away = (reach + self._farthest) * (1 + 1e-9) + 1e-12 * abs(place)
+        first = bisect_left(known, place - away, key=itemgetter(0))
+        near = takewhile(lambda one: one[0] <= place + away, islice(known, first, None))
+        for number in sorted(number for _, number in near):
+            distance = np.linalg.norm(point - self._fetch(self.names[number]))
+            if distance <= reach + self._reaches[number]:
+                return number
+        return None
+
+
+def reach_of(point: np.ndarray, tolerance: float) -> float:
+    """The reach with which points of about one size are the same if `tolerance` times it apart."""
+    return tolerance * max(1.0, float(np.linalg.norm(point))) / 2
 
 
 def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:

@@ -163,8 +163,20 @@ def _renamed(data: Any) -> Any:
     renamed = {key: _renamed(item) for key, item in data.items()}
     for key in {"type", "function"} & renamed.keys():
         with contextlib.suppress(ValueError):
-            renamed[key] = _name_of(_look_up(renamed[key]))
+            value = _look_up(renamed[key])
+            renamed[key] = _name_of(value)
+            if key == "type":  # a version may have added fields
+                renamed["fields"] = {**_defaults(value), **renamed["fields"]}
     return renamed
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    missing = dataclasses.MISSING
+    return {
+        item.name: describe(item.default)
+        for item in dataclasses.fields(kind)
+        if item.default is not missing
+    }
 
 
 def _look_up(name: str) -> Any:

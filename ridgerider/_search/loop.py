@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from ridgerider._search.locate import load_problem
 from ridgerider._search.next_branch import ORDERS, Order, named_order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.result import Result
+from ridgerider._search.same import Ends
 from ridgerider._search.settings import Budget, Settings
 from ridgerider._search.store import Store, check_new
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
@@ -215,6 +216,8 @@ def _ride_all(
     progress: Callable[[Progress], None] | None,
 ) -> None:
     settings, tree, done = job.settings, Search(), Progress.read(store)
+    ends = _known_ends(job.problem, store)
+    done.num_minima = len(ends)
     tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
     found: list[Branch] = []
@@ -241,13 +244,24 @@ def _ride_all(
         if job.num_lanes > 1:
             done.add_lanes(legs, job.num_lanes)
         for leg in legs:
+            if leg.finish is not None:
+                leg = replace(leg, same_as=ends.add(leg.fingerprint, leg.finish))
             children = branches_at(leg, settings, order)
             store.add(leg, children)
             found += children
             done.add(leg)
+            done.num_minima = len(ends)
             done.num_open = len(tree) + len(chosen) + len(found)
             if progress is not None:
                 progress(done)
+
+
+def _known_ends(problem: Problem, store: Store) -> Ends:
+    ends, same = Ends(problem, store.end), store.same()
+    for fingerprint, finish in store.finishes():
+        if fingerprint not in same:
+            ends.keep(fingerprint, finish)
+    return ends
 
 
 def _meta(

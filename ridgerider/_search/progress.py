@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
-from ridgerider._search.classes import Classes
+from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.store import Store
-from ridgerider._search.tree import Fingerprint, Leg
+from ridgerider._search.tree import Leg
 
 
 @dataclass
@@ -32,15 +30,11 @@ class Progress:
     num_rides: int = 0
     num_steps: int = 0
     num_open: int = 0
+    num_minima: int = 0
     best_loss: float = float("inf")
     cost: Cost = Cost()
     _useful: int = field(default=0, repr=False)
     _spent: int = field(default=0, repr=False)
-    _minima: Classes[Fingerprint] = field(default_factory=Classes, repr=False)
-
-    @property
-    def num_minima(self) -> int:
-        return len(self._minima)
 
     @property
     def waste(self) -> float:
@@ -49,10 +43,9 @@ class Progress:
     @staticmethod
     def read(store: Store) -> "Progress":
         """As far as the run in the store has come."""
-        classes = Classes(fetch=store.end)  # a million parameters of each would be too many
-        done = Progress(store.num_legs(), store.num_steps(), cost=store.cost(), _minima=classes)
-        for fingerprint, finish in store.finishes():
-            done._add_finish(fingerprint, finish)
+        done = Progress(store.num_legs(), store.num_steps(), cost=store.cost())
+        for _, finish in store.finishes():
+            done._add_finish(finish)
         return done
 
     def add(self, leg: Leg) -> None:
@@ -60,7 +53,7 @@ class Progress:
         self.num_steps += leg.num_steps
         self.cost = self.cost + leg.cost
         if leg.finish is not None:
-            self._add_finish(leg.fingerprint, leg.finish)
+            self._add_finish(leg.finish)
 
     def add_lanes(self, legs: Sequence[Leg], num_lanes: int) -> None:
         """Count what rides side by side used of the steps they took."""
@@ -69,7 +62,6 @@ class Progress:
         self._useful += sum(rides) + sum(descents)
         self._spent += num_lanes * (max(rides, default=0) + max(descents, default=0))
 
-    def _add_finish(self, fingerprint: Fingerprint, finish: Finish) -> None:
-        if finish.is_converged and not finish.is_saddle:
+    def _add_finish(self, finish: Finish) -> None:
+        if finish.kind in IS_SOLUTION:
             self.best_loss = min(self.best_loss, float(finish.loss))
-            self._minima.add(fingerprint, np.asarray(finish.x))

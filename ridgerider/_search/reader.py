@@ -24,9 +24,10 @@ from ridgerider._core.finish import Finish
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.store import (
     APPLICATION_ID,
-    FINISH_COLUMNS,
     VERSION,
+    columns_of,
     connect,
+    finish_columns,
     number,
     read_finish,
     unpack,
@@ -58,6 +59,7 @@ class LegRow:
     cost: Cost
     trace: dict[str, np.ndarray]
     finish: Finish | None
+    same_as: Fingerprint | None = None
 
 
 @dataclass
@@ -180,14 +182,22 @@ class RunReader:
                 cost=_known(Cost, json.loads(cost)),
                 trace=unpack(trace),
                 finish=self._finish(connection, text),
+                same_as=self._same_as(connection, text),
             )
 
         return self._tried(f"leg {text}", read)
 
     def _finish(self, connection: sqlite3.Connection, text: str) -> Finish | None:
-        query = f"SELECT {FINISH_COLUMNS} FROM solutions s WHERE fingerprint = ?"
+        query = f"SELECT {finish_columns(connection)} FROM solutions s WHERE fingerprint = ?"
         row = connection.execute(query, [text]).fetchone()
         return None if row is None else read_finish(row)
+
+    def _same_as(self, connection: sqlite3.Connection, text: str) -> Fingerprint | None:
+        if "same_as" not in columns_of(connection, "solutions"):
+            return None
+        query = "SELECT same_as FROM solutions WHERE fingerprint = ?"
+        row = connection.execute(query, [text]).fetchone()
+        return None if row is None or row[0] is None else Fingerprint.parse(row[0])
 
     def _tried(self, what: str, read: Callable[[], T]) -> T | None:
         """What `read` returns, or None and a note that it could not be read."""

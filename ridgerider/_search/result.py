@@ -17,12 +17,13 @@ from jaxtyping import PyTree
 
 from ridgerider._check import check_at_least
 from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Finish
+from ridgerider._core.finish import Finish, Kind
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
-from ridgerider._search.classes import TOLERANCE, Classes
+from ridgerider._search.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.legs import look, ride_batch
+from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
 from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg, Turn
@@ -34,8 +35,14 @@ Signature = Callable[[PyTree], Any]
 class Solution:
     """Where descent from the end of a leg came to rest.
 
-    `multiplicity` says how many legs led to this solution or an equivalent one, `equivalent_to`
-    which of them stands for all.
+    - `kind`: "minimum", "saddle", "at infinity", "unverified" (`doubt` says why) or "unconverged".
+    - `multiplicity`: how many legs led to this solution; `equivalent_to`: the one that stands for
+      all of them.
+    - `num_flat`: how many eigenvalues of the Hessian are zero but for rounding, e.g. those of
+      rotations; `least_eigenvalue` is the least of the others.
+    - `error`: how far the exact stationary point may be, across flat directions.
+    - `limit`, `direction`: at infinity, what the loss falls to, and the unit vector, shaped like
+      the parameters, along which it does.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -49,10 +56,20 @@ class Solution:
     loss: float
     grad_norm: float
     least_eigenvalue: float
-    kind: Literal["minimum", "saddle", "unconverged"]
+    kind: Kind
     cost: Cost
     equivalent_to: Fingerprint | None = None
     multiplicity: int = 1
+    num_flat: int = 0
+    error: float = 0.0
+    doubt: str = ""
+    limit: float = float("nan")
+    direction: PyTree = None
+
+    @property
+    def level(self) -> float:
+        """The loss; at infinity its limit."""
+        return self.limit if self.kind == "at infinity" else self.loss
 
 
 class Solutions(Sequence[Solution]):
@@ -79,7 +96,7 @@ class Solutions(Sequence[Solution]):
             rows.append(
                 (
                     str(one.fingerprint),
-                    f"{one.loss:.6g}",
+                    f"{one.level:.6g}",
                     f"{one.least_eigenvalue:.3g}",
                     str(one.multiplicity),
                 )
@@ -177,23 +194,37 @@ class Result:
             [self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()]
         )
 
+    def kinds(self) -> Counter[str]:
+        """How many descents ended at each kind of point.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
+        Counter({'saddle': 4})
+        """
+        return self._store.kinds()
+
     def num_saddles(self) -> int:
         """How many descents ended at a saddle, as they do along a symmetry axis."""
-        return self._store.num_saddles()
+        return self.kinds()["saddle"]
 
     def minima(
-        self, tolerance: float = TOLERANCE, *, signature: Signature | None = None
+        self, tolerance: float | None = None, *, signature: Signature | None = None
     ) -> Solutions:
-        """The different minima, lowest loss first.
+        """The different minima, also those at infinity, lowest loss first.
 
-        Two minima are one if they are closer than `tolerance` times max(1, their size); each stands
-        with the shallowest fingerprint that leads to it.
+        Each stands with the shallowest fingerprint that leads to it. Two are one if their distance
+        is within their errors. With flat directions, such as rotations, they are one if a walk
+        along these leads from one to the other; at infinity, if the loss does not rise between
+        them.
 
         **Arguments**
 
+        - `tolerance`: instead, two are one if they are closer than this times their size, or 1 if
+          that is larger.
         - `signature(params)`: what a solution *is*, as an array; compared in place of the
-          parameters. A canonical form undoes a symmetry (`jnp.sort`); a model's outputs on a probe
-          set compare functions.
+          parameters, with a `tolerance` of 1e-3 unless another is given. A canonical form undoes a
+          symmetry (`jnp.sort`); a model's outputs on a probe set compare functions.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
@@ -209,7 +240,7 @@ class Result:
             sorted(
                 (group[0] for group in classes),
                 key=lambda one: (
-                    float(f"{one.loss:.6g}"),
+                    float(f"{one.level:.6g}"),
                     one.fingerprint.depth,
                     one.fingerprint.sort_key(),
                 ),
@@ -217,16 +248,24 @@ class Result:
         )
 
     def classes(
-        self, tolerance: float = TOLERANCE, *, signature: Signature | None = None
+        self, tolerance: float | None = None, *, signature: Signature | None = None
     ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         check_at_least("tolerance", tolerance)
-        minima = [solution for solution in self.solutions() if solution.kind == "minimum"]
+        minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
-        classes, groups = Classes[Fingerprint](tolerance), defaultdict[int, list[Solution]](list)
-        for one in minima:
-            mark = _flat(one.params if signature is None else signature(one.params))
-            groups[classes.add(one.fingerprint, mark)].append(one)
+        classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
+        if tolerance is None and signature is None:
+            same, errors = self._store.same(), {one.fingerprint: one.error for one in minima}
+            points = {one.fingerprint: _flat(one.params) for one in minima}
+            for one in minima:
+                name = same.get(one.fingerprint, one.fingerprint)
+                groups[classes.add(name, points[name], errors[name])].append(one)
+        else:
+            for one in minima:
+                mark = _flat(one.params if signature is None else signature(one.params))
+                reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
+                groups[classes.add(one.fingerprint, mark, reach)].append(one)
         return [
             [
                 replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
@@ -242,7 +281,7 @@ class Result:
         best: Literal["low", "high"],
         delta: float = 0.05,
         between: tuple[float, float] = (0.0, 1.0),
-        tolerance: float = TOLERANCE,
+        tolerance: float | None = None,
         signature: Signature | None = None,
         allow_same_data: bool = False,
     ) -> Selection:
@@ -349,6 +388,11 @@ class Result:
         params = np.asarray(finish.x)
         if self.problem is not None:
             params = jax.device_get(self.problem.unravel(jnp.asarray(params)))
+        direction = None
+        if finish.kind == "at infinity" and finish.runaway is not None:
+            direction = np.asarray(finish.runaway) / np.linalg.norm(finish.runaway)
+            if self.problem is not None:
+                direction = jax.device_get(self.problem.unravel(jnp.asarray(direction)))
         return Solution(
             fingerprint=fingerprint,
             params=params,
@@ -357,6 +401,11 @@ class Result:
             least_eigenvalue=float(finish.least_eigenvalue),
             kind=finish.kind,
             cost=finish.cost,
+            num_flat=int(finish.num_flat),
+            error=float(finish.error),
+            doubt=finish.doubt,
+            limit=float(finish.limit),
+            direction=direction,
         )
 
 

@@ -29,11 +29,12 @@ import safetensors.numpy
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
 from ridgerider._core.spectrum import Cluster
+from ridgerider._search.classes import TOLERANCE, reach_of
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg
 
 APPLICATION_ID = 0x52696467  # "Ridg"
-VERSION = 1
+VERSION = 2
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE legs (
@@ -49,6 +50,17 @@ CREATE TABLE solutions (
     least_eigenvalue REAL, is_converged INTEGER NOT NULL, is_saddle INTEGER NOT NULL, num_steps
     INTEGER NOT NULL, num_kicks INTEGER NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL);
 """
+# What version 2 added to the tables of version 1, with the value that it has in older files.
+ADDED = {
+    "solutions": {
+        "num_flat": "INTEGER NOT NULL DEFAULT 0",
+        "error": "REAL",
+        "doubt_number": "INTEGER NOT NULL DEFAULT 0",
+        "is_at_infinity": "INTEGER NOT NULL DEFAULT 0",
+        "limit": "REAL",
+        "same_as": "TEXT",
+    },
+}
 
 _DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 
@@ -66,8 +78,12 @@ FINISH_FIELDS: dict[str, Callable[[Any], Any]] = {
     "is_saddle": bool,
     "num_steps": int,
     "num_kicks": int,
+    "num_flat": int,
+    "error": number,
+    "doubt_number": int,
+    "is_at_infinity": bool,
+    "limit": number,
 }
-FINISH_COLUMNS = ", ".join(f"s.{name}" for name in (*FINISH_FIELDS, "cost", "arrays"))
 
 
 class Store:
@@ -109,6 +125,7 @@ class Store:
         with self.closed_on_error(), self._transaction():
             for statement in SCHEMA.split(";"):
                 self._db.execute(statement)
+            self._add_columns()
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {VERSION}")
             self._db.executemany("INSERT INTO meta VALUES (?, ?)", meta)
@@ -133,6 +150,10 @@ class Store:
         with store.closed_on_error(), store._readable():
             store._check_kind()
             store._check_whole(thoroughly=write)
+            if write and store._db.execute("PRAGMA user_version").fetchone()[0] < VERSION:
+                with store._transaction():
+                    store._add_columns()
+                    store._db.execute(f"PRAGMA user_version = {VERSION}")
             store._db.execute("PRAGMA synchronous = NORMAL")
         return store
 
@@ -192,8 +213,11 @@ class Store:
         if not self._db.execute(insert, _leg_row(leg)).rowcount:
             return
         if leg.finish is not None:
-            row = _finish_row(str(leg.fingerprint), leg.finish)
-            self._db.execute(f"INSERT INTO solutions VALUES (?{', ?' * 9})", row)
+            row = _finish_row(leg, leg.finish)
+            names = ", ".join(f'"{name}"' for name in row)
+            values = ", ".join("?" * len(row))
+            insert = f"INSERT INTO solutions ({names}) VALUES ({values})"
+            self._db.execute(insert, tuple(row.values()))
         parent = str(leg.fingerprint)
         rows = [_branch_row(branch, parent) for branch in children]
         self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
@@ -207,9 +231,11 @@ class Store:
     def num_steps(self) -> int:
         return self._one("SELECT coalesce(sum(num_steps), 0) FROM legs")
 
-    def num_saddles(self) -> int:
-        """How many descents ended at a saddle."""
-        return self._one("SELECT count(*) FROM solutions WHERE is_converged AND is_saddle")
+    def kinds(self) -> Counter[str]:
+        """How many descents ended at each kind of point."""
+        query = f"SELECT {finish_columns(self._db, without='arrays')} FROM solutions s"
+        with self._readable():
+            return Counter(read_finish(row).kind for row in self._db.execute(query))
 
     def num_rounds(self) -> int:
         return self._one("SELECT coalesce(max(round), 0) FROM branches")
@@ -222,21 +248,23 @@ class Store:
 
     def leg(self, fingerprint: Fingerprint) -> Leg:
         """One leg, whole. Raises KeyError if it was not ridden."""
+        same_as = "s.same_as" if "same_as" in columns_of(self._db, "solutions") else "NULL"
         query = (
             f"SELECT l.loss, l.num_steps, l.ended_by, l.num_ridges, l.clusters, l.turns, l.cost,"
-            f" l.arrays, l.trace, {FINISH_COLUMNS}"
+            f" l.arrays, l.trace, {same_as}, {finish_columns(self._db)}"
             " FROM legs l LEFT JOIN solutions s USING (fingerprint) WHERE l.fingerprint = ?"
         )
         with self._readable():
             row = self._db.execute(query, [str(fingerprint)]).fetchone()
             if row is None:
                 raise KeyError(str(fingerprint))
-            return _leg(fingerprint, row[:9], read_finish(row[9:]) if row[-1] is not None else None)
+            finish = read_finish(row[10:]) if row[-1] is not None else None
+            return _leg(fingerprint, row[:9], finish, row[9])
 
     def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
         """Where descent ended, for every leg it was run from, shallow legs first."""
         query = (
-            f"SELECT s.fingerprint, {FINISH_COLUMNS}"
+            f"SELECT s.fingerprint, {finish_columns(self._db)}"
             " FROM solutions s JOIN legs l USING (fingerprint)"
             " ORDER BY l.depth, l.fingerprint"
         )
@@ -244,12 +272,20 @@ class Store:
             for text, *row in self._db.execute(query):
                 yield Fingerprint.parse(text), read_finish(row)
 
-    def end(self, fingerprint: Fingerprint) -> np.ndarray:
+    def end(self, fingerprint: Fingerprint) -> Finish:
         """Where the descent from the end of a leg came to rest."""
-        query = "SELECT arrays FROM solutions WHERE fingerprint = ?"
+        query = f"SELECT {finish_columns(self._db)} FROM solutions s WHERE fingerprint = ?"
         with self._readable():
-            (blob,) = self._db.execute(query, [str(fingerprint)]).fetchone()
-            return unpack(blob)["x"]
+            return read_finish(self._db.execute(query, [str(fingerprint)]).fetchone())
+
+    def same(self) -> dict[Fingerprint, Fingerprint]:
+        """The ends that are the same solution as one before them, with that one."""
+        query = "SELECT fingerprint, same_as FROM solutions WHERE same_as IS NOT NULL"
+        if "same_as" not in columns_of(self._db, "solutions"):
+            return {}
+        with self._readable():
+            rows = self._db.execute(query).fetchall()
+        return {Fingerprint.parse(one): Fingerprint.parse(two) for one, two in rows}
 
     def endings(self) -> Counter[str]:
         """How many legs ended by each rule."""
@@ -319,11 +355,16 @@ class Store:
         if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise ValueError(f"{self.path} is not a run file of ridgerider.")
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found != VERSION:
+        if not 1 <= found <= VERSION:
             raise ValueError(
                 f"{self.path} is a run file of version {found}, "
-                f"but this ridgerider reads version {VERSION}."
+                f"but this ridgerider reads versions up to {VERSION}."
             )
+
+    def _add_columns(self) -> None:
+        for table, columns in ADDED.items():
+            for name, kind in columns.items():
+                self._db.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {kind}')
 
     def _check_whole(self, thoroughly: bool) -> None:
         """Cheap when reading (the pages are all there), complete before writing."""
@@ -424,7 +465,9 @@ def _leg_row(leg: Leg) -> tuple[Any, ...]:
     )
 
 
-def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) -> Leg:
+def _leg(
+    fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None, same_as: str | None
+) -> Leg:
     loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace = row
     unpacked = unpack(arrays)
     return Leg(
@@ -441,21 +484,49 @@ def _leg(fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None) 
         trace=unpack(trace),
         cost=Cost(**json.loads(cost)),
         finish=finish,
+        same_as=None if same_as is None else Fingerprint.parse(same_as),
     )
 
 
-def _finish_row(fingerprint: str, finish: Finish) -> tuple[Any, ...]:
-    scalars = (kind(getattr(finish, name)) for name, kind in FINISH_FIELDS.items())
-    return (fingerprint, *scalars, _json_cost(finish.cost), _pack({"x": np.asarray(finish.x)}))
+def _finish_row(leg: Leg, finish: Finish) -> dict[str, Any]:
+    arrays = {"x": np.asarray(finish.x)}
+    if finish.is_at_infinity and finish.runaway is not None:
+        arrays["runaway"] = np.asarray(finish.runaway)
+    return {
+        "fingerprint": str(leg.fingerprint),
+        **{name: kind(getattr(finish, name)) for name, kind in FINISH_FIELDS.items()},
+        "same_as": None if leg.same_as is None else str(leg.same_as),
+        "cost": _json_cost(finish.cost),
+        "arrays": _pack(arrays),
+    }
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+def finish_columns(connection: sqlite3.Connection, without: str = "") -> str:
+    """What `read_finish` reads, from files of any version; it can do without the arrays."""
+    known = columns_of(connection, "solutions") - {without}
+    names = (*FINISH_FIELDS, "cost", "arrays")
+    return ", ".join(f's."{name}"' if name in known else "NULL" for name in names)
 
 
 def read_finish(row: Sequence[Any]) -> Finish:
     *scalars, cost, arrays = row
     fields = {
-        name: kind(value)
+        name: kind(0 if value is None and kind is not number else value)
         for (name, kind), value in zip(FINISH_FIELDS.items(), scalars, strict=True)
     }
-    return Finish(x=unpack(arrays)["x"], cost=Cost(**json.loads(cost)), **fields)  # type: ignore[arg-type]  # on the host
+    arrays = {"x": np.zeros(0)} if arrays is None else unpack(arrays)
+    if math.isnan(fields["error"]):  # a file of 0.1, which had one tolerance for all
+        fields["error"] = reach_of(arrays["x"], TOLERANCE)
+    return Finish(
+        x=arrays["x"],  # type: ignore[arg-type]  # on the host
+        cost=Cost(**json.loads(cost)),
+        runaway=arrays.get("runaway"),  # type: ignore[arg-type]
+        **fields,
+    )
 
 
 def _branch_row(branch: Branch, parent: str) -> tuple[Any, ...]:

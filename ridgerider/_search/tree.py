@@ -121,7 +121,8 @@ class Leg:
     - `turns`, `directions`: the ridges that may be ridden from here, as (index, member) pairs and
       rows.
     - `trace`: an array per quantity with an entry for the start and for each step.
-    - `finish`: where descent from here ended, if it was run.
+    - `finish`: where descent from here ended, if it was run; `same_as`: the leg that had led to the
+      same solution before, if one had.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -143,6 +144,7 @@ class Leg:
     trace: dict[str, np.ndarray]
     cost: Cost
     finish: Finish | None = None
+    same_as: Fingerprint | None = None
 
     def branch(self, turn: Turn) -> Branch:
         """The branch that leaves here by `turn`."""

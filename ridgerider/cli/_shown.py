@@ -70,21 +70,24 @@ def print_summary(result: rr.Result) -> None:
     )
     console.print(Text.assemble((meta["name"], "bold"), f": {settings}"), soft_wrap=True)
     minima = result.minima()
-    table = Table("fingerprint", "loss", "least eigenvalue", "found by", title=None)
+    table = Table("fingerprint", "kind", "loss", "least eigenvalue", "flat", "found by", title=None)
     for one in minima[:20]:
         table.add_row(
             str(one.fingerprint),
-            f"{one.loss:.6g}",
+            one.kind,
+            f"{one.level:.6g}",
             f"{one.least_eigenvalue:.3g}",
+            str(one.num_flat),
             f"{one.multiplicity} legs",
         )
     console.print(table)
     if len(minima) > 20:
         console.print(f"... and {len(minima) - 20} more")
     ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
+    kinds = ", ".join(f"{kind} {count}" for kind, count in result.kinds().most_common())
     console.print(
-        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} minima, "
-        f"{result.num_saddles()} descents ended at saddles; legs ended by: {ends or '-'}",
+        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} different minima; "
+        f"descents ended at: {kinds or '-'}; legs ended by: {ends or '-'}",
         soft_wrap=True,
     )
     console.print(

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 MINIMUM, SADDLE, OTHER, FAINT = "#D55E00", "#0072B2", "#666666", "#9AA3AD"
-MARKERS = {"minimum": ("o", MINIMUM), "saddle": ("^", SADDLE), "unconverged": ("s", OTHER)}
+MARKERS = {
+    "minimum": ("o", MINIMUM),
+    "at infinity": ("v", MINIMUM),
+    "saddle": ("^", SADDLE),
+    "unverified": ("D", OTHER),
+    "unconverged": ("s", OTHER),
+}
 RIDE = ("loss", "eigenvalue", "overlap", "residual", "step_size")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ridgerider._search.classes import Classes
 from ridgerider._search.reader import LegRow, RunReader
+from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.store import VERSION
 from ridgerider._search.tree import Fingerprint
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
@@ -48,6 +49,7 @@ class Reader:
         self.file = RunReader(self.path)
         self.classes = Classes[Fingerprint]()
         self._losses: dict[Fingerprint, float] = {}
+        self._numbers: dict[Fingerprint | None, int] = {}
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
@@ -118,13 +120,25 @@ class Reader:
         ends = [
             (row, leg["solution"])
             for row, leg in zip(rows, shown, strict=True)
-            if row.finish is not None and row.finish.kind == "minimum"
+            if row.finish is not None and row.finish.kind in IS_SOLUTION
         ]
+        # One that stands for others first.
         for row, solution in sorted(
-            ends, key=lambda end: (end[0].fingerprint.depth, end[0].fingerprint.sort_key())
+            ends,
+            key=lambda end: (
+                end[0].same_as is not None,
+                end[0].fingerprint.depth,
+                end[0].fingerprint.sort_key(),
+            ),
         ):
             assert row.finish is not None
-            solution["class"] = self.classes.add(row.fingerprint, np.asarray(row.finish.x))
+            if row.same_as in self._numbers:
+                number = self._numbers[row.same_as]
+            else:
+                number = self.classes.add(
+                    row.fingerprint, np.asarray(row.finish.x), float(row.finish.error)
+                )
+            solution["class"] = self._numbers[row.fingerprint] = number
             self._losses[row.fingerprint] = float(row.finish.loss)
 
 

@@ -103,7 +103,8 @@ def test_descent_to_a_known_minimum(dtype, optimizer):
     assert float(end.least_eigenvalue) == pytest.approx(0.5, abs=tolerance)
     assert float(end.grad_norm) <= tolerance
     # One value and gradient for the start and one for each step, besides those of the line search.
-    assert end.cost.gradients >= end.num_steps + 1 and end.cost.hessians == 2
+    # The start, the end of the descent and what a Newton step makes of it are looked at.
+    assert end.cost.gradients >= end.num_steps + 1 and end.cost.hessians >= 2
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(1e-8, 0.0), (1e6, 0.0), (1.0, 1e3)])
@@ -155,8 +156,8 @@ def test_a_descent_evaluates_the_loss_in_one_place():
     problem = rr.Problem(loss, jnp.ones(2))
     before = num_traces
     finish(rr.Descend(), problem, problem.x0)
-    # The Hessian and the gradient of the spectrum, and the descent.
-    assert num_traces - before <= 3
+    # The Hessian, the value and the gradient of a look, the descent, and a few values.
+    assert num_traces - before <= 5
 
 
 def test_descent_into_infinity_ends():
@@ -181,8 +182,8 @@ def test_kicks():
 def test_a_flat_minimum_is_a_minimum():
     problem = rr.Problem(lambda x: (x[0] + x[1] - 1) ** 2, jnp.zeros(2))
     end = finish(rr.Descend(), problem, jnp.array([0.2, 0.1]))
-    assert end.is_converged and not end.is_saddle
-    assert float(end.least_eigenvalue) == pytest.approx(0, abs=1e-12)
+    assert end.kind == "minimum" and end.num_flat == 1
+    assert float(end.least_eigenvalue) == pytest.approx(4)
 
 
 def test_bad_descend_settings():

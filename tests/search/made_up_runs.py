@@ -88,11 +88,14 @@ def make_run(path, num_legs, num_different=200, **meta):
 
 def copy_legs(store, frontier, num_legs, num_different):
     legs = "loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace"
-    ends = "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost"
+    ends = (
+        "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost,"
+        " error, arrays"
+    )
     copies = (
         f"INSERT INTO legs SELECT NULL, :new, :parent, :depth, {legs} FROM legs WHERE"
         " fingerprint = :old",
-        f"INSERT INTO solutions SELECT :new, {ends}, arrays FROM solutions WHERE"
+        f"INSERT INTO solutions (fingerprint, {ends}) SELECT :new, {ends} FROM solutions WHERE"
         " fingerprint = :old",
     )
     with store._transaction():

@@ -239,7 +239,7 @@ def damage_empty(path):
         (damage_text, "cannot be read as a run file: file is not a database"),
         (damage_truncate, "truncated|cannot be read as a run file"),
         (damage_pages, "damaged|cannot be read as a run file"),
-        (damage_version, "is a run file of version 99, but this ridgerider reads version 1"),
+        (damage_version, "is a run file of version 99, but this ridgerider reads versions up to 2"),
         (damage_kind, "is not a run file of ridgerider"),
         (damage_remove, "must be a run file, but there is none at"),
         (damage_empty, "is not a run file of ridgerider"),

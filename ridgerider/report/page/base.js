@@ -11,7 +11,12 @@ const REASONS = {
   max_steps: "it was as long as a ride may be",
   start: "here the search set out",
 };
-const SHAPES = { minimum: "●", saddle: "△", unconverged: "□" };
+const ENDS = { minimum: "a minimum", "at infinity": "a minimum at infinity", saddle: "a saddle", unverified: "a stationary point", unconverged: "no stationary point" };
+
+/** The loss of a solution; at infinity what it falls to. */
+const levelOf = (end) => (end.kind === "at infinity" ? end.limit : end.loss);
+
+const SHAPES = { minimum: "●", "at infinity": "▼", saddle: "△", unverified: "◇", unconverged: "□" };
 
 /** An element; strings become text and never markup. */
 function make(tag, attributes = {}, ...children) {

@@ -33,8 +33,9 @@ function story(leg, trace) {
   const end = leg.solution;
   if (end) {
     const others = end.class === undefined ? 0 : classes[end.class].length - 1;
-    parts.push("Descent from its end came to rest at ", strong(end.kind === "minimum" ? "a minimum" : end.kind === "saddle" ? "a saddle" : "no stationary point"),
-      ` of loss ${show(end.loss)}, least eigenvalue ${show(end.least_eigenvalue, 4)}. `);
+    parts.push("Descent from its end came to rest at ", strong(ENDS[end.kind]), ` of loss ${show(levelOf(end))}, least eigenvalue ${show(end.least_eigenvalue, 4)}`,
+      end.num_flat ? ` beside ${plural(end.num_flat, "flat direction", "flat directions")}. ` : ". ");
+    if (end.doubt) parts.push(`Not verified: ${end.doubt}. `);
     if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to the same one. `);
   }
   return make("p", { class: "story" }, parts);

@@ -33,7 +33,7 @@ function redraw() {
 
 /** The leg to begin with: the shallowest way to the lowest minimum. */
 function bestLeg() {
-  const ends = legs.filter((leg) => leg.solution && leg.solution.kind === "minimum" && leg.solution.loss !== null);
+  const ends = legs.filter((leg) => leg.solution && leg.solution.class !== undefined && leg.solution.loss !== null);
   if (!ends.length) return legs.reduce((best, leg) => ((lowest(leg) ?? Infinity) < (lowest(best) ?? Infinity) ? leg : best));
   const low = least(ends.map((leg) => leg.solution.loss));
   const near = ends.filter((leg) => leg.solution.loss <= low + 1e-6 * Math.max(1e-12, Math.abs(low)));

@@ -75,9 +75,10 @@ function solutionColumns() {
   const number = (leg) => (end(leg).class === undefined ? null : end(leg).class);
   return [
     fingerprintColumn,
-    { name: "loss", value: (leg) => end(leg).loss, cell: (leg) => show(end(leg).loss, 6) },
+    { name: "loss", value: (leg) => levelOf(end(leg)), cell: (leg) => show(levelOf(end(leg)), 6) },
     { name: "least eigenvalue", value: (leg) => end(leg).least_eigenvalue, cell: (leg) => show(end(leg).least_eigenvalue, 4) },
-    { name: "kind", text: true, value: (leg) => end(leg).kind, cell: (leg) => [make("span", { class: `mark ${end(leg).kind}`, "aria-hidden": "true" }, SHAPES[end(leg).kind]), ` ${end(leg).kind}`] },
+    { name: "kind", text: true, value: (leg) => end(leg).kind, cell: (leg) => [make("span", { class: `mark ${end(leg).kind.replace(" ", "-")}`, title: end(leg).doubt || null, "aria-hidden": "true" }, SHAPES[end(leg).kind]), ` ${end(leg).kind}`] },
+    { name: "flat", value: (leg) => end(leg).num_flat ?? 0, cell: (leg) => end(leg).num_flat ?? 0 },
     { name: "class", text: true, value: number, cell: (leg) => (number(leg) === null ? "–" : [`${number(leg) + 1} `, standsFor(number(leg)) === leg ? make("span", { class: "quiet" }, "stands for it") : ["as ", jump(standsFor(number(leg)))]]) },
     { name: "legs", value: (leg) => (number(leg) === null ? 1 : classes[number(leg)].length), cell: (leg) => count(number(leg) === null ? 1 : classes[number(leg)].length) },
     { name: "gradient norm", value: (leg) => end(leg).grad_norm, cell: (leg) => show(end(leg).grad_norm, 2) },

@@ -197,13 +197,15 @@ function mark(context, kind, x, y, r) {
   context.lineWidth = Math.min(1.8, Math.max(r * 0.4, 1));
   context.beginPath();
   if (kind === "saddle") { context.moveTo(x, y - r * 1.2); context.lineTo(x + r * 1.1, y + r * 0.8); context.lineTo(x - r * 1.1, y + r * 0.8); context.closePath(); }
+  else if (kind === "at infinity") { context.moveTo(x, y + r * 1.2); context.lineTo(x + r * 1.1, y - r * 0.8); context.lineTo(x - r * 1.1, y - r * 0.8); context.closePath(); }
+  else if (kind === "unverified") { context.moveTo(x, y - r * 1.2); context.lineTo(x + r * 1.2, y); context.lineTo(x, y + r * 1.2); context.lineTo(x - r * 1.2, y); context.closePath(); }
   else if (kind === "unconverged") context.rect(x - r * 0.85, y - r * 0.85, r * 1.7, r * 1.7);
   else if (kind === "lost") { context.moveTo(x - r, y - r); context.lineTo(x + r, y + r); context.moveTo(x + r, y - r); context.lineTo(x - r, y + r); }
   else context.arc(x, y, r, 0, 7);
-  const color = { minimum: paint.minimum, saddle: paint.saddle, unconverged: paint.soft, lost: paint.lost }[kind] || paint.ink;
+  const color = { minimum: paint.minimum, "at infinity": paint.minimum, saddle: paint.saddle, unverified: paint.soft, unconverged: paint.soft, lost: paint.lost }[kind] || paint.ink;
   context.strokeStyle = color;
   if (kind !== "lost") {
-    context.fillStyle = kind === "minimum" || kind === "branch" ? color : paint.card;
+    context.fillStyle = kind === "minimum" || kind === "at infinity" || kind === "branch" ? color : paint.card;
     context.fill();
   }
   context.stroke();
@@ -388,5 +390,5 @@ function drawLegend() {
   const context = ramp.getContext("2d");
   for (let x = 0; x < 90; x++) { context.fillStyle = strength(1 - x / 89); context.fillRect(x, 0, 1, 8); }
   fill($("legend"), make("span", {}, "eigenvalue ", show(steepest(), 3), ramp, "0"), shape("start", "start"), shape("branch", "ride ended, ridges lead on"),
-    shape("minimum", "minimum"), shape("saddle", "saddle"), shape("unconverged", "unconverged"), shape("lost", "ridge lost"), make("span", {}, "┄ descent"));
+    shape("minimum", "minimum"), shape("at infinity", "at infinity"), shape("saddle", "saddle"), shape("unverified", "unverified"), shape("unconverged", "unconverged"), shape("lost", "ridge lost"), make("span", {}, "┄ descent"));
 }

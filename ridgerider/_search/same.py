@@ -1,0 +1,142 @@
+"""Which ends of descents are one solution.
+
+- Two minima are the same if their distance is within their errors, how far Newton steps say the
+  exact ones may be.
+- With flat directions a minimum is one of a family, such as all rotations of a molecule. Two are
+  the same if a walk along flat directions leads from one to the other.
+- At infinity two are the same if their limits are equal and the loss does not rise between them,
+  far out.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from operator import attrgetter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ridgerider._core.compile import compiled
+from ridgerider._core.finish import Finish
+from ridgerider._core.placement import fetch, place
+from ridgerider._core.problem import Problem, Vector
+from ridgerider._core.walk import walk
+from ridgerider._search.classes import Classes
+from ridgerider._search.tree import Fingerprint
+
+IS_SOLUTION = ("minimum", "at infinity")
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A solution that is not a single point, by the loss it tends to."""
+
+    loss: float
+    name: Fingerprint
+
+
+class Ends:
+    """The different solutions of a run, as they come in.
+
+    `fetch(fingerprint)` brings back the end of a descent that was added before.
+
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: (x @ x - 1) ** 2, jnp.zeros(2))  # a circle of minima
+    >>> known = {}
+    >>> ends = Ends(problem, known.__getitem__)
+    >>> for text, x in (("0+", [0.1, 0.2]), ("0-", [-0.1, -0.2])):
+    ...     end = rr.Descend()(problem, jnp.array(x), jax.random.key(0), None)
+    ...     known[Fingerprint.parse(text)] = end
+    ...     print(ends.add(Fingerprint.parse(text), end))
+    None
+    0+
+    """
+
+    def __init__(self, problem: Problem, fetch: Callable[[Fingerprint], Finish]):
+        self._problem, self._fetch = problem, fetch
+        self._points = Classes[Fingerprint](lambda name: np.asarray(fetch(name).x))
+        self._levels: dict[tuple[str, int], list[_Level]] = {}
+
+    def __len__(self) -> int:
+        return len(self._points) + sum(map(len, self._levels.values()))
+
+    def add(self, name: Fingerprint, end: Finish) -> Fingerprint | None:
+        """Which solution this is the same as; None if it is a new one, or none at all."""
+        if end.kind not in IS_SOLUTION:
+            return None
+        if is_point(end):
+            count = len(self._points)
+            number = self._points.add(name, np.asarray(end.x), float(end.error))
+            return None if number == count else self._points.names[number]
+        found = self._find(end)
+        if found is None:
+            self.keep(name, end)
+        return found
+
+    def keep(self, name: Fingerprint, end: Finish) -> None:
+        """Take note of a solution that is known to be a new one."""
+        if end.kind not in IS_SOLUTION:
+            return
+        if is_point(end):
+            self._points.add(name, np.asarray(end.x), float(end.error))
+        else:
+            insort(self._family(end), _Level(_level(end), name), key=attrgetter("loss"))
+
+    def _family(self, end: Finish) -> list[_Level]:
+        flat = 0 if end.is_at_infinity else int(end.num_flat)
+        return self._levels.setdefault((end.kind, flat), [])
+
+    def _find(self, end: Finish) -> Fingerprint | None:
+        known, loss = self._family(end), _level(end)
+        # What the loss may still fall by, and rounding.
+        slack = _slack(end)
+        first = bisect_left(known, loss - 10 * slack, key=attrgetter("loss"))
+        for one in takewhile(lambda one: one.loss <= loss + 10 * slack, islice(known, first, None)):
+            other = self._fetch(one.name)
+            if abs(one.loss - loss) <= slack + _slack(other) and is_connected(
+                self._problem, other, end
+            ):
+                return one.name
+        return None
+
+
+def is_point(end: Finish) -> bool:
+    return not end.is_at_infinity and int(end.num_flat) == 0
+
+
+def is_connected(problem: Problem, one: Finish, two: Finish) -> bool:
+    """Whether two ends of one kind and loss belong to one family."""
+    a, b = np.asarray(one.x), np.asarray(two.x)
+    if not one.is_at_infinity:
+        reach = float(one.error) + float(two.error)
+        return bool(np.linalg.norm(a - b) <= reach) or _is_family(problem, a, b, reach)
+    far = [place(problem, np.asarray(end.x) + np.asarray(end.runaway)) for end in (one, two)]
+    between = fetch(compiled(_between)(problem, *far))
+    most = max(float(one.limit), float(two.limit)) + _slack(one) + _slack(two)
+    return bool(np.all(between <= most))
+
+
+def _level(end: Finish) -> float:
+    return float(end.limit if end.is_at_infinity else end.loss)
+
+
+def _slack(end: Finish) -> float:
+    rounding = 1000 * float(np.finfo(np.asarray(end.x).dtype).eps) * abs(float(end.loss))
+    if end.is_at_infinity:
+        return rounding + 10 * abs(float(end.loss) - float(end.limit))
+    return rounding + float(end.grad_norm) * float(end.error)
+
+
+def _between(problem: Problem, a: Vector, b: Vector) -> Float[Array, " k"]:
+    """The loss at points on the way from `a` to `b`."""
+    return jax.lax.map(lambda part: problem.value(a + part * (b - a)), jnp.arange(1, 16) / 16)
+
+
+def _is_family(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
+    """Whether a walk leads from one to the other, or back."""
+    one, two, near = place(problem, a), place(problem, b), np.asarray(reach, a.dtype)
+    run = compiled(walk)
+    return bool(fetch(run(problem, one, two, near)) or fetch(run(problem, two, one, near)))
