@@ -9,6 +9,7 @@ Images are kept, so each vector costs one Hessian-vector product once. (JAX's LO
 operator to 4 k vectors in each of its iterations, here a round costs one product.)
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -16,8 +17,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ridgerider._core.probe import outside, probe
 from ridgerider._core.problem import Number, Scalar, Vector
 
 Product = Callable[[Vector], Vector]
@@ -46,12 +48,13 @@ class Space(eqx.Module):
         zeros = jnp.zeros((max_rows, size), dtype)
         return Space(zeros, zeros, jnp.array(0))
 
-    def add(self, product: Product, vector: Vector) -> "Space":
+    def add(self, product: Product, vector: Vector, scale: Number = 0.0) -> "Space":
         """Orthonormalise `vector` against the rows and append it with its image.
 
-        What lies in the space already is appended as a row of zeros, which no Ritz pair uses.
+        What lies in the space already is appended as a row of zeros, which no Ritz pair uses; so is
+        what is rounding of numbers as large as `scale`.
         """
-        row = unit_outside(self.rows, vector)
+        row = unit_outside(self.rows, vector, scale)
         # A zero row needs no product, but a branch would cost more than it saves.
         return Space(
             rows=self.rows.at[self.count].set(row),
@@ -90,30 +93,78 @@ def lanczos(product: Product, start: Vector, num_hvps: int) -> Space:
 
     Exactly one vector of each eigenspace is in it: the projection of `start`.
     """
+
+    def add(index: Int[Array, ""], space: Space) -> Space:
+        # Behind the last vector of the Krylov space comes the rounding of the largest images.
+        scale = jnp.max(jnp.linalg.norm(space.images, axis=1))
+        return space.add(product, space.images[index - 1], scale)
+
     empty = Space.empty(num_hvps, len(start), start.dtype).add(product, start)
-    return jax.lax.fori_loop(
-        1, num_hvps, lambda index, space: space.add(product, space.images[index - 1]), empty
-    )
+    return jax.lax.fori_loop(1, num_hvps, add, empty)
 
 
-def unit_outside(rows: Float[Array, "m n"], vector: Vector) -> Vector:
-    """The unit vector along the part of `vector` outside the rows' span; zero if there is none."""
-    first = vector - (rows @ vector) @ rows
-    second = first - (rows @ first) @ rows  # twice is enough
-    before, after = jnp.linalg.norm(vector), jnp.linalg.norm(second)
+def unit_outside(rows: Float[Array, "m n"], vector: Vector, scale: Number = 0.0) -> Vector:
+    """The unit vector along the part of `vector` outside the rows' span; zero if there is none.
+
+    What is rounding of `vector`, or of numbers as large as `scale`, counts as none.
+    """
+    second = outside(rows, vector)
+    before, after = jnp.maximum(jnp.linalg.norm(vector), scale), jnp.linalg.norm(second)
     # Rounding leaves about eps for each of n entries of a vector in the span.
     is_new = after > 10 * math.sqrt(len(vector)) * jnp.finfo(vector.dtype).eps * before
     return jnp.where(is_new, second / jnp.where(is_new, after, 1), 0)
 
 
 class Pairs(eqx.Module):
-    """Eigenpairs with what is known about them, and the largest |eigenvalue| seen on the way."""
+    """Eigenpairs with what is known about them, and the largest |eigenvalue| seen on the way.
+
+    What is outside of the rows has no eigenvalue at or below `floor`: see `lowest_pairs`.
+    """
 
     eigenvalues: Float[Array, " k"]
     rows: Float[Array, "k n"]
-    residuals: Float[Array, " k"]
+    remainders: Float[Array, "k n"]  # H e - eigenvalue e
     scale: Scalar
     num_hvps: Int[Array, ""]
+    floor: Scalar
+
+    @property
+    def residuals(self) -> Float[Array, " k"]:
+        return jnp.linalg.norm(self.remainders, axis=1)
+
+    @property
+    def coupling(self) -> Scalar:
+        """A bound on |R|^2, R the remainders: the largest sum of a row of R R^T."""
+        return jnp.max(jnp.sum(jnp.abs(self.remainders @ self.remainders.T), axis=1))
+
+    def is_converged(self, tolerance: Number) -> Bool[Array, " k"]:
+        return self.residuals <= tolerance * self.scale
+
+    def is_complete(self, labels: Int[Array, " k"], width: Number) -> Bool[Array, " k"]:
+        """Whether all eigenvalues in a pair's cluster, and all below, are among the pairs.
+
+        Ritz values are not below the eigenvalues, and an eigenvalue is not below its Ritz value by
+        more than the square of all residuals over its distance to `floor`: H - x has as many
+        negative eigenvalues as its Schur complement, where the residuals R couple the rows to what
+        is outside, and R^T (H_outside - x)^-1 R <= |R|^2 / (floor - x).
+
+        So clusters are complete that stay what they are, whichever eigenvalues those are, also with
+        twice the width: `scale` is an estimate from below.
+        """
+        width, rounding = width * self.scale, _rounding(self)
+        same = labels[:, None] == labels[None, :]
+        first = self.eigenvalues[jnp.argmax(same, axis=1)]
+        last = jnp.max(jnp.where(same, self.eigenvalues[None, :], -jnp.inf), axis=1)
+        is_above = labels[None, :] > labels[:, None]
+        above = jnp.min(jnp.where(is_above, self.eigenvalues[None, :], jnp.inf), axis=1)
+        edge = first + 2 * width + rounding
+        is_inside = last - first + self.coupling / (self.floor - first) + rounding <= width
+        is_apart = (edge < self.floor) & (edge + self.coupling / (self.floor - edge) < above)
+        return jnp.cumprod(is_inside & is_apart).astype(bool)
+
+
+def _rounding(pairs: Pairs) -> Scalar:
+    return 20 * jnp.finfo(pairs.scale.dtype).eps * pairs.scale
 
 
 def lowest_pairs(
@@ -123,15 +174,22 @@ def lowest_pairs(
     tolerance: Number,
     max_hvps: int,
     max_rows: int,
+    key: PRNGKeyArray | None = None,
+    width: Number = 0.0,
 ) -> Pairs:
     """The `k` lowest eigenpairs by Rayleigh-Ritz with thick restarts.
 
-    Each round appends the residual of the lowest Ritz pair that has not converged. Repeated
-    eigenvalues are all seen, as many copies as `start` has rows. When `max_rows` rows are held, the
-    lowest Ritz vectors are kept and the others dropped.
+    Each round appends the residual of the lowest Ritz pair that has not converged. When `max_rows`
+    rows are held, the lowest Ritz vectors are kept and the others dropped.
+
+    All pairs may converge before a copy of a repeated eigenvalue has shown itself. With a `key`,
+    the complement of the converged pairs is then probed with a fresh random vector (see
+    `ridgerider._core.probe`). What it finds below them is added, and so on, until a probe finds
+    nothing. A probe costs at most half of the products spent before. It leads to the highest
+    `floor` it can, up to where a last cluster that is `width` times `scale` wide would be complete.
     """
 
-    def look(space: Space, scale: Scalar, num_hvps: Int[Array, ""]) -> tuple[Ritz, Vector, Pairs]:
+    def look(space: Space, scale: Scalar, num_hvps: Int[Array, ""]) -> _State:
         ritz = space.ritz()
         lowest = ritz.coefficients[:, :k].T
         rows, images = lowest @ space.rows, lowest @ space.images
@@ -140,31 +198,72 @@ def lowest_pairs(
         pairs = Pairs(
             eigenvalues=ritz.eigenvalues[:k],
             rows=rows,
-            residuals=jnp.linalg.norm(remainders, axis=1),
+            remainders=remainders,
             scale=jnp.maximum(scale, jnp.max(sizes)),
             num_hvps=num_hvps,
+            floor=jnp.full_like(scale, -jnp.inf),
         )
-        return ritz, remainders[jnp.argmin(is_converged(pairs))], pairs
+        is_converged = pairs.is_converged(tolerance)
+        return _State(
+            space, ritz, pairs, remainders[jnp.argmin(is_converged)], ~jnp.all(is_converged)
+        )
 
-    def is_converged(pairs: Pairs) -> Bool[Array, " k"]:
-        return pairs.residuals <= tolerance * pairs.scale
+    def go_on(state: _State) -> Bool[Array, ""]:
+        is_finite = jnp.all(jnp.isfinite(state.pairs.eigenvalues))
+        return state.has_next & is_finite & (state.pairs.num_hvps < max_hvps)
 
-    def go_on(carry: tuple) -> Bool[Array, ""]:
-        *_, pairs = carry
-        is_finite = jnp.all(jnp.isfinite(pairs.eigenvalues))
-        return ~jnp.all(is_converged(pairs)) & is_finite & (pairs.num_hvps < max_hvps)
-
-    def step(carry: tuple) -> tuple:
-        space, ritz, remainder, pairs = carry
+    def step(state: _State) -> _State:
         space = jax.lax.cond(
-            space.count == max_rows,
-            lambda: space.keep(ritz.coefficients[:, : (k + max_rows) // 2]),
-            lambda: space,
+            state.space.count == max_rows,
+            lambda: state.space.keep(state.ritz.coefficients[:, : (k + max_rows) // 2]),
+            lambda: state.space,
         )
-        space = space.add(product, remainder)
-        return space, *look(space, pairs.scale, pairs.num_hvps + 1)
+        space = space.add(product, state.next_vector)
+        return look(space, state.pairs.scale, state.pairs.num_hvps + 1)
+
+    def solve_and_probe(state: _State, key: PRNGKeyArray) -> _State:
+        state = jax.lax.while_loop(go_on, step, state)
+        pairs = state.pairs
+        key = jax.random.fold_in(key, pairs.num_hvps)
+        random = jax.random.normal(key, start.shape[1:], start.dtype)
+        levels = _levels(pairs, tolerance, width)
+        budget = jnp.minimum(pairs.num_hvps // 2, max_hvps - pairs.num_hvps)
+        budget = jnp.where(state.has_next, 0, budget)
+        probed = probe(product, pairs.rows, random, levels, pairs.scale, budget)
+        pairs = dataclasses.replace(
+            pairs,
+            num_hvps=pairs.num_hvps + probed.num_hvps,
+            floor=jnp.max(jnp.where(probed.is_clear, levels, -jnp.inf)),
+        )
+        has_next = state.has_next | probed.has_some[-1]
+        return _State(state.space, state.ritz, pairs, probed.direction, has_next)
 
     space = Space.empty(max_rows, start.shape[1], start.dtype).add_all(product, start)
-    scale, num_hvps = jnp.zeros((), start.dtype), jnp.array(len(start))
-    *_, pairs = jax.lax.while_loop(go_on, step, (space, *look(space, scale, num_hvps)))
-    return pairs
+    state = look(space, jnp.zeros((), start.dtype), jnp.array(len(start)))
+    if key is None:
+        return jax.lax.while_loop(go_on, step, state).pairs
+    return jax.lax.while_loop(
+        lambda carry: go_on(carry[0]) | carry[2],
+        lambda carry: (solve_and_probe(*carry[:2]), carry[1], jnp.array(False)),
+        (state, key, jnp.array(True)),  # probe once in any case
+    )[0].pairs
+
+
+class _State(eqx.Module):
+    """A space with its Ritz pairs, and the vector to add next if there is one."""
+
+    space: Space
+    ritz: Ritz
+    pairs: Pairs
+    next_vector: Vector
+    has_next: Bool[Array, ""]
+
+
+def _levels(pairs: Pairs, tolerance: Number, width: Number) -> Float[Array, " k+1"]:
+    """Floors that would make each pair's cluster complete, then what is below the last pair."""
+    rounding = _rounding(pairs)
+    width = jnp.maximum(width * pairs.scale, rounding)
+    # See `Pairs.is_complete`: the coupling then moves no eigenvalue by more than half of the width.
+    distance = 3 * width + 2 * pairs.coupling / width
+    lower = pairs.eigenvalues[-1:] - tolerance * pairs.scale - rounding
+    return jnp.concatenate([pairs.eigenvalues + distance, lower])

@@ -24,6 +24,7 @@ from ridgerider._core.spectrum import (
     Spectrum,
     check_gauge,
     cluster_labels,
+    cluster_width,
     downhill,
     fix_gauge,
     fix_signs,
@@ -34,15 +35,22 @@ from ridgerider._core.spectrum import (
 class BlockSpectrum(eqx.Module):
     """The `k` most negative eigenpairs by Rayleigh-Ritz on Hessian-vector products.
 
-    Copies of a repeated eigenvalue are all found, up to `k`; the last cluster may go on beyond them
-    (`Cluster.is_complete`). Every pair says its residual and whether it converged.
+    Every pair says its residual and whether it converged. Once all have, what is orthogonal to them
+    is probed with a fresh random vector: copies of a repeated eigenvalue that were missed, and
+    whatever else lies below, take the places of the highest pairs. A probe spends at most half of
+    the products spent before it.
+
+    A cluster is complete (`Cluster.is_complete`) if a probe ruled out that an eigenvalue in it or
+    below it is missing, and if residuals are so small that they cannot make two clusters of one. A
+    probe overlooks an eigenvalue with a probability of at most 1e-4. Not complete is what was not
+    decided: where `k` cuts a cluster, where products ran out, where the next eigenvalue is close.
 
     **Arguments**
 
     - `k`: how many pairs.
-    - `tolerance`: converged once |H e - eigenvalue e| <= tolerance * max |eigenvalue|. Default:
-      eps^(1/2), which makes the eigenvalues exact to rounding. The error of an eigenvalue is at
-      most residual^2 / gap.
+    - `tolerance`: converged once |H e - eigenvalue e| <= tolerance * max |eigenvalue| for all of a
+      cluster, before the gauge turns them. Default: eps^(1/2), which makes the eigenvalues exact to
+      rounding. The error of an eigenvalue is at most residual^2 / gap.
     - `max_hvps`: never spend more. Pairs that have not converged by then say so.
     - `max_rows`: basis vectors held, with an image for each; with the compiled loop's own copy
       about 3 * max_rows vectors of memory. Default: k + 20. Fewer rows cost more products.
@@ -100,6 +108,8 @@ class BlockSpectrum(eqx.Module):
             tolerance,
             self.max_hvps,
             max(self.max_rows or self.k + 20, len(rows) + 2),
+            key,
+            cluster_width(self.cluster_tolerance, x.dtype),
         )
         return self._spectrum(problem, x, key, pairs, tolerance)
 
@@ -111,6 +121,12 @@ class BlockSpectrum(eqx.Module):
         rows, gauge_cost = fix_gauge(
             self.gauge, problem, x, key, pairs.rows, pairs.eigenvalues, labels
         )
+        # The gauge mixes the pairs of a cluster: they are as good as their worst.
+        turn = rows @ pairs.rows.T
+        images = pairs.remainders + pairs.eigenvalues[:, None] * pairs.rows
+        remainders = turn @ images - pairs.eigenvalues[:, None] * rows
+        same = labels[:, None] == labels[None, :]
+        width = cluster_width(self.cluster_tolerance, x.dtype)
         return Spectrum(
             eigenvalues=pairs.eigenvalues,
             eigenvectors=fix_signs(rows),
@@ -118,8 +134,9 @@ class BlockSpectrum(eqx.Module):
             is_downhill=is_downhill,
             scale=pairs.scale,
             cost=Cost(hvps=pairs.num_hvps) + gauge_cost,
-            residuals=pairs.residuals,
-            is_converged=pairs.residuals <= tolerance * pairs.scale,
+            residuals=jnp.linalg.norm(remainders, axis=1),
+            is_converged=jnp.all(pairs.is_converged(tolerance)[None, :] | ~same, axis=1),
+            is_complete=pairs.is_complete(labels, width),
         )
 
 
@@ -127,8 +144,10 @@ class GradientKrylov(eqx.Module):
     """One direction per distinct eigenvalue: the gradient's projection onto each eigenspace.
 
     A Krylov space started at the gradient holds exactly these, whatever the multiplicities; the
-    `k` lowest Ritz pairs of `num_hvps` products are returned. Where the gradient vanishes, a random
-    vector takes its place. As many basis vectors as products are held, each with its image.
+    `k` lowest Ritz pairs of `num_hvps` products are returned. Ritz values within
+    `cluster_tolerance` times the largest are copies that rounding makes: they are one pair. Where
+    the gradient vanishes, a random vector takes its place. As many basis vectors as products are
+    held, each with its image.
 
     >>> import jax, jax.numpy as jnp
     >>> problem = Problem(lambda x: -jnp.sum(x**2) / 2 - x[0] ** 2, jnp.array([0.1, 0.3, 0.4]))
@@ -141,11 +160,12 @@ class GradientKrylov(eqx.Module):
     num_hvps: int = eqx.field(static=True, default=40)
     tolerance: Number | None = None
     downhill_tolerance: Number | None = None
+    cluster_tolerance: Number | None = None
 
     def __check_init__(self) -> None:
         check_count("k", self.k)
         check_count("num_hvps", self.num_hvps, self.k)
-        for name in ("tolerance", "downhill_tolerance"):
+        for name in ("tolerance", "downhill_tolerance", "cluster_tolerance"):
             check_fraction(name, getattr(self, name))
 
     @eqx.filter_jit
@@ -155,21 +175,26 @@ class GradientKrylov(eqx.Module):
         has_grad = jnp.linalg.norm(grad) > 0
         space = lanczos(problem.hvp_at(x), jnp.where(has_grad, grad, random), self.num_hvps)
         ritz = space.ritz()
-        lowest = ritz.coefficients[:, : self.k].T
-        rows, images = lowest @ space.rows, lowest @ space.images
-        residuals = jnp.linalg.norm(images - ritz.eigenvalues[: self.k, None] * rows, axis=1)
         scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
-        is_there = ritz.is_there[: self.k]
+        found = cluster_labels(ritz.eigenvalues, self.cluster_tolerance, ~ritz.is_there, scale)
+        # The start, the first row, projected onto each cluster.
+        is_inside = found[None, :] == jnp.arange(self.k)[:, None]
+        mix = jnp.where(is_inside, ritz.coefficients[:1], 0)
+        mix = mix / jnp.maximum(
+            jnp.linalg.norm(mix, axis=1, keepdims=True), jnp.finfo(x.dtype).tiny
+        )
+        rows, images = (mix @ ritz.coefficients.T @ part for part in (space.rows, space.images))
+        is_there = jnp.any(is_inside & ritz.is_there[None, :], axis=1)
         # With fewer distinct eigenvalues than `k` the last one stands for those that are not there.
         labels = jnp.minimum(jnp.arange(self.k), jnp.sum(is_there) - 1)
-        eigenvalues = ritz.eigenvalues[labels]
-        is_downhill = downhill(eigenvalues, self.downhill_tolerance, scale)
+        eigenvalues = (mix**2 @ ritz.eigenvalues)[labels]
+        residuals = jnp.linalg.norm(images - eigenvalues[:, None] * rows, axis=1)
         tolerance = tolerance_of(self.tolerance, x.dtype)
         return Spectrum(
             eigenvalues=eigenvalues,
             eigenvectors=fix_signs(rows),
             labels=labels,
-            is_downhill=is_downhill & is_there,
+            is_downhill=downhill(eigenvalues, self.downhill_tolerance, scale) & is_there,
             scale=scale,
             cost=Cost(gradients=1, hvps=self.num_hvps),
             residuals=residuals,
@@ -214,7 +239,7 @@ class PowerSpectrum(eqx.Module):
         # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
         # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
         largest = _power(hvp, 1.0, jnp.zeros((), x.dtype), nothing, starts[-1], tolerance, most)
-        scale = jnp.hypot(largest.eigenvalue, largest.residual)
+        scale = jnp.hypot(largest.eigenvalue, jnp.linalg.norm(largest.remainder))
 
         def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, _Power]:
             power = _power(hvp, -1.0, scale, found, starts[index], tolerance, most)
@@ -225,13 +250,13 @@ class PowerSpectrum(eqx.Module):
         pairs = Pairs(
             powers.eigenvalue[order],
             powers.row[order],
-            powers.residual[order],
+            powers.remainder[order],
             scale,
             largest.num_hvps + jnp.sum(powers.num_hvps),
+            floor=jnp.full_like(scale, -jnp.inf),
         )
         as_block = BlockSpectrum(
             k=self.k,
-            gauge="basis",
             max_hvps=self.max_hvps,
             cluster_tolerance=self.cluster_tolerance,
             downhill_tolerance=self.downhill_tolerance,
@@ -244,7 +269,7 @@ class _Power(eqx.Module):
 
     row: Vector
     eigenvalue: Scalar
-    residual: Scalar
+    remainder: Vector
     next_row: Vector
     size: Scalar  # the largest |eigenvalue| seen
     num_hvps: Int[Array, ""]
@@ -262,7 +287,9 @@ def _power(
     """The dominant eigenpair of sign * H + shift outside the rows found already."""
 
     def go_on(power: _Power) -> Bool[Array, ""]:
-        return ~(power.residual <= tolerance * power.size) & (power.num_hvps < max_hvps)
+        return ~(jnp.linalg.norm(power.remainder) <= tolerance * power.size) & (
+            power.num_hvps < max_hvps
+        )
 
     def step(power: _Power) -> _Power:
         row = power.next_row
@@ -271,14 +298,14 @@ def _power(
         return _Power(
             row=row,
             eigenvalue=eigenvalue,
-            residual=jnp.linalg.norm(image - eigenvalue * row),
+            remainder=image - eigenvalue * row,
             next_row=unit_outside(found, sign * image + shift * row),
             size=jnp.maximum(power.size, jnp.maximum(jnp.abs(eigenvalue), shift / 2)),
             num_hvps=power.num_hvps + 1,
         )
 
     row, zero = unit_outside(found, start), jnp.zeros((), start.dtype)
-    first = _Power(row, zero, zero + jnp.inf, row, zero, jnp.array(0))
+    first = _Power(row, zero, jnp.full_like(row, jnp.inf), row, zero, jnp.array(0))
     return jax.lax.while_loop(go_on, step, first)
 
 
@@ -290,6 +317,7 @@ def check_k(k: int, problem: Problem) -> None:
 def _first(spectrum: Spectrum, k: int) -> Spectrum:
     """The `k` lowest pairs of a dense spectrum, whose residuals are rounding."""
     eigenvalues = spectrum.eigenvalues[:k]
+    label_behind = spectrum.labels[k] if k < len(spectrum.labels) else -1
     return Spectrum(
         eigenvalues=eigenvalues,
         eigenvectors=spectrum.eigenvectors[:k],
@@ -299,4 +327,5 @@ def _first(spectrum: Spectrum, k: int) -> Spectrum:
         cost=spectrum.cost,
         residuals=jnp.full_like(eigenvalues, jnp.finfo(eigenvalues.dtype).eps) * spectrum.scale,
         is_converged=jnp.ones(k, bool),
+        is_complete=spectrum.labels[:k] != label_behind,
     )

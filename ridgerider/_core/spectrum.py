@@ -7,7 +7,6 @@ and a ridge is a cluster together with one direction inside it, picked by a decl
 - `"gradient"`: the gradient's projection onto the eigenspace, up to sign (a fixed vector's where it
   vanishes);
 - `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
-- `"basis"`: whatever basis the solver returned, which another machine does not return;
 - a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
 
 Further members of a cluster are the projections of further fixed vectors, made orthonormal one
@@ -31,8 +30,8 @@ from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
 
 Probe = Callable[[Problem, Vector], Vector]
-Gauge = Literal["gradient", "random", "basis"] | Probe
-GAUGES = ("gradient", "random", "basis")
+Gauge = Literal["gradient", "random"] | Probe
+GAUGES = ("gradient", "random")
 # Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
 # a Hessian with its spectrum then takes some ten milliseconds.
 DENSE_BELOW = 300
@@ -63,8 +62,8 @@ class Ridge(eqx.Module):
 class Cluster:
     """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one.
 
-    Where a spectrum was computed in part, there may be more copies than were seen: `is_complete`
-    then reads false.
+    Where a spectrum was computed in part, there may be more copies than were seen, or eigenvalues
+    below that were not: `is_complete` reads false unless this was ruled out.
 
     >>> Cluster(eigenvalue=-2.0, multiplicity=3, spread=0.0, gap=1.0).multiplicity
     3
@@ -83,7 +82,8 @@ class Spectrum(eqx.Module):
     `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero and
     `scale` is the largest |eigenvalue|. An iterative engine computes the `k` lowest pairs only; it
     says with what `residuals` |H e - eigenvalue e|, which of them are converged, and estimates
-    `scale` from below. `sees_copies` reads false for one that finds one vector per eigenspace.
+    `scale` from below. `is_complete`: every eigenvalue in a pair's cluster, and every one below, is
+    in the list. `sees_copies` reads false for an engine that finds one vector per eigenspace.
 
     >>> import jax
     >>> from ridgerider.problems import wells
@@ -100,6 +100,7 @@ class Spectrum(eqx.Module):
     cost: Cost
     residuals: Float[Array, " k"] | None = None
     is_converged: Bool[Array, " k"] | None = None
+    is_complete: Bool[Array, " k"] | None = None
     sees_copies: bool = eqx.field(static=True, default=True)
 
     def clusters(self) -> tuple[Cluster, ...]:
@@ -111,15 +112,15 @@ class Spectrum(eqx.Module):
         # Ascending, so the nearest eigenvalue outside a group is a neighbouring group's edge.
         below = [-math.inf] + [group[-1] for group in groups[:-1]]
         above = [group[0] for group in groups[1:]] + [math.inf]
-        is_whole = len(eigenvalues) == np.shape(self.eigenvectors)[1]
-        last = len(groups) - 1
+        none = np.zeros(len(eigenvalues), bool)
+        is_complete = none if self.is_complete is None else np.asarray(self.is_complete)
         return tuple(
             Cluster(
                 eigenvalue=float(group.mean()),
                 multiplicity=len(group) if self.sees_copies else 1,
                 spread=float(group[-1] - group[0]),
                 gap=float(min(group[0] - low, high - group[-1])),
-                is_complete=self.sees_copies and (is_whole or number < last),
+                is_complete=bool(is_complete[labels == number].all()),
             )
             for number, (group, low, high) in enumerate(zip(groups, below, above, strict=True))
         )
@@ -191,6 +192,7 @@ class DenseSpectrum(eqx.Module):
             is_downhill=is_downhill,
             scale=jnp.max(jnp.abs(eigenvalues)),
             cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
+            is_complete=jnp.ones(problem.size, bool),
         )
 
 
@@ -217,6 +219,11 @@ def downhill(
     return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
 
 
+def cluster_width(tolerance: Number | None, dtype: np.dtype) -> Number:
+    # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
+    return float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
+
+
 def cluster_labels(
     eigenvalues: Float[Array, " k"],
     tolerance: Number | None = None,
@@ -228,10 +235,9 @@ def cluster_labels(
     A cluster is at most `tolerance` times the largest |eigenvalue| wide: were only the gaps between
     neighbours looked at, a dense bulk would chain into one. All of it is downhill or none.
     """
-    if tolerance is None:
-        # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
-        tolerance = float(jnp.finfo(eigenvalues.dtype).eps) ** (2 / 3)
-    width = tolerance * (jnp.max(jnp.abs(eigenvalues)) if scale is None else scale)
+    width = cluster_width(tolerance, eigenvalues.dtype) * (
+        jnp.max(jnp.abs(eigenvalues)) if scale is None else scale
+    )
     kinds = jnp.zeros(eigenvalues.shape, bool) if is_downhill is None else is_downhill
 
     def label(
@@ -267,8 +273,6 @@ def fix_gauge(
     labels: Int[Array, " k"],
 ) -> tuple[Float[Array, "k n"], Cost]:
     """Rotate the rows inside each cluster as the gauge says."""
-    if gauge == "basis":
-        return rows, Cost()
     same = labels[:, None] == labels[None, :]
     if gauge == "random":
         mix = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)

@@ -44,7 +44,7 @@ def search(
         float, typer.Option(help="Halve a step until its overlap is at least this.")
     ] = 0.95,
     gauge: Annotated[
-        str, typer.Option(help="Direction inside a repeated eigenvalue: gradient, random or basis.")
+        str, typer.Option(help="Direction inside a repeated eigenvalue: gradient or random.")
     ] = "gradient",
     workers: Workers = None,
     dask: Dask = None,

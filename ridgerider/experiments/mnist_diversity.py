@@ -121,7 +121,7 @@ def distinct_ridges(
 
 def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
     """The paper's numbering: every eigenvector on its own, every fourth of them."""
-    look = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2, gauge="basis")
+    look = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
     spectrum, grad = _look(look, on_batch, key)
     return {
         row: downhill_ridge(spectrum, jnp.asarray(row), grad)

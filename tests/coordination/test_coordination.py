@@ -145,12 +145,12 @@ def test_the_uniform_policy_is_the_wrong_start():
     assert wrong.candidates[0].cross_play < 0.5 and wrong.best.cross_play < 0.59
 
 
-def test_the_solvers_basis_is_an_accident():
-    # From the same saddle to the last bit, LAPACK gives all runs the same basis of the six-fold
+def test_a_basis_that_all_runs_share_is_an_accident():
+    # At the same saddle to the last bit, all runs project the same fixed vectors onto the six-fold
     # eigenspace: they agree on a 1.0 lever, as strangers never would.
     game = StartsAtSaddle(jnp.asarray(PAPER), 2)
     settings = {"num_runs": 4, "noise": 0.0, "max_saddle_steps": 0, "fingerprints": ["0", "3"]}
-    spectrum = rr.DenseSpectrum(gauge="basis", cluster_tolerance=CLUSTER_TOLERANCE)
+    spectrum = rr.DenseSpectrum(gauge="gradient", cluster_tolerance=CLUSTER_TOLERANCE)
     accident = coordinate(game, rider=dataclasses.replace(RIDER, spectrum=spectrum), **settings)
     assert accident.candidates[1].cross_play == pytest.approx(1.0, abs=1e-3)
     assert accident.best.fingerprint == "3"

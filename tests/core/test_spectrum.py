@@ -22,7 +22,7 @@ def spectrum_of(problem, key=KEYS[0], x=None, **settings):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("gauge", ["gradient", "random", "basis"])
+@pytest.mark.parametrize("gauge", ["gradient", "random"])
 def test_eigenpairs(dtype, gauge):
     problem, _ = make_quadratic(REPEATED, dtype=dtype)
     x = jax.random.normal(KEYS[1], (problem.size,), dtype)
@@ -161,7 +161,8 @@ def test_a_member_beyond_the_cluster_is_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gauge": "sideways"}, r"`gauge` must be one of gradient, random, basis.*'sideways'"),
+        ({"gauge": "sideways"}, r"`gauge` must be one of gradient, random or .*'sideways'"),
+        ({"gauge": "basis"}, r"`gauge` must be one of gradient, random or .*'basis'"),
         ({"cluster_tolerance": -1.0}, r"`cluster_tolerance` must be at least 0 and below 1"),
         ({"downhill_tolerance": 1.5}, r"`downhill_tolerance` must be at least 0 and below 1"),
     ],

@@ -76,6 +76,12 @@ def test_names_of_rules_are_public_and_old_ones_are_read(old, new):
     assert is_same_rule({**stored, "fields": own}, replace(new.rider, correct=correct))
 
 
+def test_a_gauge_that_is_gone_is_named():
+    stored = {"type": "ridgerider._spectrum:DenseSpectrum", "fields": {"gauge": "basis"}}
+    with pytest.raises(ValueError, match="`gauge` must be one of gradient, random .*'basis'"):
+        rebuild(stored)
+
+
 def correct(problem, x, ridge):
     return x, rr.Cost()
 
