@@ -145,9 +145,10 @@ class GradientKrylov(eqx.Module):
 
     A Krylov space started at the gradient holds exactly these, whatever the multiplicities; the
     `k` lowest Ritz pairs of `num_hvps` products are returned. Ritz values within
-    `cluster_tolerance` times the largest are copies that rounding makes: they are one pair. Where
-    the gradient vanishes, a random vector takes its place. As many basis vectors as products are
-    held, each with its image.
+    `cluster_tolerance` times the largest are copies that rounding makes: they are one pair. Those
+    in which at most eps^(3/4) of the gradient lies are rounding as well, and left out. Where the
+    gradient vanishes, a random vector takes its place. As many basis vectors as products are held,
+    each with its image.
 
     >>> import jax, jax.numpy as jnp
     >>> problem = Problem(lambda x: -jnp.sum(x**2) / 2 - x[0] ** 2, jnp.array([0.1, 0.3, 0.4]))
@@ -177,8 +178,12 @@ class GradientKrylov(eqx.Module):
         ritz = space.ritz()
         scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
         found = cluster_labels(ritz.eigenvalues, self.cluster_tolerance, ~ritz.is_there, scale)
-        # The start, the first row, projected onto each cluster.
-        is_inside = found[None, :] == jnp.arange(self.k)[:, None]
+        weights = jax.ops.segment_sum(ritz.coefficients[0] ** 2, found, len(found))
+        # Of the start, the first row, these have more than rounding, which small steps of Lanczos
+        # magnify.
+        is_seen = jnp.sqrt(weights) > float(jnp.finfo(x.dtype).eps) ** 0.75
+        numbers = jnp.where(is_seen, jnp.cumsum(is_seen) - 1, -1)[found]
+        is_inside = numbers[None, :] == jnp.arange(self.k)[:, None]
         mix = jnp.where(is_inside, ritz.coefficients[:1], 0)
         mix = mix / jnp.maximum(
             jnp.linalg.norm(mix, axis=1, keepdims=True), jnp.finfo(x.dtype).tiny
