@@ -10,11 +10,14 @@ from ridgerider._core.problem import Scalar
 class Certificate(eqx.Module):
     """What a followed ridge can show for itself; goes whole from the update to the trace.
 
-    - `overlap`: the cosine between the new direction and the old eigenspace;
-    - `residual`: |H e - eigenvalue e| at the new point;
+    - `overlap`: the cosine between the new direction and the old eigenspace; less than 0.7072 where
+      errors leave open which eigenspace overlaps most, and 0 where nothing is certified;
+    - `residual`: |H e - eigenvalue e| at the new point. The direction is within asin(residual / d)
+      of the span of the eigenvectors whose eigenvalues are at most d away, for every d;
     - `gap`: from the eigenvalue to the nearest one outside its cluster; NaN where it is unknown;
     - `neighbours`: the eigenvalues next to its cluster, ascending, half of them below and half
-      above, NaN where there are no more; or None. For the trace alone: crossings show in it.
+      above, NaN where there are no more; or None. An update from products gives those that it saw.
+      For the trace alone: crossings show in it.
 
     >>> certificate = Certificate(overlap=jnp.array(0.99), residual=jnp.array(1e-12))
     >>> float(certificate.overlap), bool(jnp.isnan(certificate.gap))

@@ -16,7 +16,9 @@ from ridgerider._core.step import Trial
 class Trace(Certified, eqx.Module):
     """What each step saw. Row 0 is the start; rows beyond the ride's `num_steps` are zero.
 
-    `path` holds every `x`, or nothing where the rider does not keep it; `audit` what audits found.
+    `multiplicity` is that of the cluster that is followed, as far as the update saw, and 0 where it
+    did not tell nearly equal eigenvalues apart. `path` holds every `x`, or nothing where the rider
+    does not keep it; `audit` what audits found.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells

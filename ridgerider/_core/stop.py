@@ -38,7 +38,7 @@ def not_finite(ride: Ride) -> Bool[Array, ""]:
 class RidgeLost(eqx.Module):
     """The direction left its eigenspace: overlap below `min_overlap` at the step that was taken.
 
-    At 0.7072 and above, no other eigenvector can have a larger overlap.
+    At 0.7072 and above, no other eigenvector can have a larger overlap, if the direction is one.
 
     >>> RidgeLost(min_overlap=0.9).min_overlap
     0.9

@@ -1,9 +1,12 @@
 """UpdateRidge: the same ridge at the next point, with its certificate.
 
 An update is a callable `update(problem, x, ridge, key) -> Tracked`. Among orthonormal eigenvectors
-at most one has squared overlap above 1/2 with a given direction, so a small residual together with
-an overlap of at least 0.7072 proves that the ride is still on its ridge.
+at most one has squared overlap above 1/2 with a given direction. So an overlap of at least 0.7072
+shows that the ride is still on its ridge, if the new direction is an eigenvector. It is within
+asin(residual / gap) of one: a small residual shows it only against a gap that is known.
 """
+
+import math
 
 import equinox as eqx
 import jax
@@ -41,7 +44,8 @@ class Project(eqx.Module):
 
     For simple eigenvalues this is the paper's maximal overlap. Where eigenvalues are repeated, the
     direction inside the eigenspace is kept; where an eigenspace splits, any direction out of it
-    continues the ridge, so the overlap is measured against the whole old eigenspace.
+    continues the ridge, so the overlap is measured against the whole old eigenspace. Eigenvalues
+    within `cluster_tolerance` count as equal; the multiplicity says how many there are.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -76,11 +80,13 @@ class Project(eqx.Module):
             multiplicity=jnp.sum(is_inside),
             space=jnp.where(is_inside[:, None], columns.T, 0),
         )
+        gap = _gap(eigenvalues, eigenvalue, is_inside)
+        outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
         certificate = Certificate(
-            overlap=overlap_with_space(ridge, direction),
+            overlap=safe_overlap(overlap_with_space(ridge, direction), outside / gap),
             residual=jnp.linalg.norm(image - eigenvalue * direction),
-            gap=_gap(eigenvalues, eigenvalue, is_inside),
-            neighbours=_neighbours(eigenvalues, is_inside),
+            gap=gap,
+            neighbours=neighbours_of(eigenvalues, is_inside),
         )
         return Tracked(new, certificate, Cost(hvps=problem.size, hessians=1, eigendecompositions=1))
 
@@ -150,11 +156,23 @@ def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
     return jnp.linalg.norm(space @ direction)
 
 
+def safe_overlap(overlap: Scalar, sine: Scalar) -> Scalar:
+    """The overlap of a direction that is off its eigenspace by an angle of at most that sine.
+
+    As it is, if the eigenspace itself has half of the squared overlap at least, so that no other
+    has more. Otherwise the least that the overlap of the eigenspace can be.
+    """
+    # cos(angle + error), where overlap = cos(angle) and sine = sin(error)
+    sine, cosine = jnp.minimum(sine, 1), jnp.minimum(overlap, 1)
+    least = cosine * jnp.sqrt(1 - sine**2) - sine * jnp.sqrt(1 - cosine**2)
+    return jnp.where(least >= math.sqrt(0.5), overlap, jnp.maximum(least, 0))
+
+
 def unit(vector: Vector) -> Vector:
     return vector / jnp.linalg.norm(vector)
 
 
-def _neighbours(
+def neighbours_of(
     eigenvalues: Float[Array, " n"], is_inside: Bool[Array, " n"]
 ) -> Float[Array, " k"]:
     """The nearest eigenvalues by rank below and above the cluster, which is one run of them."""

@@ -41,18 +41,26 @@ function story(leg, trace) {
   return make("p", { class: "story" }, parts);
 }
 
-/** Whether overlap and residual prove that the ride stayed on its ridge. */
+/** From the eigenvalue to the nearest other: the gap, or where it is unknown the nearest that was seen. */
+function gapAt(trace, i) {
+  if (!Number.isNaN(trace.gap[i])) return trace.gap[i];
+  const near = Object.keys(trace).filter((name) => name.startsWith("neighbour"));
+  if (!near.length || !(trace.multiplicity[i] > 0)) return NaN;
+  return Math.min(Infinity, ...near.map((name) => Math.abs(trace[name][i] - trace.eigenvalue[i])).filter((one) => one >= 0));
+}
+
+/** Whether overlap and residual show that the ride stayed on its ridge. */
 function certificate(trace) {
   let weakest = Infinity, where = 0, isEigenpair = true;
   for (let i = 1; i < trace.overlap.length; i++) {
     if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
     // The sine of the angle to the eigenspace is at most residual / gap.
-    if (trace.gap && !(trace.residual[i] <= 0.1 * trace.gap[i])) isEigenpair = false;
+    if (trace.gap && !(trace.residual[i] <= 0.1 * gapAt(trace, i))) isEigenpair = false;
   }
   if (!Number.isFinite(weakest)) return "";
   if (weakest < 0.7072) return `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
   const never = `Its overlap was never below ${show(weakest, 4)} (step ${where})`;
-  return isEigenpair ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is no longer small against its gap: nothing proves that it stayed on its ridge.`;
+  return isEigenpair ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is not small against its gap, or the gap is unknown: nothing proves that it stayed on its ridge.`;
 }
 
 function facts(pairs) {
