@@ -61,8 +61,8 @@ class Davidson(eqx.Module):
     - `cluster_tolerance`: Ritz values within this times max |eigenvalue| count as one eigenspace,
       onto which the old direction is projected. Default: eps^(2/3).
     - `resolve`: go on beyond `tolerance`, to a residual of a tenth of a cluster's width, so that
-      nearly equal eigenvalues are told apart. It takes up to twice the products. False: stop at
-      `tolerance`, mostly with a multiplicity of 0.
+      nearly equal eigenvalues are told apart. In double precision that may take two or three times
+      the products. False: stop at `tolerance`, mostly with a multiplicity of 0.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum

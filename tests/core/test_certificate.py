@@ -66,7 +66,7 @@ def judged(update, key, dtype):
     is_near = distances <= 10 * tracked.residual.astype(float) + rounding
     is_certified = tracked.overlap >= 0.7072
     is_counted = is_certified & (tracked.ridge.multiplicity > 0)
-    true_gap = jnp.min(jnp.where(is_same[mine], jnp.inf, distances))
+    true_gap = jnp.sort(distances)[tracked.ridge.multiplicity]  # outside the followed space
     return {
         "certified": is_certified,
         "counted": is_counted,
