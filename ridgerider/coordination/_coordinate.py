@@ -143,7 +143,7 @@ def coordinate(
     rider: Rider = RIDER,
     noise: float = 0.01,
     weight: float = 1e-2,
-    max_saddle_steps: int = 2000,
+    max_saddle_steps: int = 100,
     require_saddle: bool = True,
     seed: int = 0,
 ) -> Coordination:
@@ -186,8 +186,8 @@ def coordinate(
             regularizer,
             weight=weight,
             noise=noise,
+            num_starts=1,
             max_steps=max_saddle_steps,
-            max_polish=50 if max_saddle_steps else 0,
             seed=own.seed,
         )
         if require_saddle:
@@ -347,14 +347,9 @@ def _run_seed(seed: int, run: int) -> int:
 def _check_saddle(saddle: Saddle, run: int) -> None:
     if saddle.is_strict:
         return
-    what = (
-        f"has gradient norm {saddle.grad_norm:.3g}"
-        if not saddle.is_stationary
-        else f"has no negative curvature (gradient norm {saddle.grad_norm:.3g})"
-    )
     raise ValueError(
         "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
-        f"some curvature leads up, but the point that run {run} found {what}."
+        f"some curvature leads up, but run {run} found none. {saddle.reason}"
     )
 
 

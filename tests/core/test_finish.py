@@ -7,13 +7,6 @@ import pytest
 
 import ridgerider as rr
 from ridgerider.problems import wells
-from ridgerider.problems.levers import (
-    PAPER,
-    entropy,
-    lever_eigenvalues,
-    lever_loss,
-    lever_saddle,
-)
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_quadratic
 
@@ -23,68 +16,6 @@ KEY = jax.random.key(0)
 def finish(descend, problem, x):
     run = eqx.filter_jit(lambda d, p, x: d(p, x, KEY, rr.DenseSpectrum()))
     return jax.device_get(run(descend, problem, x))
-
-
-# --- find_saddle
-
-
-def negative_entropy(params):
-    return -entropy(params)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_saddle_of_the_lever_game(seed):
-    problem = rr.Problem(lever_loss, jnp.zeros((2, 10)), jnp.asarray(PAPER))
-    saddle = rr.find_saddle(problem, negative_entropy, noise=0.1, seed=seed)
-    expected = jax.nn.softmax(lever_saddle(jnp.asarray(PAPER)))
-    np.testing.assert_allclose(jax.nn.softmax(saddle.params), expected, atol=1e-8)
-    assert saddle.grad_norm < 1e-10 and saddle.is_strict and saddle.morse_index == 9
-    assert saddle.loss == pytest.approx(-1 / sum(1 / payoff for payoff in PAPER), abs=1e-12)
-    found = [c.eigenvalue for c in saddle.clusters for _ in range(c.multiplicity)]
-    np.testing.assert_allclose(found, lever_eigenvalues(PAPER), atol=1e-8)
-    assert [c.multiplicity for c in saddle.clusters[:4]] == [1, 1, 1, 6]
-
-
-def test_a_minimum_is_no_strict_saddle():
-    saddle = rr.find_saddle(rr.Problem(lambda x: x @ x, jnp.ones(2)))
-    assert saddle.is_stationary and not saddle.is_strict and saddle.morse_index == 0
-
-
-def test_no_stationary_point_is_said_so():
-    saddle = rr.find_saddle(rr.Problem(lambda x: jnp.sum(x), jnp.ones(2)), max_steps=10)
-    assert not saddle.is_stationary and not saddle.is_strict
-    assert saddle.grad_norm == pytest.approx(np.sqrt(2))
-
-
-def test_the_polish_is_newton():
-    # Quadratic convergence: from 1e-3 to rounding in three steps, in float32 too.
-    for dtype in ("float32", "float64"):
-        start = jnp.array([1e-2, -2e-2, 1e-2], dtype)
-        problem = rr.Problem(wells_loss, start, jnp.array([0.5, 1.0, 1.5], dtype))
-        saddle = rr.find_saddle(problem, max_steps=0, max_polish=4)
-        assert saddle.grad_norm < 10 * jnp.finfo(dtype).eps
-        assert saddle.cost.hessians <= 4 + 1
-
-
-def test_null_directions_are_left_alone():
-    # The loss does not depend on x[1]: the nearest saddle keeps it.
-    problem = rr.Problem(lambda x: jnp.cos(x[0]), jnp.array([0.3, 7.0]))
-    saddle = rr.find_saddle(problem, max_steps=0)
-    np.testing.assert_allclose(saddle.params, [0, 7], atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_steps": -1}, "`max_steps` must be a whole number of at least 0"),
-        ({"noise": -0.1}, "`noise` must be at least 0"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
-        ({"regularizer": 3}, "`regularizer` must be callable"),
-    ],
-)
-def test_bad_saddle_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        rr.find_saddle(wells(2), **settings)
 
 
 # --- Descend
