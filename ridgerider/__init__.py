@@ -41,6 +41,7 @@ from ridgerider._core.step import FixedStep as FixedStep
 from ridgerider._core.step import Trial as Trial
 from ridgerider._core.stop import RidgeLost as RidgeLost
 from ridgerider._core.stop import Stalled as Stalled
+from ridgerider._core.stop import WithinNoise as WithinNoise
 from ridgerider._core.stop import curvature_gone as curvature_gone
 from ridgerider._core.stop import not_finite as not_finite
 from ridgerider._core.update import Keep as Keep

@@ -21,7 +21,7 @@ from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.ride import Ride, Trace
 from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
 from ridgerider._core.step import Attempt, Backtracking, Trial
-from ridgerider._core.stop import RidgeLost, Stalled, curvature_gone, not_finite
+from ridgerider._core.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
 from ridgerider._core.update import Project, Tracked
 
 StopRule = Callable[[Ride], Bool[Array, ""]]
@@ -74,6 +74,9 @@ class Rider(eqx.Module):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
             )
+        has_noise = self.batch is not None and self.audit_every
+        if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
+            raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
         _check_same_clusters(self.spectrum, self.update)
         check_count("max_steps", self.max_steps)
         check_count("audit_every", self.audit_every, 0)

@@ -1,5 +1,7 @@
 """Mini-batches, chunks, noise and determinism."""
 
+import json
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._search.describe import describe, rebuild
 
 KEY = jax.random.key(0)
 DATA = np.random.default_rng(0).normal(size=(60, 3))
@@ -157,3 +160,94 @@ def test_data_of_different_lengths_cannot_be_cut():
     )
     with pytest.raises(ValueError, match="`args` must be arrays of one leading length"):
         rr.Batches(2)(problem, KEY, 0)
+
+
+# --- the rule that reads the standard errors
+
+NUM, SIZE = 2000, 50
+SPREAD = np.random.default_rng(1).normal(size=(NUM, 3))
+SPREAD = (SPREAD - SPREAD.mean(axis=0)) / SPREAD.std(axis=0)
+ERROR = 1 / np.sqrt(SIZE)  # the standard error of a batch's mean of a column of SPREAD
+
+
+def noisy_quadratic(x, data):
+    """Eigenvalues x.curvatures on all of the data; a batch adds a random symmetric matrix."""
+    spread, curvatures = data[:, :3], data[0, 3:5]
+    mean = jnp.mean(spread, axis=0)
+    noise = mean[0] * x[0] ** 2 + mean[1] * x[1] ** 2 + 2 * mean[2] * x[0] * x[1]
+    return (curvatures @ x**2 + noise) / 2
+
+
+def noisy_rides(curvatures, is_careful, num_rides=200):
+    """For each rule, how many rides along the first axis it ended, and the last points."""
+    data = np.concatenate([SPREAD, np.broadcast_to(np.asarray(curvatures), (NUM, 2))], axis=1)
+    problem = rr.Problem(noisy_quadratic, jnp.array([1e-3, 0.0]), jnp.asarray(data))
+    # In two dimensions one of two directions has an overlap of 0.7071 at least.
+    rules = (rr.curvature_gone, rr.RidgeLost(0.9), rr.not_finite)
+    rider = rr.Rider(
+        step=rr.FixedStep(0.01),
+        batch=rr.Batches(SIZE),
+        stop=((rr.WithinNoise(min_overlap=0.9), *rules) if is_careful else rules),
+        audit_every=1,
+        max_steps=20,
+    )
+    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+
+    def ride(key):
+        end = rider.ride(problem, problem.x0, ridge, key)
+        return rider.ended(end), end.x, end.num_steps
+
+    ended, x, num_steps = jax.jit(jax.vmap(ride))(jax.random.split(KEY, num_rides))
+    return rider.rule_names(), np.asarray(ended), np.asarray(x), np.asarray(num_steps)
+
+
+def ended_by(rides, *which):
+    """Rides that ended by one of these rules."""
+    names, ended, *_ = rides
+    return ended[:, [names.index(name) for name in which]].any(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("curvatures", "rule"),
+    # The truth: the ridge curves down for ever, by one standard error; or it is three of them away
+    # from the other eigenvalue, and the same everywhere.
+    [((-ERROR, 3.0), "curvature_gone"), ((-1.0, -1.0 + 3 * ERROR), "RidgeLost")],
+)
+def test_what_noise_would_decide_is_left_undecided(curvatures, rule):
+    plain, careful = (noisy_rides(curvatures, is_careful) for is_careful in (False, True))
+    # Where a ride begins there is no audit yet, and nothing to be done.
+    wrong = ended_by(plain, "curvature_gone", "RidgeLost") & (plain[3] > 0)
+    assert wrong.mean() > 0.5 and ended_by(plain, rule).any()
+    doubted = ended_by(careful, "WithinNoise")
+    still_wrong = ended_by(careful, "curvature_gone", "RidgeLost") & (careful[3] > 0) & ~doubted
+    assert doubted.mean() > 0.5 and still_wrong.sum() < wrong.sum() / 3
+
+
+def test_far_from_thresholds_the_noise_rule_changes_nothing():
+    plain, careful = (noisy_rides((-20 * ERROR, 3.0), is_careful) for is_careful in (False, True))
+    assert not ended_by(careful, "WithinNoise").any()
+    np.testing.assert_array_equal(plain[2], careful[2])
+    np.testing.assert_array_equal(plain[3], 20)
+    np.testing.assert_array_equal(careful[3], 20)
+
+
+def test_the_noise_rule_needs_errors_and_is_remembered():
+    with pytest.raises(ValueError, match="`WithinNoise` must have standard errors"):
+        rr.Rider(stop=(rr.WithinNoise(),))
+    with pytest.raises(ValueError, match="`num_errors` must be positive"):
+        rr.WithinNoise(num_errors=0.0)
+    with pytest.raises(ValueError, match="`min_overlap` must be between 0 and 1"):
+        rr.WithinNoise(min_overlap=2.0)
+    rider = rr.Rider(stop=(rr.WithinNoise(3.0, 0.8),), batch=rr.Batches(30), audit_every=2)
+    again = rebuild(json.loads(json.dumps(describe(rider))))
+    assert again.stop == rider.stop and again.rule_names() == ("WithinNoise", "max_steps")
+
+
+def test_a_run_file_remembers_the_noise_rule(tmp_path):
+    stop = (rr.WithinNoise(1.5), rr.curvature_gone, rr.not_finite)
+    rider = rr.Rider(stop=stop, batch=rr.Batches(30), audit_every=1, max_steps=20)
+    path = tmp_path / "run.sqlite"
+    rr.search(PROBLEM, rider, out=path, max_rides=1)
+    resumed, whole = rr.resume(path, PROBLEM, max_rides=3), rr.search(PROBLEM, rider, max_rides=3)
+    for one, two in zip(resumed, whole, strict=True):
+        assert one.loss == two.loss and one.ended_by == two.ended_by

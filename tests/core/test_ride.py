@@ -248,7 +248,7 @@ def test_a_nearly_repeated_eigenvalue_is_ridden_as_one_cluster():
 
 UPDATES = [rr.Project(), rr.Keep(), rr.RandomRidge()]
 STEPS = [rr.FixedStep(0.1), rr.Backtracking()]
-STOPS = [rr.curvature_gone, rr.not_finite, rr.RidgeLost(), rr.Stalled()]
+STOPS = [rr.curvature_gone, rr.not_finite, rr.RidgeLost(), rr.Stalled(), rr.WithinNoise()]
 
 
 @pytest.mark.parametrize("rule", STOPS)
