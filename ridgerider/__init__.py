@@ -15,6 +15,8 @@ from ridgerider import report as report
 from ridgerider import workers as workers
 from ridgerider._core.audit import Audit as Audit
 from ridgerider._core.batches import Batches as Batches
+from ridgerider._core.branches import Branching as Branching
+from ridgerider._core.branches import Direction as Direction
 from ridgerider._core.certificate import Certificate as Certificate
 from ridgerider._core.compile import keep_compiled as keep_compiled
 from ridgerider._core.correct import Valley as Valley

@@ -16,7 +16,7 @@ after the other. So they depend on the eigenspace alone, and addresses mean the 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
 import jax
@@ -28,6 +28,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from ridgerider._check import check_fraction
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
+
+if TYPE_CHECKING:
+    from ridgerider._core.branches import Branching
 
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random"] | Probe
@@ -150,6 +153,36 @@ class Spectrum(eqx.Module):
             index=jnp.asarray(index),
             multiplicity=jnp.asarray(len(rows)),
         )
+
+    def branches(
+        self,
+        problem: Problem,
+        x: Vector,
+        *,
+        tolerance: float | None = None,
+        max_multiplicity: int = 32,
+        max_starts: int | None = None,
+    ) -> tuple["Branching", ...]:
+        """Which directions of each downhill cluster are ridges, where this spectrum is that of `x`.
+
+        **Arguments**
+
+        - `tolerance`: what is below this times the largest |eigenvalue|, for a step of size 1, is
+          no change of curvature. Default: eps^(1/3).
+        - `max_multiplicity`: larger clusters, at most 32, are left undecided. For multiplicity m
+          this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third derivatives vanish.
+        - `max_starts`: at most so many starts look for directions. Default: 8192, fewer above
+          multiplicity 8.
+
+        >>> import jax, jax.numpy as jnp
+        >>> problem = Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(3))
+        >>> spectrum = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+        >>> [branching.class_sizes for branching in spectrum.branches(problem, problem.x0)]
+        [(4, 6, 3)]
+        """
+        from ridgerider._core.branches import find_branchings  # which imports this file
+
+        return find_branchings(self, problem, x, tolerance, max_multiplicity, max_starts)
 
 
 class DenseSpectrum(eqx.Module):

@@ -1,0 +1,364 @@
+r"""Critical points of a symmetric form on the unit sphere (Z-eigenvectors of a symmetric tensor).
+
+With A a symmetric tensor of order d, the form f(u) = A(u, ..., u) is critical on the sphere where
+
+    A(u, ..., u, .) = kappa u,    and then f(u) = kappa.
+
+Newton's method on the sphere converges to critical points of every kind. It sets out from fixed
+vectors until each point was met several times and the count agrees with topology: where no point
+is degenerate, the signs (-1)^index add up to the Euler number of the projective space. In two
+dimensions the points are the roots of a polynomial, and none is missed.
+
+Mirrors spare starts: if the form does not change under a reflection, the mirror image of a critical
+point is one. Candidates are the mirrors that swap two points alike; each is checked on the tensor.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cmp_to_key
+
+import numpy as np
+from jaxtyping import Float
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
+
+from ridgerider._core.spectrum import fixed_vectors
+
+Tensor = Float[np.ndarray, "..."]
+Points = Float[np.ndarray, "points m"]
+ROUND = 256  # starts at a time
+MIN_HITS = 4  # of each point (or of its mirror images together) before the search is over
+MAX_NEWTON = 60
+MAX_MIRRORS = 64  # directions of a class whose mirrors are tried
+MAX_POINTS = 4096  # more are not completed
+CONVERGED = 1e-10  # a gradient this small, where the largest entry of the tensor is 1
+SAME = 1e-5  # points this close are one: those that are not degenerate are exact to far less
+
+
+@dataclass(frozen=True)
+class Critical:
+    """The critical points of a form, a row of each array for each point.
+
+    `slopes` are the eigenvalues of the Hessian on the sphere, ascending. `num_flat` counts those
+    that vanish along a whole manifold of critical points, of which one stands for all; it is 0 for
+    an isolated point, be it degenerate or not. `hits` counts the starts that came here.
+    """
+
+    points: Points
+    kappas: Float[np.ndarray, " points"]
+    slopes: Float[np.ndarray, "points m-1"]
+    num_flat: np.ndarray
+    hits: np.ndarray
+    num_starts: int
+    num_missed: float
+
+
+def symmetrized(tensor: Tensor) -> Tensor:
+    """The mean over all orders of the indices, each of them put in every place one by one."""
+    order = tensor.ndim
+    for last in range(1, order):
+        swaps = [np.swapaxes(tensor, place, last) for place in range(last)]
+        tensor = (tensor + sum(swaps)) / (last + 1)
+    return tensor
+
+
+def critical_points(tensor: Tensor, tolerance: float, max_starts: int) -> Critical:
+    """Find the critical points of a symmetric tensor's form, up to sign.
+
+    What is below `tolerance` times the largest entry counts as zero.
+
+    >>> wells = np.zeros((2, 2, 2, 2))
+    >>> wells[0, 0, 0, 0] = wells[1, 1, 1, 1] = 1
+    >>> found = critical_points(wells, 1e-6, 100)
+    >>> sorted(round(float(kappa), 6) for kappa in found.kappas)
+    [0.5, 0.5, 1.0, 1.0]
+    """
+    size = float(np.abs(tensor).max())
+    form = _Form(tensor / size, 10 * tolerance)
+    found = _planar(form) if len(tensor) == 2 else _from_starts(form, max_starts)
+    return replace(found, kappas=size * found.kappas, slopes=size * found.slopes)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form whose largest entry is 1, and below which a slope is flat."""
+
+    tensor: Tensor
+    flat: float
+
+    def matrices(self, points: Points) -> Float[np.ndarray, "points m m"]:
+        """A(u, ..., u, ., .) for each point u."""
+        size = self.tensor.shape[0]
+        parts = (points @ self.tensor.reshape(size, -1)).reshape(
+            len(points), *self.tensor.shape[1:]
+        )
+        return parts if parts.ndim == 3 else np.einsum("pi,pijk->pjk", points, parts)
+
+    def look(self, points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Kappa, the gradient, the slopes and their directions; the last direction is u itself."""
+        order, size = self.tensor.ndim, self.tensor.shape[0]
+        matrices = self.matrices(points)
+        images = np.einsum("pij,pj->pi", matrices, points)
+        kappas = np.einsum("pi,pi->p", images, points)
+        grads = images - kappas[:, None] * points
+        radial = points[:, :, None] * points[:, None, :]
+        outside = np.eye(size) - radial
+        hessians = outside @ ((order - 1) * matrices - kappas[:, None, None] * np.eye(size))
+        # The slope along u is put above all others, so that it comes last.
+        above = 2 * order * (1 + np.abs(matrices).sum((1, 2)))[:, None, None]
+        slopes, columns = np.linalg.eigh(hessians @ outside + above * radial)
+        return kappas, grads, slopes[:, :-1], columns[:, :, :-1]
+
+    def newton(self, points: Points, flat: float, num_steps: int = MAX_NEWTON) -> Points:
+        """Newton's method for each point, which does not move along flat directions."""
+        points, is_moving = points.copy(), np.arange(len(points))
+        for _ in range(num_steps):
+            here = points[is_moving]
+            _, grads, slopes, columns = self.look(here)
+            inverse = np.where(np.abs(slopes) > flat, 1 / np.where(slopes == 0, 1, slopes), 0)
+            steps = -np.einsum("pij,pj,pkj,pk->pi", columns, inverse, columns, grads, optimize=True)
+            lengths = np.linalg.norm(steps, axis=1, keepdims=True)
+            moved = here + steps * np.minimum(1, 1 / np.maximum(lengths, 1e-300))
+            points[is_moving] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+            is_moving = is_moving[lengths[:, 0] > 1e-14]
+            if not len(is_moving):
+                break
+        return points
+
+
+def _planar(form: _Form) -> Critical:
+    """In the plane the slope along the circle is a polynomial of z = exp(2 i angle), of degree d.
+
+    Its roots on the unit circle are the critical points, so there are no more than d.
+    """
+    order = form.tensor.ndim
+    angles = np.pi * np.arange(order + 1) / (order + 1)
+    points = np.stack([np.cos(angles), np.sin(angles)], 1)
+    across = np.stack([-np.sin(angles), np.cos(angles)], 1)
+    slopes = np.einsum("pij,pi,pj->p", form.matrices(points), points, across)
+    # slope(angle) = exp(-i d angle) p(z): interpolate p at the d + 1 roots of unity.
+    coefficients = np.fft.fft(slopes * np.exp(1j * order * angles)) / (order + 1)
+    roots = np.roots(coefficients[::-1])
+    angles = np.angle(roots[np.abs(np.abs(roots) - 1) < 1e-2]) / 2
+    ends = form.newton(np.stack([np.cos(angles), np.sin(angles)], 1), form.flat)
+    return replace(_Found(form).add(ends).result(len(ends)), num_missed=0.0)
+
+
+def _from_starts(form: _Form, max_starts: int) -> Critical:
+    size = form.tensor.shape[0]
+    starts = np.asarray(fixed_vectors(max_starts, size, np.dtype("float32")), float)
+    starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    found, num_starts = _Found(form), 0
+    while num_starts < max_starts and not found.is_enough():
+        some = starts[num_starts : num_starts + ROUND]
+        num_starts += len(some)
+        found = found.add(form.newton(some, form.flat)).mirrored()
+    return found.result(num_starts)
+
+
+class _Found:
+    """The points found so far: those that are not degenerate, and all others as they came."""
+
+    def __init__(self, form: _Form):
+        size = form.tensor.shape[0]
+        self.form = form
+        self.points, self.hits = np.zeros((0, size)), np.zeros(0, int)
+        self.flat_points = np.zeros((0, size))
+        self.mirrors = np.zeros((0, size))
+
+    def add(self, ends: Points, is_hit: bool = True) -> "_Found":
+        """Sort in where starts ended; where they did not converge they are left out."""
+        _, grads, slopes, _ = self.form.look(ends)
+        is_flat = np.abs(slopes).min(axis=1) <= self.form.flat
+        errors = np.linalg.norm(grads, axis=1)
+        is_there = errors <= np.where(is_flat, self.form.flat, CONVERGED)
+        self.flat_points = np.concatenate([self.flat_points, ends[is_flat & is_there]])
+        ends = ends[~is_flat & is_there]
+        fresh = _once(ends[_places(self.points, ends) < 0])
+        self.points = np.concatenate([self.points, fresh])
+        self.hits = np.append(self.hits, np.zeros(len(fresh), int))
+        np.add.at(self.hits, _places(self.points, ends), int(is_hit))
+        return self
+
+    def mirrored(self) -> "_Found":
+        """Close the list under the mirrors of the form."""
+        self._find_mirrors()
+        fresh = self.points
+        while len(fresh) and len(self.mirrors) and len(self.points) <= MAX_POINTS:
+            dots = fresh @ self.mirrors.T
+            images = fresh[:, None] - 2 * dots[:, :, None] * self.mirrors
+            images = _once(images.reshape(-1, fresh.shape[1]))
+            images = images[_places(self.points, images) < 0]
+            count = len(self.points)
+            self.add(self.form.newton(images, self.form.flat, 3), is_hit=False)
+            fresh = self.points[count:]
+        return self
+
+    def _find_mirrors(self) -> None:
+        """Mirrors that swap two of the first few points alike, or turn one around."""
+        kappas = self.form.look(self.points)[0]
+        labels = classes_of(np.abs(kappas)[:, None], self.form.flat)
+        normals = [self.points[:MAX_MIRRORS]]
+        for label in range(max(labels, default=-1) + 1):
+            alike = self.points[labels == label][:8]
+            one, two = np.triu_indices(len(alike), 1)
+            normals += [alike[one] - alike[two], alike[one] + alike[two]]
+        rows = np.concatenate(normals)
+        rows = _once(_unit(rows[np.linalg.norm(rows, axis=1) > SAME]))
+        rows = rows[_places(self.mirrors, rows) < 0]
+        is_mirror = np.array([self._is_mirror(row) for row in rows], bool)
+        self.mirrors = np.concatenate([self.mirrors, rows[is_mirror]])
+
+    def _is_mirror(self, normal: np.ndarray) -> bool:
+        """Whether the form is the same behind the mirror."""
+        mirror = np.eye(len(normal)) - 2 * np.outer(normal, normal)
+        image = self.form.tensor
+        for _ in range(image.ndim):
+            image = np.tensordot(image, mirror, (0, 0))
+        return bool(np.abs(image - self.form.tensor).max() <= self.form.flat / 10)
+
+    def orbits(self) -> np.ndarray:
+        """How often each set of mirror images was hit."""
+        count = len(self.points)
+        links = np.eye(count, dtype=bool)
+        for mirror in self.mirrors:
+            images = self.points - 2 * (self.points @ mirror)[:, None] * mirror
+            places = _places(self.points, images)
+            links[np.flatnonzero(places >= 0), places[places >= 0]] = True
+        labels = connected_components(links, directed=False)[1]
+        return np.bincount(labels, self.hits, minlength=0).astype(int)
+
+    def euler_fits(self) -> bool:
+        """Whether the indices add up to the Euler number of the projective space.
+
+        Of no use with degenerate points, nor in even dimensions at order 3, where u and -u cancel.
+        """
+        size, order = self.points.shape[1], self.form.tensor.ndim
+        if len(self.flat_points) or (order % 2 and size % 2 == 0):
+            return True
+        _, _, slopes, _ = self.form.look(self.points)
+        return int(np.sum((-1) ** np.sum(slopes < 0, axis=1))) == size % 2
+
+    def is_enough(self) -> bool:
+        if len(self.points) > MAX_POINTS:
+            return True
+        hits = self.orbits()
+        some = len(hits) or len(self.flat_points) >= ROUND // 2
+        return bool(some and (hits >= MIN_HITS).all() and self.euler_fits())
+
+    def num_missed(self) -> float:
+        """Chao's estimate of the points, mirror images together, that no start has met."""
+        hits = self.orbits()
+        once, twice = np.sum(hits == 1), np.sum(hits == 2)
+        is_cut = len(self.points) > MAX_POINTS
+        least = float(is_cut or not self.euler_fits())
+        return max(float(once * (once - 1) / (2 * (twice + 1))), least)
+
+    def result(self, num_starts: int) -> Critical:
+        rows, num_flat, hits = [*self.points], [0] * len(self.points), [*self.hits]
+        for row, flat, count in _degenerate(self.form, self.flat_points):
+            rows, num_flat, hits = [*rows, row], [*num_flat, flat], [*hits, count]
+        points = np.array(rows).reshape(-1, self.points.shape[1])
+        kappas, _, slopes, _ = self.form.look(points)
+        return Critical(
+            points,
+            kappas,
+            slopes,
+            np.array(num_flat, int),
+            np.array(hits, int),
+            num_starts,
+            self.num_missed(),
+        )
+
+
+def _degenerate(form: _Form, ends: Points) -> list[tuple[np.ndarray, int, int]]:
+    """Points with a flat direction: (point, dimension of its manifold, hits), each manifold once.
+
+    A point is isolated if, pushed along its flat directions, Newton's method brings it back.
+    """
+    if not len(ends):
+        return []
+    kappas, _, slopes, columns = form.look(ends)
+    is_flat = np.abs(slopes) <= form.flat
+    push = np.einsum("pij,pj->pi", columns, is_flat * np.sqrt(1 + np.arange(slopes.shape[1])))
+    push *= 0.1 / np.linalg.norm(push, axis=1, keepdims=True)
+    pushed = form.newton(_unit(ends + push), form.flat)
+    back = np.array([_distances(one[None], two)[0] for one, two in zip(ends, pushed, strict=True)])
+    far = (back > 0.05) & (np.linalg.norm(form.look(pushed)[1], axis=1) <= form.flat)
+    found = []
+    alone = form.newton(ends[~far], 1e-12)
+    while len(alone):
+        same = _distances(alone, alone[0]) < 1e-2
+        found.append((alone[0], 0, int(same.sum())))
+        alone = alone[~same]
+    keys = np.concatenate([np.abs(kappas[:, None]), np.sort(np.abs(slopes), axis=1)], axis=1)[far]
+    labels = classes_of(keys, form.flat)
+    for label in range(max(labels, default=-1) + 1):
+        members = ends[far][labels == label]
+        num_flat = int(is_flat[far][labels == label].sum(axis=1).min())
+        found.append((_nearest(form, members[:16]), num_flat, len(members)))
+    return found
+
+
+def _nearest(form: _Form, points: Points) -> np.ndarray:
+    """The point of a manifold nearest to the first axis, up to sign, from several points of it."""
+    axis = np.eye(points.shape[1])[0]
+    for _ in range(300):
+        points = points * np.where(points[:, :1] < 0, -1, 1)
+        _, _, slopes, columns = form.look(points)
+        along = np.einsum("pij,pj,pkj,k->pi", columns, np.abs(slopes) <= form.flat, columns, axis)
+        steps = along / np.maximum(points[:, :1], 0.1)
+        moved = form.newton(
+            _unit(points + steps / np.maximum(1, np.linalg.norm(steps, axis=1))[:, None]),
+            form.flat,
+            4,
+        )
+        change, points = np.abs(moved - points).max(), moved
+        if change < 1e-12:
+            break
+    return points[np.argmax(np.abs(points[:, 0]))]
+
+
+def classes_of(keys: Float[np.ndarray, "points k"], width: float) -> np.ndarray:
+    """Number the rows, ascending; those that agree within `width` are one class."""
+
+    def compare(one: int, two: int) -> int:
+        differ = np.flatnonzero(np.abs(keys[one] - keys[two]) > width)
+        return int(np.sign(keys[one, differ[0]] - keys[two, differ[0]])) if len(differ) else 0
+
+    labels, number = np.zeros(len(keys), int), -1
+    last = None
+    for row in sorted(range(len(keys)), key=cmp_to_key(compare)):
+        number += last is None or compare(last, row) != 0
+        labels[row], last = number, row
+    return labels
+
+
+def _distances(points: Points, point: np.ndarray) -> np.ndarray:
+    """From each of the points to this one or to its opposite, whichever is nearer."""
+    return np.minimum(
+        np.linalg.norm(points - point, axis=1), np.linalg.norm(points + point, axis=1)
+    )
+
+
+def _places(points: Points, rows: Points) -> np.ndarray:
+    """Which of the points each row is, up to sign; -1 for none of them."""
+    if not len(points) or not len(rows):
+        return np.full(len(rows), -1)
+    tree = KDTree(np.concatenate([points, -points]))
+    distances, places = tree.query(rows)
+    return np.where(distances < SAME, places % len(points), -1)
+
+
+def _once(rows: Points) -> Points:
+    """Equal rows once, up to sign."""
+    if not len(rows):
+        return rows
+    axis = np.cos(1.0 + np.arange(rows.shape[1]))  # no symmetric point is orthogonal to it
+    rows = rows * np.where(rows @ axis < 0, -1, 1)[:, None]
+    rows = rows[np.sort(np.unique(np.round(rows / SAME), axis=0, return_index=True)[1])]
+    pairs = KDTree(rows).query_pairs(SAME, output_type="ndarray")
+    return np.delete(rows, pairs[:, 1], axis=0)
+
+
+def _unit(points: Points) -> Points:
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
