@@ -17,9 +17,10 @@ The direction is kept only if u is an eigenvector of the first of these that is 
 - order 4, where T vanishes on E: M(u) u = kappa u.
 
 Both say that u is a critical point of a form on the sphere of E, u -> T(u, u, u) or u -> u M(u) u.
-Along any other u the first update turns to another direction, by rounding and size of step. Only
-what E sees of T and Q is ever computed: by nested forward derivatives of the gradient, of which one
-of order j is counted as 2^j gradients.
+Along any other u the first update turns to another direction, by rounding and size of step. (The
+condition is necessary. A small turn shrinks on the way from a maximum with kappa > 0; elsewhere it
+may grow.) Only what E sees of T and Q is ever computed: by nested forward derivatives of the
+gradient, of which one of order j is counted as 2^j gradients.
 """
 
 import math
@@ -416,7 +417,7 @@ def _directions(
     from ridgerider._core.forms import classes_of
 
     size = np.abs(form.matrix).max()
-    zero = 10 * tolerance * size
+    zero = tolerance * size
     is_turned = (form.order == 3) & (found.kappas < -zero)
     points = np.where(is_turned[:, None], -found.points, found.points)
     kappas = np.where(is_turned, -found.kappas, found.kappas)
@@ -429,7 +430,7 @@ def _directions(
     free = np.where(is_free & (form.order == 3), 1, 0)[:, None]
     splits = np.where(free, np.sort(np.abs(splits), axis=1), splits)
     keys = np.concatenate([kappas[:, None], found.num_flat[:, None] * size, slopes, splits], axis=1)
-    classes = classes_of(keys, tolerance * size * 10)
+    classes = classes_of(keys, zero)
     order = np.lexsort([*-points.T[::-1], classes])
     return tuple(
         Direction(

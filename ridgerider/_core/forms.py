@@ -26,7 +26,7 @@ from ridgerider._core.spectrum import fixed_vectors
 Tensor = Float[np.ndarray, "..."]
 Points = Float[np.ndarray, "points m"]
 ROUND = 256  # starts at a time
-MIN_HITS = 4  # of each point (or of its mirror images together) before the search is over
+MIN_HITS = 8  # of each point (or of its mirror images together) before the search is over
 MAX_NEWTON = 60
 MAX_MIRRORS = 64  # directions of a class whose mirrors are tried
 MAX_POINTS = 4096  # more are not completed
@@ -73,7 +73,7 @@ def critical_points(tensor: Tensor, tolerance: float, max_starts: int) -> Critic
     [0.5, 0.5, 1.0, 1.0]
     """
     size = float(np.abs(tensor).max())
-    form = _Form(tensor / size, 10 * tolerance)
+    form = _Form(tensor / size, tolerance)
     found = _planar(form) if len(tensor) == 2 else _from_starts(form, max_starts)
     return replace(found, kappas=size * found.kappas, slopes=size * found.slopes)
 
@@ -116,10 +116,9 @@ class _Form:
             _, grads, slopes, columns = self.look(here)
             inverse = np.where(np.abs(slopes) > flat, 1 / np.where(slopes == 0, 1, slopes), 0)
             steps = -np.einsum("pij,pj,pkj,pk->pi", columns, inverse, columns, grads, optimize=True)
-            lengths = np.linalg.norm(steps, axis=1, keepdims=True)
-            moved = here + steps * np.minimum(1, 1 / np.maximum(lengths, 1e-300))
-            points[is_moving] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
-            is_moving = is_moving[lengths[:, 0] > 1e-14]
+            # Long steps are not cut: measured, more starts converge, and to rare points, too.
+            points[is_moving] = _unit(here + steps)
+            is_moving = is_moving[np.linalg.norm(steps, axis=1) > 1e-14]
             if not len(is_moving):
                 break
         return points
@@ -146,7 +145,7 @@ def _planar(form: _Form) -> Critical:
 def _from_starts(form: _Form, max_starts: int) -> Critical:
     size = form.tensor.shape[0]
     starts = np.asarray(fixed_vectors(max_starts, size, np.dtype("float32")), float)
-    starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    starts = _unit(starts)
     found, num_starts = _Found(form), 0
     while num_starts < max_starts and not found.is_enough():
         some = starts[num_starts : num_starts + ROUND]
@@ -170,7 +169,7 @@ class _Found:
         _, grads, slopes, _ = self.form.look(ends)
         is_flat = np.abs(slopes).min(axis=1) <= self.form.flat
         errors = np.linalg.norm(grads, axis=1)
-        is_there = errors <= np.where(is_flat, self.form.flat, CONVERGED)
+        is_there = errors <= np.where(is_flat, self.form.flat / 100, CONVERGED)
         self.flat_points = np.concatenate([self.flat_points, ends[is_flat & is_there]])
         ends = ends[~is_flat & is_there]
         fresh = _once(ends[_places(self.points, ends) < 0])
@@ -214,7 +213,7 @@ class _Found:
         image = self.form.tensor
         for _ in range(image.ndim):
             image = np.tensordot(image, mirror, (0, 0))
-        return bool(np.abs(image - self.form.tensor).max() <= self.form.flat / 10)
+        return bool(np.abs(image - self.form.tensor).max() <= self.form.flat)
 
     def orbits(self) -> np.ndarray:
         """How often each set of mirror images was hit."""
@@ -283,9 +282,11 @@ def _degenerate(form: _Form, ends: Points) -> list[tuple[np.ndarray, int, int]]:
     push *= 0.1 / np.linalg.norm(push, axis=1, keepdims=True)
     pushed = form.newton(_unit(ends + push), form.flat)
     back = np.array([_distances(one[None], two)[0] for one, two in zip(ends, pushed, strict=True)])
-    far = (back > 0.05) & (np.linalg.norm(form.look(pushed)[1], axis=1) <= form.flat)
+    far = (back > 0.05) & (np.linalg.norm(form.look(pushed)[1], axis=1) <= form.flat / 100)
     found = []
-    alone = form.newton(ends[~far], 1e-12)
+    polished = form.newton(ends[~far], 1e-12)
+    moved = np.linalg.norm(polished - ends[~far], axis=1, keepdims=True)
+    alone = np.where(moved < 0.1, polished, ends[~far])
     while len(alone):
         same = _distances(alone, alone[0]) < 1e-2
         found.append((alone[0], 0, int(same.sum())))
