@@ -28,7 +28,8 @@ Points = Float[np.ndarray, "points m"]
 ROUND = 256  # starts at a time
 MIN_HITS = 8  # of each point (or of its mirror images together) before the search is over
 MAX_NEWTON = 60
-MAX_MIRRORS = 64  # directions of a class whose mirrors are tried
+MAX_MIRRORS = 64
+MAX_ALIKE = 32  # points with one kappa whose mirrors are tried
 MAX_POINTS = 4096  # more are not completed
 CONVERGED = 1e-10  # a gradient this small, where the largest entry of the tensor is 1
 SAME = 1e-5  # points this close are one: those that are not degenerate are exact to far less
@@ -139,7 +140,7 @@ def _planar(form: _Form) -> Critical:
     roots = np.roots(coefficients[::-1])
     angles = np.angle(roots[np.abs(np.abs(roots) - 1) < 1e-2]) / 2
     ends = form.newton(np.stack([np.cos(angles), np.sin(angles)], 1), form.flat)
-    return replace(_Found(form).add(ends).result(len(ends)), num_missed=0.0)
+    return replace(_Found(form).add(ends).mirrored().result(len(ends)), num_missed=0.0)
 
 
 def _from_starts(form: _Form, max_starts: int) -> Critical:
@@ -163,6 +164,7 @@ class _Found:
         self.points, self.hits = np.zeros((0, size)), np.zeros(0, int)
         self.flat_points = np.zeros((0, size))
         self.mirrors = np.zeros((0, size))
+        self.labels = np.zeros(0, int)  # of the points that mirrors map onto each other
 
     def add(self, ends: Points, is_hit: bool = True) -> "_Found":
         """Sort in where starts ended; where they did not converge they are left out."""
@@ -179,7 +181,9 @@ class _Found:
         return self
 
     def mirrored(self) -> "_Found":
-        """Close the list under the mirrors of the form."""
+        """Close the list under the mirrors of the form, and label what they map onto each other."""
+        if len(self.points) == len(self.labels):  # nothing new
+            return self
         self._find_mirrors()
         fresh = self.points
         while len(fresh) and len(self.mirrors) and len(self.points) <= MAX_POINTS:
@@ -190,22 +194,31 @@ class _Found:
             count = len(self.points)
             self.add(self.form.newton(images, self.form.flat, 3), is_hit=False)
             fresh = self.points[count:]
+        self.labels = self._linked()
         return self
 
     def _find_mirrors(self) -> None:
         """Mirrors that swap two of the first few points alike, or turn one around."""
-        kappas = self.form.look(self.points)[0]
-        labels = classes_of(np.abs(kappas)[:, None], self.form.flat)
+        labels = classes_of(np.abs(self.form.look(self.points)[0])[:, None], self.form.flat)
         normals = [self.points[:MAX_MIRRORS]]
         for label in range(max(labels, default=-1) + 1):
-            alike = self.points[labels == label][:8]
+            alike = self.points[labels == label][:MAX_ALIKE]
             one, two = np.triu_indices(len(alike), 1)
             normals += [alike[one] - alike[two], alike[one] + alike[two]]
         rows = np.concatenate(normals)
-        rows = _once(_unit(rows[np.linalg.norm(rows, axis=1) > SAME]))
+        rows = self._maybe_mirrors(_unit(rows[np.linalg.norm(rows, axis=1) > SAME]))
+        rows = _once(rows)
         rows = rows[_places(self.mirrors, rows) < 0]
         is_mirror = np.array([self._is_mirror(row) for row in rows], bool)
-        self.mirrors = np.concatenate([self.mirrors, rows[is_mirror]])
+        self.mirrors = np.concatenate([self.mirrors, rows[is_mirror]])[:MAX_MIRRORS]
+
+    def _maybe_mirrors(self, normals: Points) -> Points:
+        """Those behind which the form is the same at one point that no symmetry prefers."""
+        point = _unit(np.cos(1.0 + np.arange(normals.shape[1]))[None])
+        images = point - 2 * (normals @ point.T) * normals
+        kappas = self.form.look(np.concatenate([point, images]))[0]
+        width = self.form.flat * normals.shape[1] ** 2
+        return normals[np.abs(kappas[1:] - kappas[0]) <= width]
 
     def _is_mirror(self, normal: np.ndarray) -> bool:
         """Whether the form is the same behind the mirror."""
@@ -215,16 +228,18 @@ class _Found:
             image = np.tensordot(image, mirror, (0, 0))
         return bool(np.abs(image - self.form.tensor).max() <= self.form.flat)
 
-    def orbits(self) -> np.ndarray:
-        """How often each set of mirror images was hit."""
-        count = len(self.points)
-        links = np.eye(count, dtype=bool)
+    def _linked(self) -> np.ndarray:
+        """A number for each point, the same for all that mirrors map onto each other."""
+        links = np.eye(len(self.points), dtype=bool)
         for mirror in self.mirrors:
             images = self.points - 2 * (self.points @ mirror)[:, None] * mirror
             places = _places(self.points, images)
             links[np.flatnonzero(places >= 0), places[places >= 0]] = True
-        labels = connected_components(links, directed=False)[1]
-        return np.bincount(labels, self.hits, minlength=0).astype(int)
+        return connected_components(links, directed=False)[1]
+
+    def orbits(self) -> np.ndarray:
+        """How often each set of mirror images was hit."""
+        return np.bincount(self.labels, self.hits)
 
     def euler_fits(self) -> bool:
         """Whether the indices add up to the Euler number of the projective space.
