@@ -1,5 +1,7 @@
 """What counts as one solution, against closed forms."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -38,12 +40,12 @@ def check(problem, starts, mark):
 def linear_network(sizes, target):
     def loss(x):
         product, at = None, 0
-        for inner, outer in zip(sizes[:-1], sizes[1:], strict=True):
+        for inner, outer in itertools.pairwise(sizes):
             layer = x[at : at + inner * outer].reshape(outer, inner)
             product, at = (layer if product is None else layer @ product), at + inner * outer
         return jnp.sum((product - target) ** 2)
 
-    size = sum(inner * outer for inner, outer in zip(sizes[:-1], sizes[1:], strict=True))
+    size = sum(inner * outer for inner, outer in itertools.pairwise(sizes))
     return rr.Problem(loss, jnp.zeros(size)), size
 
 
