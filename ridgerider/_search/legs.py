@@ -22,7 +22,7 @@ from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
 from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
-from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, hashed
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
 
 
 def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
@@ -46,20 +46,16 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
             "`start` must have negative curvature to ride along, but its least eigenvalue is "
             f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
         )
-    turns, directions = _rideable(spectrum, spectrum.clusters(), settings)
+    ridges, cost = _ridges(problem, rider, settings, fetch(problem.x0), spectrum)
     return Leg(
         fingerprint=Fingerprint(),
         x=fetch(problem.x0),
         loss=float(loss),
         num_steps=0,
         ended_by=("start",),
-        eigenvalues=spectrum.eigenvalues,
-        clusters=spectrum.clusters(),
-        num_ridges=spectrum.num_downhill(),
-        turns=turns,
-        directions=directions,
+        **vars(ridges),
         trace={},
-        cost=spectrum.cost + Cost(values=1, seconds=time.perf_counter() - began),
+        cost=spectrum.cost + cost + Cost(values=1, seconds=time.perf_counter() - began),
     )
 
 
@@ -91,8 +87,12 @@ def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
     """GetRidges: both ways along every rideable ridge, light and with their priority."""
     if settings.is_last(leg.fingerprint):
         return []
+    places = [(leg.turns, False)] + ([] if leg.below is None else [(leg.below.turns, True)])
     branches = (
-        leg.branch(Turn(index, sign, member)) for index, member in leg.turns for sign in (1, -1)
+        leg.branch(Turn(index, sign, member, below))
+        for turns, below in places
+        for index, member in turns
+        for sign in (1, -1)
     )
     return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
 
@@ -113,19 +113,30 @@ def _ride(
     keys = [key for _, _, key in lanes]
     ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
     looks = side_by_side(look_at, problem, rider, ends, num_lanes)
-    legs = [
-        _leg(rider, settings, branch, ride, ended, spectrum)
-        for branch, (ride, ended), spectrum in zip(branches, rides, looks, strict=True)
-    ]
     ending = [
         row
-        for row, (ride, _) in enumerate(rides)
-        if ride.is_finite and _is_finished(rider, settings, legs[row])
+        for row, (branch, (ride, _), spectrum) in enumerate(
+            zip(branches, rides, looks, strict=True)
+        )
+        if ride.is_finite and _is_finished(rider, settings, branch, spectrum)
     ]
     finishing = [ends[row] for row in ending]
-    finishes = side_by_side(finish_one, problem, rider, finishing, num_lanes)
-    for row, finish in zip(ending, finishes, strict=True):
-        legs[row] = replace(legs[row], finish=finish, cost=legs[row].cost + finish.cost)
+    finishes = dict(
+        zip(ending, side_by_side(finish_one, problem, rider, finishing, num_lanes), strict=True)
+    )
+    saddles = [
+        row
+        for row, finish in finishes.items()
+        if finish.kind == "saddle"
+        and not (settings.go_on == "end" and looks[row].num_downhill())
+        and not settings.is_last(branches[row].fingerprint)
+    ]
+    below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
+    views = dict(zip(saddles, side_by_side(look_at, problem, rider, below, num_lanes), strict=True))
+    legs = [
+        _leg(problem, rider, settings, branch, ride, looks[row], finishes.get(row), views.get(row))
+        for row, (branch, ride) in enumerate(zip(branches, rides, strict=True))
+    ]
     share = Cost(seconds=(time.perf_counter() - began) / len(legs))
     return [replace(leg, cost=leg.cost + share) for leg in legs]
 
@@ -141,51 +152,127 @@ def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector,
 
 
 def _leg(
-    rider: Rider, settings: Settings, branch: Branch, ride: Any, ended: Any, spectrum: Any
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    branch: Branch,
+    ridden: tuple[Any, Any],
+    spectrum: Any,
+    finish: Any,
+    saddle: Any,
 ) -> Leg:
     """The leg, from what is on the host."""
+    ride, ended = ridden
+    cost = ride.cost + spectrum.cost
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
-    clusters = spectrum.clusters()
-    turns, directions = (
-        _rideable(spectrum, clusters, settings)
-        if ride.is_finite
-        else ((), spectrum.eigenvectors[:0])
+    goes_on = ride.is_finite and (saddle is None or settings.go_on != "saddle")
+    ridges, spent = (
+        _ridges(problem, rider, settings, ride.x, spectrum)
+        if goes_on and not settings.is_last(branch.fingerprint)
+        else (_no_ridges(spectrum, bool(ride.is_finite)), Cost())
     )
+    cost, below = cost + spent, None
+    if saddle is not None:
+        below, spent = _ridges(problem, rider, settings, finish.x, saddle)
+        cost = cost + spent + saddle.cost
+    if finish is not None:
+        cost = cost + finish.cost
     return Leg(
         fingerprint=branch.fingerprint,
         x=ride.x,
         loss=float(ride.loss),
         num_steps=int(ride.num_steps),
         ended_by=tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes),
-        eigenvalues=spectrum.eigenvalues,
-        clusters=clusters,
-        num_ridges=spectrum.num_downhill() if ride.is_finite else 0,
-        turns=turns,
-        directions=directions,
+        **vars(ridges),
         trace=_rows(ride),
-        cost=ride.cost + spectrum.cost,
+        cost=cost,
+        finish=finish,
+        below=below,
     )
 
 
-def _is_finished(rider: Rider, settings: Settings, leg: Leg) -> bool:
+def _no_ridges(spectrum: Spectrum, is_finite: bool) -> Ridges:
+    """The spectrum at a point from which nothing is ridden."""
+    return Ridges(
+        eigenvalues=np.asarray(spectrum.eigenvalues),
+        clusters=spectrum.clusters(),
+        num_ridges=spectrum.num_downhill() if is_finite else 0,
+        turns=(),
+        directions=np.asarray(spectrum.eigenvectors)[:0],
+        ways=(),
+    )
+
+
+def _is_finished(rider: Rider, settings: Settings, branch: Branch, spectrum: Spectrum) -> bool:
     """Whether a descent follows: after each leg, or only where no other does."""
-    is_leaf = not leg.num_ridges or settings.is_last(leg.fingerprint)
+    is_leaf = not spectrum.num_downhill() or settings.is_last(branch.fingerprint)
     return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
 
 
-def _rideable(
-    spectrum: Spectrum, clusters: tuple[Cluster, ...], settings: Settings
-) -> tuple[tuple[tuple[int, int], ...], np.ndarray]:
-    """The (index, member) pairs that may be ridden under the settings, and their directions."""
-    limit = settings.max_ridges if settings.max_ridges is not None else spectrum.num_downhill()
-    turns, rows, first = [], [], 0
-    for index, cluster in enumerate(clusters[: min(limit, spectrum.num_downhill())]):
-        for member in range(cluster.multiplicity if settings.members == "all" else 1):
-            turns.append((index, member))
-            rows.append(first + member)
-        first += cluster.multiplicity
-    return tuple(turns), np.asarray(spectrum.eigenvectors)[rows]
+def _ridges(
+    problem: Problem, rider: Rider, settings: Settings, x: np.ndarray, spectrum: Spectrum
+) -> tuple[Ridges, Cost]:
+    """GetRidges: which clusters, which directions of each, and what it cost to find out."""
+    clusters, num_ridges = spectrum.clusters(), spectrum.num_downhill()
+    most = num_ridges if settings.max_ridges is None else min(settings.max_ridges, num_ridges)
+    found = _directions(problem, rider, settings, x, spectrum, clusters[:most])
+    members = [(index, *one) for index, ones in enumerate(found) for one in ones]
+    no_rows = np.asarray(spectrum.eigenvectors)[:0]
+    ridges = Ridges(
+        eigenvalues=np.asarray(spectrum.eigenvalues),
+        clusters=clusters,
+        num_ridges=num_ridges,
+        turns=tuple((index, member) for index, member, _, _ in members),
+        directions=np.array([row for _, _, row, _ in members]) if members else no_rows,
+        ways=tuple(way for _, _, _, way in members),
+    )
+    return ridges, found.cost
+
+
+class _Found(list[list[tuple[int, np.ndarray, Way]]]):
+    """For each cluster the number, the row and the way of each direction that may be ridden."""
+
+    cost = Cost()
+
+
+def _directions(
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    x: np.ndarray,
+    spectrum: Spectrum,
+    clusters: tuple[Cluster, ...],
+) -> _Found:
+    labels, rows = np.asarray(spectrum.labels), np.asarray(spectrum.eigenvectors)
+    is_repeated = any(cluster.multiplicity > 1 for cluster in clusters)
+    # A gauge of one's own says which direction is meant.
+    has_gauge = getattr(rider.spectrum, "gauge", "gradient") != "gradient"
+    found = _Found()
+    if settings.members in ("branches", "all") and is_repeated and not has_gauge:
+        for branching in spectrum.branches(problem, place(problem, x))[: len(clusters)]:
+            found.cost = found.cost + branching.cost
+            ways = [
+                Way(branching.order, one.kappa, one.class_number, one.class_size)
+                for one in branching.directions
+            ]
+            numbers = [way.class_number for way in ways]
+            found.append(
+                [
+                    (member, one.direction, way)
+                    for member, (one, way) in enumerate(
+                        zip(branching.directions, ways, strict=True)
+                    )
+                    if settings.members == "all" or way.class_number not in numbers[:member]
+                ]
+            )
+        return found
+    for index, cluster in enumerate(clusters):
+        count = cluster.multiplicity if settings.members in ("rows", "all") else 1
+        way = Way(order=int(cluster.multiplicity == 1), class_size=cluster.multiplicity)
+        own = rows[np.flatnonzero(labels == index)[:count]]
+        found.append([(member, row, way) for member, row in enumerate(own)])
+    return found
 
 
 def _rows(ride: Ride) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ from ridgerider._search.locate import load_problem
 from ridgerider._search.next_branch import ORDERS, Order, named_order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.result import Result
-from ridgerider._search.same import Ends
+from ridgerider._search.same import Ends, Points
 from ridgerider._search.settings import Budget, Settings
 from ridgerider._search.store import Store, check_new
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
@@ -46,7 +46,8 @@ def search(
     rider: Rider = Rider(),
     *,
     order: str | Order = "breadth_first",
-    members: Literal["one", "all"] = "one",
+    members: Literal["branches", "all", "rows", "one"] = "branches",
+    go_on: Literal["end", "saddle", "both"] = "end",
     max_ridges: int | None = None,
     max_depth: int | None = None,
     max_rides: int | None = 100,
@@ -74,8 +75,15 @@ def search(
     - `order`: which branch comes next: "breadth_first", "depth_first", "best_first",
       "steepest_first", "random", or your own key `order(branch)`, smallest first; `branch.x` is the
       point it leaves, e.g. for a validation loss.
-    - `members`: of a repeated eigenvalue ride "one" member or "all" of them. Both signs are always
-      ridden.
+    - `members`: which directions inside a repeated eigenvalue are ridden, each both ways.
+      "branches": of those that stay ridges (see `Spectrum.branches`) one of each class, as the
+      others of a class lead to copies; "all" of them; "rows": every row of the basis that the gauge
+      of `rider.spectrum` picks; "one": the first of these rows.
+    - `go_on`: where the next turns are taken. "end": at the end of a ride, as in the paper, or, if
+      no ridge leaves it, at the saddle at which the descent from there ends (`v1+` in an address).
+      "saddle": at that saddle, or, if the descent ends elsewhere, at the end of the ride. "both".
+      No point is branched at twice: a leg that comes to one where another had come before is linked
+      to that (`Leg.linked_to`).
     - `max_ridges`: at each point only this many of the most negative eigenvalues. `max_depth`: the
       longest fingerprint, in turns.
     - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that
@@ -110,7 +118,15 @@ def search(
     4
     """
     settings = Settings(
-        seed, order_name(order), members, max_ridges, max_depth, finish_at, round_size, asynchronous
+        seed,
+        order_name(order),
+        members,
+        max_ridges,
+        max_depth,
+        finish_at,
+        round_size,
+        asynchronous,
+        go_on,
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     key = named_order(order, seed)
@@ -218,9 +234,11 @@ def _ride_all(
     settings, tree, done = job.settings, Search(), Progress.read(store)
     ends = _known_ends(job.problem, store)
     done.num_minima = len(ends)
-    tree.tell(store.open_branches(chosen=False))
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
-    found: list[Branch] = []
+    points = Points(job.problem, store)
+    found = {name: branches_at(store.leg(name), settings, order) for name in store.unsettled()}
+    waiting = store.open_branches(chosen=False)
+    tree.tell(branch for branch in waiting if branch.fingerprint.parent not in found)
     # A round that has begun is ridden whole, also if it was interrupted and is resumed.
     of_a_round = Budget(max_rides=budget.max_rides)
 
@@ -228,10 +246,13 @@ def _ride_all(
         allowed = of_a_round if chosen else budget
         left = allowed.rides_left(done.num_rides, done.num_steps, done.cost) - len(crew)
         room = settings.round_size - len(crew)
+        if (not crew and not chosen) or settings.asynchronous:
+            tree.tell(_settled(found, points, store, round_number))
+            done.num_open = len(tree) + len(chosen)
+            found = {}
         if left > 0 and (room > 0 if settings.asynchronous else not crew):
             if not chosen:
-                tree.tell(found)
-                found, chosen, round_number = [], tree.ask(room), round_number + 1
+                chosen, round_number = tree.ask(room), round_number + 1
                 store.choose(chosen, round_number)
             # A round that the budget cuts short is finished on resume, before anything else is
             # chosen.
@@ -248,12 +269,29 @@ def _ride_all(
                 leg = replace(leg, same_as=ends.add(leg.fingerprint, leg.finish))
             children = branches_at(leg, settings, order)
             store.add(leg, children)
-            found += children
+            found[leg.fingerprint] = children
             done.add(leg)
             done.num_minima = len(ends)
-            done.num_open = len(tree) + len(chosen) + len(found)
+            done.num_open = len(tree) + len(chosen) + sum(map(len, found.values()))
             if progress is not None:
                 progress(done)
+
+
+def _settled(
+    found: dict[Fingerprint, list[Branch]], points: Points, store: Store, round_number: int
+) -> list[Branch]:
+    """The branches of legs that came to new points; the other legs are linked.
+
+    Legs are taken in the order of their addresses, so that the order of arrival changes nothing.
+    """
+    links = {}
+    for name in sorted(found, key=lambda name: (name.depth, name.sort_key())):
+        other = points.add(store.leg(name)) if found[name] else None
+        if other is not None:
+            links[name] = other
+    if found:
+        store.settle(links, round_number)
+    return [branch for name in found if name not in links for branch in found[name]]
 
 
 def _known_ends(problem: Problem, store: Store) -> Ends:

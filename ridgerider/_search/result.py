@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,9 @@ class Solution:
     - `error`: how far the exact stationary point may be, across flat directions.
     - `limit`, `direction`: at infinity, what the loss falls to, and the unit vector, shaped like
       the parameters, along which it does.
+    - `num_copies`: how many addresses like this one there are, itself included: the product of the
+      sizes of the classes it turns into. Those others lead to symmetric copies, were not ridden,
+      and some of them lead to the same copy; `members="all"` rides them.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -65,6 +69,7 @@ class Solution:
     doubt: str = ""
     limit: float = float("nan")
     direction: PyTree = None
+    num_copies: int = 1
 
     @property
     def level(self) -> float:
@@ -91,16 +96,20 @@ class Solutions(Sequence[Solution]):
         return self._solutions[index]
 
     def __repr__(self) -> str:
-        rows = [("fingerprint", "loss", "least eigenvalue", "multiplicity")]
-        for one in self:
-            rows.append(
-                (
-                    str(one.fingerprint),
-                    f"{one.level:.6g}",
-                    f"{one.least_eigenvalue:.3g}",
-                    str(one.multiplicity),
-                )
-            )
+        columns: dict[str, Callable[[Solution], str]] = {
+            "fingerprint": lambda one: str(one.fingerprint),
+            "loss": lambda one: f"{one.level:.6g}",
+            "least eigenvalue": lambda one: f"{one.least_eigenvalue:.3g}",
+            "multiplicity": lambda one: str(one.multiplicity),
+        }
+        # What is seldom said is said where there is something to say.
+        if any(one.kind != "minimum" for one in self):
+            columns["kind"] = lambda one: one.kind
+        if any(one.num_flat for one in self):
+            columns["flat"] = lambda one: str(one.num_flat)
+        if any(one.num_copies > 1 for one in self):
+            columns["copies"] = lambda one: str(one.num_copies)
+        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -173,6 +182,10 @@ class Result:
         """
         return self._store.endings()
 
+    def links(self) -> dict[Fingerprint, Fingerprint]:
+        """The legs that came to a point where another had come before, with that one."""
+        return self._store.links()
+
     def num_open(self) -> int:
         """How many branches were found but not ridden."""
         return self._store.num_open()
@@ -190,8 +203,12 @@ class Result:
 
     def solutions(self) -> Solutions:
         """Every end of a descent, minima and others, shallow legs first."""
+        sizes = self._store.class_sizes() if self._store.settings.members == "branches" else {}
         return Solutions(
-            [self._solution(fingerprint, finish) for fingerprint, finish in self._store.finishes()]
+            [
+                replace(self._solution(fingerprint, finish), num_copies=_copies(fingerprint, sizes))
+                for fingerprint, finish in self._store.finishes()
+            ]
         )
 
     def kinds(self) -> Counter[str]:
@@ -340,7 +357,11 @@ class Result:
                 "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
             )
         fingerprint = Fingerprint.parse(fingerprint)
-        settings = replace(self._store.settings, max_ridges=None, members="all")
+        settings = replace(self._store.settings, max_ridges=None, max_depth=None, go_on="both")
+        if settings.members == "branches":
+            settings = replace(settings, members="all")
+        elif settings.members == "one":
+            settings = replace(settings, members="rows")
         rider = self.rider
         if keep_path:
             rider = replace(rider, keep_path=True)
@@ -443,9 +464,18 @@ def _flat(tree: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
 
 
+def _copies(fingerprint: Fingerprint, sizes: dict[str, dict[str, int]]) -> int:
+    return math.prod(
+        sizes.get(str(Fingerprint(fingerprint[:number])), {}).get(str(turn), 1)
+        for number, turn in enumerate(fingerprint)
+    )
+
+
 def _check_turn(leg: Leg, turn: Turn) -> None:
-    if (turn.index, turn.member) not in leg.turns:
-        where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
+    where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
+    if turn.below and leg.below is None:
+        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no saddle below.")
+    if (turn.index, turn.member) not in leg.place(turn)[2].turns:
         raise ValueError(
             f"`fingerprint` turns into {turn} {where}, but there are only {leg.num_ridges} ridges."
         )

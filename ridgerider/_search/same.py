@@ -24,10 +24,13 @@ from ridgerider._core.finish import Finish
 from ridgerider._core.placement import fetch, place
 from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.walk import walk
-from ridgerider._search.classes import Classes
-from ridgerider._search.tree import Fingerprint
+from ridgerider._search.classes import Classes, reach_of
+from ridgerider._search.store import Store
+from ridgerider._search.tree import Fingerprint, Leg
 
 IS_SOLUTION = ("minimum", "at infinity")
+# Rides that meet again differ by rounding: relative to their size, by precision (bytes).
+REACH = {4: 1e-3, 8: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,23 @@ class Ends:
     0+
     """
 
-    def __init__(self, problem: Problem, fetch: Callable[[Fingerprint], Finish]):
-        self._problem, self._fetch = problem, fetch
+    def __init__(
+        self,
+        problem: Problem,
+        fetch: Callable[[Fingerprint], Finish],
+        kinds: tuple[str, ...] = IS_SOLUTION,
+    ):
+        self._problem, self._fetch, self._kinds = problem, fetch, kinds
         self._points = Classes[Fingerprint](lambda name: np.asarray(fetch(name).x))
         self._levels: dict[tuple[str, int], list[_Level]] = {}
+        self._most_slack = 0.0
 
     def __len__(self) -> int:
         return len(self._points) + sum(map(len, self._levels.values()))
 
     def add(self, name: Fingerprint, end: Finish) -> Fingerprint | None:
         """Which solution this is the same as; None if it is a new one, or none at all."""
-        if end.kind not in IS_SOLUTION:
+        if end.kind not in self._kinds:
             return None
         if is_point(end):
             count = len(self._points)
@@ -78,12 +87,13 @@ class Ends:
 
     def keep(self, name: Fingerprint, end: Finish) -> None:
         """Take note of a solution that is known to be a new one."""
-        if end.kind not in IS_SOLUTION:
+        if end.kind not in self._kinds:
             return
         if is_point(end):
             self._points.add(name, np.asarray(end.x), float(end.error))
         else:
             insort(self._family(end), _Level(_level(end), name), key=attrgetter("loss"))
+            self._most_slack = max(self._most_slack, _slack(end))
 
     def _family(self, end: Finish) -> list[_Level]:
         flat = 0 if end.is_at_infinity else int(end.num_flat)
@@ -91,16 +101,48 @@ class Ends:
 
     def _find(self, end: Finish) -> Fingerprint | None:
         known, loss = self._family(end), _level(end)
-        # What the loss may still fall by, and rounding.
         slack = _slack(end)
-        first = bisect_left(known, loss - 10 * slack, key=attrgetter("loss"))
-        for one in takewhile(lambda one: one.loss <= loss + 10 * slack, islice(known, first, None)):
+        most = slack + self._most_slack
+        first = bisect_left(known, loss - most, key=attrgetter("loss"))
+        for one in takewhile(lambda one: one.loss <= loss + most, islice(known, first, None)):
             other = self._fetch(one.name)
             if abs(one.loss - loss) <= slack + _slack(other) and is_connected(
                 self._problem, other, end
             ):
                 return one.name
         return None
+
+
+class Points:
+    """The points that a search has branched at: ends of rides, and saddles below them.
+
+    A leg is linked to another if all points that it leads on from were met by that one.
+    """
+
+    def __init__(self, problem: Problem, store: Store):
+        self._store = store
+        self._ends = Classes[Fingerprint](lambda name: store.leg(name).x)
+        self._saddles = Ends(problem, store.end, ("saddle",))
+        links, unsettled = store.links(), set(store.unsettled())
+        for name in store.fingerprints():
+            if name not in links and name not in unsettled:
+                self._add(store.leg(name))
+
+    def add(self, leg: Leg) -> Fingerprint | None:
+        """The leg that had come to the same before, if one had."""
+        others = self._add(leg)
+        return others[0] if others and None not in others else None
+
+    def _add(self, leg: Leg) -> list[Fingerprint | None]:
+        others: list[Fingerprint | None] = []
+        if leg.turns:
+            reach = reach_of(leg.x, REACH[leg.x.dtype.itemsize])
+            count = len(self._ends)
+            number = self._ends.add(leg.fingerprint, leg.x, reach)
+            others.append(None if number == count else self._ends.names[number])
+        if leg.below is not None and leg.finish is not None:
+            others.append(self._saddles.add(leg.fingerprint, leg.finish))
+        return others
 
 
 def is_point(end: Finish) -> bool:
@@ -124,6 +166,7 @@ def _level(end: Finish) -> float:
 
 
 def _slack(end: Finish) -> float:
+    """By how much the loss may differ from that of the exact solution."""
     rounding = 1000 * float(np.finfo(np.asarray(end.x).dtype).eps) * abs(float(end.loss))
     if end.is_at_infinity:
         return rounding + 10 * abs(float(end.loss) - float(end.limit))

@@ -9,6 +9,9 @@ from ridgerider._check import check_choice, check_count
 from ridgerider._core.cost import Cost
 from ridgerider._search.tree import Fingerprint
 
+MEMBERS = ("branches", "all", "rows", "one")
+GO_ON = ("saddle", "end", "both")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -20,15 +23,17 @@ class Settings:
 
     seed: int = 0
     order: str = "breadth_first"
-    members: Literal["one", "all"] = "one"
+    members: Literal["branches", "all", "rows", "one"] = "branches"
     max_ridges: int | None = None
     max_depth: int | None = None
     finish_at: Literal["leg", "leaf"] = "leg"
     round_size: int = 1
     asynchronous: bool = False
+    go_on: Literal["saddle", "end", "both"] = "end"
 
     def __post_init__(self) -> None:
-        check_choice("members", self.members, ("one", "all"))
+        check_choice("members", self.members, MEMBERS)
+        check_choice("go_on", self.go_on, GO_ON)
         check_choice("finish_at", self.finish_at, ("leg", "leaf"))
         check_count("seed", self.seed, 0)
         check_count("round_size", self.round_size, 1)

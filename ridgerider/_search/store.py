@@ -31,7 +31,7 @@ from ridgerider._core.finish import Finish
 from ridgerider._core.spectrum import Cluster
 from ridgerider._search.classes import TOLERANCE, reach_of
 from ridgerider._search.settings import Settings
-from ridgerider._search.tree import Branch, Fingerprint, Leg
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way
 
 APPLICATION_ID = 0x52696467  # "Ridg"
 VERSION = 2
@@ -52,6 +52,7 @@ CREATE TABLE solutions (
 """
 # What version 2 added to the tables of version 1, with the value that it has in older files.
 ADDED = {
+    "legs": {"ways": "TEXT", "below": "TEXT", "linked_to": "TEXT"},
     "solutions": {
         "num_flat": "INTEGER NOT NULL DEFAULT 0",
         "error": "REAL",
@@ -183,7 +184,17 @@ class Store:
 
     @property
     def settings(self) -> Settings:
-        return Settings(**self.meta["settings"])
+        """What decides the tree. Runs of 0.1 went on from the ends of rides, along rows."""
+        settings = self.meta["settings"]
+        if "go_on" not in settings:
+            members = "rows" if settings["members"] == "all" else settings["members"]
+            settings |= {"members": members, "go_on": "end"}
+        return Settings(**settings)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it was begun by 0.1, which did not look for points it had come to before."""
+        return "go_on" not in self.meta["settings"]
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction():
@@ -209,20 +220,75 @@ class Store:
             self._insert(leg, children)
 
     def _insert(self, leg: Leg, children: Iterable[Branch]) -> None:
-        insert = f"INSERT OR IGNORE INTO legs VALUES (NULL{', ?' * 12})"
-        if not self._db.execute(insert, _leg_row(leg)).rowcount:
+        if not self._insert_row("legs", _leg_row(leg)):
             return
         if leg.finish is not None:
-            row = _finish_row(leg, leg.finish)
-            names = ", ".join(f'"{name}"' for name in row)
-            values = ", ".join("?" * len(row))
-            insert = f"INSERT INTO solutions ({names}) VALUES ({values})"
-            self._db.execute(insert, tuple(row.values()))
+            self._insert_row("solutions", _finish_row(leg, leg.finish))
         parent = str(leg.fingerprint)
         rows = [_branch_row(branch, parent) for branch in children]
         self._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
 
+    def _insert_row(self, table: str, row: dict[str, Any]) -> bool:
+        """Whether it was new."""
+        names, values = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
+        insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({values})"
+        return bool(self._db.execute(insert, tuple(row.values())).rowcount)
+
+    def settle(self, links: dict[Fingerprint, Fingerprint], round_number: int) -> None:
+        """A round is over: these of its legs came to points that others had come to before."""
+        with self._transaction():
+            for one, other in links.items():
+                update = "UPDATE legs SET linked_to = ? WHERE fingerprint = ?"
+                self._db.execute(update, (str(other), str(one)))
+                self._db.execute("DELETE FROM branches WHERE parent = ?", [str(one)])
+            self._db.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('settled', ?)", [json.dumps(round_number)]
+            )
+
     # --- reading
+
+    def links(self) -> dict[Fingerprint, Fingerprint]:
+        """The legs that came to a point that another had come to before, with that one."""
+        if "linked_to" not in columns_of(self._db, "legs"):
+            return {}
+        query = "SELECT fingerprint, linked_to FROM legs WHERE linked_to IS NOT NULL"
+        with self._readable():
+            rows = self._db.execute(query).fetchall()
+        return {Fingerprint.parse(one): Fingerprint.parse(two) for one, two in rows}
+
+    def class_sizes(self) -> dict[str, dict[str, int]]:
+        """For each leg and each turn from it: how many directions are like the one that it takes.
+
+        Only where there is more than one.
+        """
+        if "ways" not in columns_of(self._db, "legs"):
+            return {}
+        sizes: dict[str, dict[str, int]] = {}
+        query = "SELECT fingerprint, turns, ways, below FROM legs WHERE ways IS NOT NULL"
+        with self._readable():
+            for name, turns, ways, below in self._db.execute(query):
+                places = [(False, json.loads(turns), json.loads(ways))]
+                if below is not None:
+                    data = json.loads(below)
+                    places.append((True, data["turns"], data["ways"]))
+                sizes[name] = {
+                    str(Turn(index, sign, member, is_below)): way["class_size"]
+                    for is_below, taken, of in places
+                    for (index, member), way in zip(taken, of, strict=True)
+                    for sign in (1, -1)
+                    if way["class_size"] > 1
+                }
+        return sizes
+
+    def unsettled(self) -> list[Fingerprint]:
+        """The legs of a round that is not over."""
+        query = (
+            "SELECT b.fingerprint FROM branches b JOIN legs l USING (fingerprint) WHERE b.round > ?"
+        )
+        with self._readable():
+            settled = self.meta.get("settled", self.num_rounds() if self.is_old else 0)
+            rows = self._db.execute(query, [settled]).fetchall()
+        return [Fingerprint.parse(text) for (text,) in rows]
 
     def num_legs(self) -> int:
         """How many branches were ridden; the start does not count."""
@@ -248,18 +314,20 @@ class Store:
 
     def leg(self, fingerprint: Fingerprint) -> Leg:
         """One leg, whole. Raises KeyError if it was not ridden."""
-        same_as = "s.same_as" if "same_as" in columns_of(self._db, "solutions") else "NULL"
+        known = columns_of(self._db, "legs") | columns_of(self._db, "solutions")
+        added = ("l.ways", "l.below", "l.linked_to", "s.same_as")
+        more = ", ".join(name if name[2:] in known else "NULL" for name in added)
         query = (
             f"SELECT l.loss, l.num_steps, l.ended_by, l.num_ridges, l.clusters, l.turns, l.cost,"
-            f" l.arrays, l.trace, {same_as}, {finish_columns(self._db)}"
+            f" l.arrays, l.trace, {more}, {finish_columns(self._db)}"
             " FROM legs l LEFT JOIN solutions s USING (fingerprint) WHERE l.fingerprint = ?"
         )
         with self._readable():
             row = self._db.execute(query, [str(fingerprint)]).fetchone()
             if row is None:
                 raise KeyError(str(fingerprint))
-            finish = read_finish(row[10:]) if row[-1] is not None else None
-            return _leg(fingerprint, row[:9], finish, row[9])
+            finish = read_finish(row[13:]) if row[-1] is not None else None
+            return _leg(fingerprint, row[:9], finish, *row[9:13])
 
     def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
         """Where descent ended, for every leg it was run from, shallow legs first."""
@@ -333,12 +401,16 @@ class Store:
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""
         turn, parent = branch.fingerprint[-1], str(branch.fingerprint.parent)
-        query = "SELECT id, turns FROM legs WHERE fingerprint = ?"
+        query = f"SELECT id, {'below' if turn.below else 'turns'} FROM legs WHERE fingerprint = ?"
         with self._readable():
             leg, turns = self._db.execute(query, [parent]).fetchone()
-            row = json.loads(turns).index([turn.index, turn.member])
+            turns = json.loads(turns)["turns"] if turn.below else json.loads(turns)
+            row = turns.index([turn.index, turn.member])
             with self._db.blobopen("legs", "arrays", leg, readonly=True) as blob:
-                x, direction = _read(blob, "x"), _read(blob, "directions", row)
+                direction = _read(blob, "below" if turn.below else "directions", row)
+                x = _read(blob, "x")
+        if turn.below:
+            x = np.asarray(self.end(branch.fingerprint.parent).x)
         return replace(branch, x=x, direction=turn.sign * direction)
 
     def num_open(self) -> int:
@@ -447,26 +519,42 @@ def versions() -> dict[str, str]:
     return {**packages, "python": platform.python_version(), "machine": platform.machine()}
 
 
-def _leg_row(leg: Leg) -> tuple[Any, ...]:
-    arrays = {"x": leg.x, "eigenvalues": leg.eigenvalues, "directions": leg.directions}
-    return (
-        str(leg.fingerprint),
-        str(leg.fingerprint.parent) if leg.fingerprint else None,
-        leg.fingerprint.depth,
-        leg.loss,
-        leg.num_steps,
-        json.dumps(leg.ended_by),
-        leg.num_ridges,
-        json.dumps([vars(cluster) for cluster in leg.clusters]),
-        json.dumps(leg.turns),
-        _json_cost(leg.cost),
-        _pack(arrays),
-        _pack(leg.trace),
-    )
+def _leg_row(leg: Leg) -> dict[str, Any]:
+    arrays, below = {"x": leg.x, "eigenvalues": leg.eigenvalues, "directions": leg.directions}, None
+    if leg.below is not None:
+        arrays |= {"below": leg.below.directions, "below_eigenvalues": leg.below.eigenvalues}
+        below = {
+            "num_ridges": leg.below.num_ridges,
+            "clusters": [vars(cluster) for cluster in leg.below.clusters],
+            "turns": leg.below.turns,
+            "ways": [vars(way) for way in leg.below.ways],
+        }
+    return {
+        "fingerprint": str(leg.fingerprint),
+        "parent": str(leg.fingerprint.parent) if leg.fingerprint else None,
+        "depth": leg.fingerprint.depth,
+        "loss": leg.loss,
+        "num_steps": leg.num_steps,
+        "ended_by": json.dumps(leg.ended_by),
+        "num_ridges": leg.num_ridges,
+        "clusters": json.dumps([vars(cluster) for cluster in leg.clusters]),
+        "turns": json.dumps(leg.turns),
+        "ways": json.dumps([vars(way) for way in leg.ways]),
+        "below": None if below is None else json.dumps(below),
+        "cost": _json_cost(leg.cost),
+        "arrays": _pack(arrays),
+        "trace": _pack(leg.trace),
+    }
 
 
 def _leg(
-    fingerprint: Fingerprint, row: tuple[Any, ...], finish: Finish | None, same_as: str | None
+    fingerprint: Fingerprint,
+    row: tuple[Any, ...],
+    finish: Finish | None,
+    ways: str | None,
+    below: str | None,
+    linked_to: str | None,
+    same_as: str | None,
 ) -> Leg:
     loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace = row
     unpacked = unpack(arrays)
@@ -485,6 +573,20 @@ def _leg(
         cost=Cost(**json.loads(cost)),
         finish=finish,
         same_as=None if same_as is None else Fingerprint.parse(same_as),
+        ways=() if ways is None else tuple(Way(**way) for way in json.loads(ways)),
+        below=None if below is None else _below(json.loads(below), unpacked),
+        linked_to=None if linked_to is None else Fingerprint.parse(linked_to),
+    )
+
+
+def _below(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Ridges:
+    return Ridges(
+        eigenvalues=arrays["below_eigenvalues"],
+        clusters=tuple(Cluster(**cluster) for cluster in data["clusters"]),
+        num_ridges=data["num_ridges"],
+        turns=_tuples(data["turns"]),
+        directions=arrays["below"],
+        ways=tuple(Way(**way) for way in data["ways"]),
     )
 
 

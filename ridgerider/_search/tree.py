@@ -20,32 +20,37 @@ from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
 from ridgerider._core.spectrum import Cluster
 
-_TURN = struct.Struct(">IIB")
+_TURN = struct.Struct(">BIIB")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
 
-    >>> str(Turn(0, 1)), str(Turn(3, -1, member=2))
-    ('0+', '3.2-')
+    It is taken at the end of the ride before it or, if `below`, at the saddle that the descent from
+    there came to.
+
+    >>> str(Turn(0, 1)), str(Turn(3, -1, member=2)), str(Turn(1, -1, below=True))
+    ('0+', '3.2-', 'v1-')
     """
 
     index: int
     sign: int
     member: int = 0
+    below: bool = False
 
     def __str__(self) -> str:
         member = f".{self.member}" if self.member else ""
-        return f"{self.index}{member}{'+' if self.sign > 0 else '-'}"
+        return f"{'v' * self.below}{self.index}{member}{'+' if self.sign > 0 else '-'}"
 
     @staticmethod
     @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
     def parse(text: str) -> "Turn":
-        match = re.fullmatch(r"(\d+)(?:\.(\d+))?([+-])", text)
+        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?([+-])", text)
         if match is None:
-            raise ValueError(f"a turn must look like 0+ or 3.2-, not {text!r}.")
-        return Turn(int(match[1]), 1 if match[3] == "+" else -1, int(match[2] or 0))
+            raise ValueError(f"a turn must look like 0+, 3.2- or v1+, not {text!r}.")
+        below, index, member, sign = match.groups()
+        return Turn(int(index), 1 if sign == "+" else -1, int(member or 0), bool(below))
 
 
 class Fingerprint(tuple[Turn, ...]):
@@ -53,7 +58,7 @@ class Fingerprint(tuple[Turn, ...]):
 
     >>> fingerprint = Fingerprint.parse("0+ 3.2-")
     >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
-    (Turn(index=3, sign=-1, member=2), '0+', 2)
+    (Turn(index=3, sign=-1, member=2, below=False), '0+', 2)
     """
 
     __slots__ = ()
@@ -81,7 +86,9 @@ class Fingerprint(tuple[Turn, ...]):
 
     def sort_key(self) -> bytes:
         """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
-        return b"".join(_TURN.pack(turn.index, turn.member, turn.sign < 0) for turn in self)
+        return b"".join(
+            _TURN.pack(turn.below, turn.index, turn.member, turn.sign < 0) for turn in self
+        )
 
 
 def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
@@ -112,17 +119,54 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Way:
+    """How a direction inside a repeated eigenvalue was singled out; see `Direction`.
+
+    `class_size` directions are alike; those of one `class_number` and cluster share `kappa`.
+
+    >>> Way(order=4, kappa=6.16, class_number=2, class_size=3).class_size
+    3
+    """
+
+    order: int = 1
+    kappa: float = float("nan")
+    class_number: int = 0
+    class_size: int = 1
+
+
+@dataclass(frozen=True)
+class Ridges:
+    """The spectrum at a point, and the ridges that may be ridden from it.
+
+    These are `turns`, as (index, member) pairs, with a row of `directions` and a `Way` for each;
+    `num_ridges` counts the clusters that lead downhill.
+
+    >>> Ridges(np.zeros(2), (), 0, (), np.zeros((0, 2)), ()).num_ridges
+    0
+    """
+
+    eigenvalues: np.ndarray
+    clusters: tuple[Cluster, ...]
+    num_ridges: int
+    turns: tuple[tuple[int, int], ...]
+    directions: np.ndarray
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True)
 class Leg:
     """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
 
     - `ended_by`: the names of the rules that fired.
     - `eigenvalues`, `clusters`, `num_ridges`: the spectrum at its end, and how many clusters lead
       downhill.
-    - `turns`, `directions`: the ridges that may be ridden from here, as (index, member) pairs and
-      rows.
+    - `turns`, `directions`, `ways`: the ridges that may be ridden from here, as (index, member)
+      pairs, rows, and how each was singled out.
     - `trace`: an array per quantity with an entry for the start and for each step.
     - `finish`: where descent from here ended, if it was run; `same_as`: the leg that had led to the
       same solution before, if one had.
+    - `below`: the ridges that leave the saddle at which that descent ended, if it did.
+    - `linked_to`: the leg that had come to the same point before; the search goes on from there.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -145,18 +189,41 @@ class Leg:
     cost: Cost
     finish: Finish | None = None
     same_as: Fingerprint | None = None
+    ways: tuple[Way, ...] = ()
+    below: Ridges | None = None
+    linked_to: Fingerprint | None = None
+
+    @property
+    def ridges(self) -> Ridges:
+        """Those that leave its end."""
+        return Ridges(
+            self.eigenvalues,
+            self.clusters,
+            self.num_ridges,
+            self.turns,
+            self.directions,
+            self.ways or tuple(Way() for _ in self.turns),
+        )
+
+    def place(self, turn: Turn) -> tuple[np.ndarray, float, Ridges]:
+        """Where a turn is taken: the point, the loss, and the ridges there."""
+        if not turn.below:
+            return self.x, self.loss, self.ridges
+        assert self.finish is not None and self.below is not None
+        return np.asarray(self.finish.x), float(self.finish.loss), self.below
 
     def branch(self, turn: Turn) -> Branch:
         """The branch that leaves here by `turn`."""
-        row = self.turns.index((turn.index, turn.member))
-        cluster = self.clusters[turn.index]
+        x, loss, ridges = self.place(turn)
+        row = ridges.turns.index((turn.index, turn.member))
+        cluster = ridges.clusters[turn.index]
         return Branch(
             fingerprint=self.fingerprint.child(turn),
-            loss=self.loss,
+            loss=loss,
             eigenvalue=cluster.eigenvalue,
             multiplicity=cluster.multiplicity,
-            x=self.x,
-            direction=turn.sign * self.directions[row],
+            x=x,
+            direction=turn.sign * ridges.directions[row],
         )
 
 

@@ -47,7 +47,12 @@ LANES: dict[str, tuple[Any, str]] = {
 }
 TREE: dict[str, tuple[Any, str]] = {
     "order": (str, "breadth_first, depth_first, best_first, steepest_first or random."),
-    "members": (str, "Of a repeated eigenvalue ride `one` member or `all`."),
+    "members": (
+        str,
+        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, the `rows` "
+        "of a basis, or `one` row.",
+    ),
+    "go_on": (str, "Take the next turns at the `end` of a ride, the `saddle` below it, or `both`."),
     "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
     "max_depth": (int | None, "The longest fingerprint, in turns."),
     "finish_at": (str, "Descend at the end of every `leg`, or of each `leaf` only."),

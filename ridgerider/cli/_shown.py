@@ -86,10 +86,20 @@ def print_summary(result: rr.Result) -> None:
     ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.kinds().most_common())
     console.print(
-        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} different minima; "
+        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} minima; "
         f"descents ended at: {kinds or '-'}; legs ended by: {ends or '-'}",
         soft_wrap=True,
     )
+    if result.links():
+        console.print(
+            f"{len(result.links())} legs came to points where others had come before, and are "
+            "linked to these",
+            soft_wrap=True,
+        )
+    if any(one.num_copies > 1 for one in minima):
+        console.print(
+            "symmetric copies were not ridden: --members all rides them, too", soft_wrap=True
+        )
     console.print(
         f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
         f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s",

@@ -180,7 +180,12 @@ def coordinate(
     problem, regularizer = game_problem(game), NegativeEntropy(game)
     runs = []
     for run in range(num_runs):
-        own = Settings(seed=_run_seed(seed, run), members=members, max_ridges=max_ridges)
+        own = Settings(
+            seed=_run_seed(seed, run),
+            members="rows" if members == "all" else "one",
+            max_ridges=max_ridges,
+            go_on="end",
+        )
         saddle = find_saddle(
             problem,
             regularizer,
