@@ -49,7 +49,7 @@ TREE: dict[str, tuple[Any, str]] = {
     "order": (str, "breadth_first, depth_first, best_first, steepest_first or random."),
     "members": (
         str,
-        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, the `rows` "
+        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, `rows` "
         "of a basis, or `one` row.",
     ),
     "go_on": (str, "Take the next turns at the `end` of a ride, the `saddle` below it, or `both`."),
