@@ -32,7 +32,7 @@ from ridgerider._search.store import (
     read_finish,
     unpack,
 )
-from ridgerider._search.tree import Fingerprint
+from ridgerider._search.tree import Fingerprint, Turn, Way
 
 LEG_COLUMNS = "id, fingerprint, loss, num_steps, ended_by, num_ridges, clusters, turns, cost, trace"
 BLOCK = 256  # rows read at once, and how many missing ones in a row end a damaged table
@@ -60,6 +60,8 @@ class LegRow:
     trace: dict[str, np.ndarray]
     finish: Finish | None
     same_as: Fingerprint | None = None
+    linked_to: str | None = None
+    ways: dict[str, Way] = field(default_factory=dict)  # by turn; only of repeated eigenvalues
 
 
 @dataclass
@@ -183,6 +185,7 @@ class RunReader:
                 trace=unpack(trace),
                 finish=self._finish(connection, text),
                 same_as=self._same_as(connection, text),
+                **self._branching(connection, text, json.loads(turns)),
             )
 
         return self._tried(f"leg {text}", read)
@@ -191,6 +194,26 @@ class RunReader:
         query = f"SELECT {finish_columns(connection)} FROM solutions s WHERE fingerprint = ?"
         row = connection.execute(query, [text]).fetchone()
         return None if row is None else read_finish(row)
+
+    def _branching(
+        self, connection: sqlite3.Connection, text: str, turns: list[list[int]]
+    ) -> dict[str, Any]:
+        if "ways" not in columns_of(connection, "legs"):
+            return {}
+        query = "SELECT ways, below, linked_to FROM legs WHERE fingerprint = ?"
+        ways, below, linked_to = connection.execute(query, [text]).fetchone()
+        places = [(False, turns, json.loads(ways or "[]"))]
+        if below is not None:
+            data = json.loads(below)
+            places.append((True, data["turns"], data["ways"]))
+        found = {
+            str(Turn(index, sign, member, is_below)): _known(Way, way)
+            for is_below, taken, of in places
+            for (index, member), way in zip(taken, of, strict=False)
+            for sign in (1, -1)
+            if way["class_size"] > 1 or way["order"] != 1
+        }
+        return {"ways": found, "linked_to": linked_to}
 
     def _same_as(self, connection: sqlite3.Connection, text: str) -> Fingerprint | None:
         if "same_as" not in columns_of(connection, "solutions"):

@@ -10,7 +10,7 @@ from ridgerider._search.classes import Classes
 from ridgerider._search.reader import LegRow, RunReader
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.store import VERSION
-from ridgerider._search.tree import Fingerprint
+from ridgerider._search.tree import Fingerprint, Way
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
 from ridgerider.report._trace import pack_trace
 
@@ -50,6 +50,7 @@ class Reader:
         self.classes = Classes[Fingerprint]()
         self._losses: dict[Fingerprint, float] = {}
         self._numbers: dict[Fingerprint | None, int] = {}
+        self._ways: dict[Fingerprint, dict[str, Way]] = {}
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
@@ -61,7 +62,8 @@ class Reader:
             num_legs = max(1, self.file.num_legs or 1)
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
-        self.legs += map(_leg, rows)
+        self._ways |= {row.fingerprint: row.ways for row in rows if row.ways}
+        self.legs += map(self._leg, rows)
         self.details += map(self._details, rows)
         self._classify(rows)
         return len(rows)
@@ -106,6 +108,17 @@ class Reader:
             "classes": order,
             "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
         }
+
+    def _leg(self, row: LegRow) -> dict[str, Any]:
+        leg = _leg(row)
+        if row.linked_to is not None:
+            leg["linked_to"] = row.linked_to
+        if row.fingerprint:
+            ways = self._ways.get(row.fingerprint.parent, {})
+            way = ways.get(str(row.fingerprint[-1]))
+            if way is not None:
+                leg["way"] = [way.order, number(way.kappa), way.class_size]
+        return leg
 
     def _details(self, row: LegRow) -> dict[str, Any]:
         return {

@@ -13,6 +13,9 @@ const REASONS = {
 };
 const ENDS = { minimum: "a minimum", "at infinity": "a minimum at infinity", saddle: "a saddle", unverified: "a stationary point", unconverged: "no stationary point" };
 
+/** How a direction inside a repeated eigenvalue was singled out. */
+const branchOf = ([order, kappa, size]) => (order < 3 ? "one direction of an eigenspace" : `kappa ${show(kappa, 4)}`) + (size > 1 ? `, one of ${size} alike` : "");
+
 /** The loss of a solution; at infinity what it falls to. */
 const levelOf = (end) => (end.kind === "at infinity" ? end.limit : end.loss);
 
