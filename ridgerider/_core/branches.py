@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ridgerider._core.forms import Critical
 
 CHUNK = 16  # derivatives held at a time
+MAX_PROFILES = 256  # directions whose losses are compared
 MAX_SOLVE = 1000  # Hessian-vector products for each right-hand side outside the eigenspace
 
 
@@ -55,8 +56,9 @@ class Direction:
     `direction` is a unit vector; both ways along it are ridges. To leading order a step of size s
     adds kappa s (order 3, whose sign is fixed by kappa > 0: the other way subtracts it) or
     kappa s^2 (order 4) to the eigenvalue. `kind` says what the form has here: a minimum, a maximum,
-    a saddle, or a degenerate point. Directions of one `class_number` share every invariant, as
-    copies under a symmetry do; `class_size` counts them. One entry stands for a whole manifold of
+    a saddle, or a degenerate point. Directions of one `class_number` share kappa, how the
+    eigenvalue splits, and the loss at two distances (of up to 256 directions), as copies under a
+    symmetry do; `class_size` counts them. One entry stands for a whole manifold of
     `num_flat` dimensions. `hits` counts the starts that ended here; where there are none a mirror
     of the form brought it.
 
@@ -186,16 +188,46 @@ def _branching(
     # From 8 dimensions on the work for a start grows as the fourth power.
     starts = max_starts or max(256, round(8192 * min(1.0, (8 / len(own)) ** 4)))
     found = critical_points(symmetrized(form.matrix), tolerance, starts)
+    profile, looking = _profile(problem, x, found.points @ rows)
     return Branching(
         index=index,
         eigenvalue=cluster.eigenvalue,
         multiplicity=len(own),
         order=form.order,
-        directions=_directions(form, found, rows, tolerance, own.dtype),
+        directions=_directions(form, found, rows, profile, tolerance, own.dtype),
         num_starts=found.num_starts,
         num_missed=found.num_missed,
-        cost=form.cost,
+        cost=form.cost + looking,
     )
+
+
+def _profile(
+    problem: Problem, x: Vector, vectors: Float[np.ndarray, "count n"]
+) -> tuple[Float[np.ndarray, "count 4"], Cost]:
+    """The loss at some distances both ways, the lower of two equally far first, relative.
+
+    Copies under a symmetry share it whole, not only the order that decides.
+    """
+    if len(vectors) > MAX_PROFILES:
+        return np.zeros((len(vectors), 4)), Cost()
+    values = np.asarray(compiled(_losses)(problem, x, jnp.asarray(vectors, x.dtype)), float)
+    values = np.sort(values, axis=2).reshape(len(vectors), 4)
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    largest = np.abs(values).max(axis=0)
+    return values / np.where(largest > 0, largest, 1), Cost(values=4 * len(vectors) + 1)
+
+
+def _losses(
+    problem: Problem, x: Vector, vectors: Float[Array, "count n"]
+) -> Float[Array, "count 2 2"]:
+    here = problem.value(x)
+
+    def along(vector: Vector) -> Float[Array, "2 2"]:
+        sizes = jnp.array([[0.3, -0.3], [1.0, -1.0]], x.dtype)
+        one = jax.vmap(jax.vmap(lambda size: problem.value(x + size * vector) - here))
+        return one(sizes)
+
+    return jax.lax.map(along, vectors)
 
 
 def canonical(rows: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
@@ -410,6 +442,7 @@ def _directions(
     form: _Splitting,
     found: "Critical",
     rows: Float[np.ndarray, "m n"],
+    profile: Float[np.ndarray, "count 4"],
     tolerance: float,
     dtype: np.dtype,
 ) -> tuple[Direction, ...]:
@@ -429,7 +462,8 @@ def _directions(
     splits = np.array([form.eigenvalues(u) for u in points])
     free = np.where(is_free & (form.order == 3), 1, 0)[:, None]
     splits = np.where(free, np.sort(np.abs(splits), axis=1), splits)
-    keys = np.concatenate([kappas[:, None], found.num_flat[:, None] * size, slopes, splits], axis=1)
+    known = [kappas[:, None], found.num_flat[:, None] * size, slopes, splits, profile * size]
+    keys = np.concatenate(known, axis=1)
     classes = classes_of(keys, zero)
     order = np.lexsort([*-points.T[::-1], classes])
     return tuple(

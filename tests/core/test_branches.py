@@ -269,3 +269,11 @@ def test_eight_units_of_a_network_of_ten_thousand_parameters():
     assert branching.multiplicity == 8 and branching.order == 4
     assert branching.cost.gradients + 2 * branching.cost.hvps <= 5000
     assert len(branching.directions) == 3280 and len(branching.class_sizes) == 8
+
+
+def test_directions_that_part_further_out_are_of_two_classes():
+    # The fourth derivative cannot tell the two axes apart, the sixth can.
+    problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2) + 0.01 * x[0] ** 6, jnp.zeros(2))
+    spectrum = rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+    (branching,) = spectrum.branches(problem, problem.x0)
+    assert sorted(branching.class_sizes) == [1, 1, 2]
