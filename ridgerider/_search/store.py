@@ -274,7 +274,7 @@ class Store:
                 sizes[name] = {
                     str(Turn(index, sign, member, is_below)): way["class_size"]
                     for is_below, taken, of in places
-                    for (index, member), way in zip(taken, of, strict=True)
+                    for (index, member), way in zip(taken, of, strict=False)
                     for sign in (1, -1)
                     if way["class_size"] > 1
                 }

@@ -93,7 +93,8 @@ def copy_legs(store, frontier, num_legs, num_different):
         " error, arrays"
     )
     copies = (
-        f"INSERT INTO legs SELECT NULL, :new, :parent, :depth, {legs} FROM legs WHERE"
+        f"INSERT INTO legs (fingerprint, parent, depth, {legs})"
+        f" SELECT :new, :parent, :depth, {legs} FROM legs WHERE"
         " fingerprint = :old",
         f"INSERT INTO solutions (fingerprint, {ends}) SELECT :new, {ends} FROM solutions WHERE"
         " fingerprint = :old",
