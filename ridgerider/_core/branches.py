@@ -39,7 +39,7 @@ from ridgerider._check import check_count, check_fraction
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, Spectrum, fixed_vectors
+from ridgerider._core.spectrum import Ridge, Spectrum
 
 if TYPE_CHECKING:
     from ridgerider._core.forms import Critical
@@ -210,7 +210,8 @@ def _profile(
     """
     if len(vectors) > MAX_PROFILES:
         return np.zeros((len(vectors), 4)), Cost()
-    values = np.asarray(compiled(_losses)(problem, x, jnp.asarray(vectors, x.dtype)), float)
+    vectors = vectors.astype(x.dtype)
+    values = _in_chunks(lambda some: compiled(_losses)(problem, x, some), vectors)
     values = np.sort(values, axis=2).reshape(len(vectors), 4)
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     largest = np.abs(values).max(axis=0)
@@ -232,9 +233,10 @@ def _losses(
 
 def canonical(rows: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
     """A basis that depends on the rows' span alone: fixed vectors' projections, orthonormalised."""
+    from ridgerider._core.forms import fixed_rows
+
     rows = rows.astype(float)
-    fixed = np.asarray(fixed_vectors(len(rows), rows.shape[1], np.dtype("float32")), float)
-    rotation, upper = np.linalg.qr(rows @ fixed.T)
+    rotation, upper = np.linalg.qr(rows @ fixed_rows(*rows.shape).T)
     return (rotation * np.where(np.diagonal(upper) < 0, -1, 1)).T @ rows
 
 
@@ -268,8 +270,7 @@ def _form(
 ) -> _Splitting:
     size, scale = len(rows), float(spectrum.scale)
     pairs = np.array([*combinations_with_replacement(range(size), 2)])
-    basis = jnp.asarray(rows, x.dtype)
-    vectors = np.asarray(compiled(_derivatives)(problem, x, basis, jnp.asarray(pairs)), float)
+    vectors = _derivatives(problem, x, rows, pairs)
     third, noise = _filled(vectors @ rows.T, pairs, size)
     cost = Cost(gradients=4 * len(pairs))
     if not np.isfinite(third).all():
@@ -278,8 +279,7 @@ def _form(
     if np.abs(third).max() > max(tolerance * scale, 10 * noise):
         return _Splitting(3, third, 0.0, cost)
     triples = np.array([*combinations_with_replacement(range(size), 3)])
-    images = compiled(_derivatives)(problem, x, basis, jnp.asarray(triples))
-    fourth, noise = _filled(np.asarray(images, float) @ rows.T, triples, size)
+    fourth, noise = _filled(_derivatives(problem, x, rows, triples) @ rows.T, triples, size)
     outside = vectors - vectors @ rows.T @ rows
     products, solving = _products(spectrum, problem, x, members, outside, eigenvalue)
     cost = cost + Cost(gradients=8 * len(triples)) + solving
@@ -307,17 +307,45 @@ def _fourth_order(
 
 
 def _derivatives(
+    problem: Problem,
+    x: Vector,
+    rows: Float[np.ndarray, "m n"],
+    indices: Int[np.ndarray, "count order"],
+) -> Float[np.ndarray, "count n"]:
+    """The gradient's derivative along rows i, j, ... for each line of indices.
+
+    In chunks, and with rows added, so that one program serves every multiplicity.
+    """
+    most = next(size for size in (8, 32) if len(rows) <= size)
+    basis = jnp.asarray(_padded(rows, most), x.dtype)
+    return _in_chunks(lambda some: compiled(_some_derivatives)(problem, x, basis, some), indices)
+
+
+def _in_chunks(function: Callable[[Array], Array], lines: np.ndarray) -> np.ndarray:
+    """What a compiled function makes of each line, always so many at a time."""
+    chunks = [lines[begin : begin + CHUNK] for begin in range(0, len(lines), CHUNK)]
+    parts = [
+        np.asarray(function(jnp.asarray(_padded(chunk, CHUNK))), float)[: len(chunk)]
+        for chunk in chunks
+    ]
+    return np.concatenate(parts)
+
+
+def _padded(lines: np.ndarray, count: int) -> np.ndarray:
+    """With the first line repeated at the end."""
+    return np.concatenate([lines, np.repeat(lines[:1], count - len(lines), axis=0)])
+
+
+def _some_derivatives(
     problem: Problem, x: Vector, rows: Float[Array, "m n"], indices: Int[Array, "count order"]
 ) -> Float[Array, "count n"]:
-    """The gradient's derivative along rows i, j, ... for each line of indices."""
-
     def along(which: Int[Array, " order"]) -> Vector:
         derivative: Callable[[Vector], Vector] = problem.grad
         for number in range(indices.shape[1]):
             derivative = _along(derivative, rows[which[number]])
         return derivative(x)
 
-    return jax.lax.map(along, indices, batch_size=min(CHUNK, len(indices)))
+    return jax.lax.map(along, indices, batch_size=CHUNK)
 
 
 def _along(function: Callable[[Vector], Vector], row: Vector) -> Callable[[Vector], Vector]:

@@ -49,7 +49,7 @@ DOUBTS = (
 )
 UNKNOWN, FALLS, BATCH, LEVEL = 1, 2, 3, 4
 
-MAX_ROUNDS = 4  # descents, each with the scale of the curvature where the one before it ended
+MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one before it ended
 MAX_POLISH = 50  # Newton steps
 FAR = 4  # looks ahead, each four times as far, before a descent is said to run off
 # What comes next: to descend, to go halfway back, to try a Newton step, to look far ahead, nothing.
@@ -273,8 +273,8 @@ class Descend(eqx.Module):
         is_long = jnp.linalg.norm(here.downhill) > 100 * _eps(here.x) ** 0.5 * here.size
         is_untried = state.num_ahead >= 0
         can_descend = (state.num_steps < self.max_steps) & (state.num_rounds < MAX_ROUNDS)
-        is_first, is_flat = state.num_rounds == 0, self._is_flat(here)
-        is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.75) | (
+        is_first, is_flat = state.num_rounds == 0, self._is_flat(here, state.num_rounds - 1)
+        is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.875) | (
             state.is_settled & self._is_converged(here)
         )
         is_finite = jnp.isfinite(here.loss) & jnp.all(jnp.isfinite(here.grad))
@@ -322,17 +322,26 @@ class Descend(eqx.Module):
         tolerance = tolerance_of(self.tolerance, here.x.dtype)
         gain = jnp.abs(here.grad @ here.step) / 2
         is_rounding = (here.reach <= 1e-3) & (gain <= 10 * _eps(here.x) * jnp.abs(here.loss))
-        return self._is_flat(here) & ((here.reach <= tolerance) | is_rounding)
+        bound = tolerance * here.curvature.scale * here.size
+        is_flat = (jnp.linalg.norm(here.grad) <= bound) & jnp.isfinite(bound)
+        return is_flat & ((here.reach <= tolerance) | is_rounding)
 
-    def _is_flat(self, here: View) -> Bool[Array, ""]:
-        return self._is_level(here.x, here.grad, here.curvature.scale, jnp.array(0))
+    def _is_flat(self, here: View, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:
+        # Two rounds on, that is as good as converged.
+        rounds = jnp.minimum(num_rounds, 2)
+        return self._is_level(here.x, here.grad, here.curvature.scale, rounds)
 
     def _is_level(
         self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""]
     ) -> Bool[Array, ""]:
-        """Whether the gradient is what a short displacement makes of a zero one."""
-        tolerance = tolerance_of(self.tolerance, x.dtype) * 100.0 ** -num_rounds.astype(x.dtype)
-        bound = tolerance * scale * jnp.maximum(jnp.linalg.norm(x), 1)
+        """Whether the gradient is what a short displacement makes of a zero one.
+
+        Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that
+        is left to itself is carried off it by rounding, here or there, sooner or later.
+        """
+        size = jnp.maximum(jnp.linalg.norm(x), 1)
+        short = jnp.maximum(tolerance_of(self.tolerance, x.dtype) * size, _eps(x) ** 0.25)
+        bound = short * 100.0 ** -num_rounds.astype(x.dtype) * scale
         return (jnp.linalg.norm(grad) <= bound) & jnp.isfinite(bound)  # at infinity all is level
 
     def _descended(

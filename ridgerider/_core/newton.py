@@ -3,7 +3,7 @@ r"""Where a point stands: its Newton step, and the curvature around it, each wit
 Small problems are looked at by a dense Hessian, large ones by Hessian-vector products. An
 eigenvalue says something only beyond its *error*, what rounding makes of a zero:
 
-    error = 100 sqrt(n) eps max |eigenvalue| + |H - H^T| + |grad| / max(1, |x|)
+    error = 100 sqrt(n) eps max |eigenvalue| + |H - H^T| + 10 |grad| / max(1, |x|)
 
 Eigenvalues within it are *flat*. The middle term is the rounding of the Hessian itself, the last
 one the curvature that a rotation shows where the gradient does not quite vanish.
@@ -171,7 +171,7 @@ def _rounding(x: Vector, scale: Scalar) -> Scalar:
 
 
 def _turning(x: Vector, grad: Vector) -> Scalar:
-    return jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
+    return 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
 
 
 def _least(eigenvalues: Float[Array, " k"], is_flat: Bool[Array, " k"]) -> Scalar:
