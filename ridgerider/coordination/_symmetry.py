@@ -36,6 +36,9 @@ class SymmetryGroup:
     - `sets`: the N interchangeable sets of parameters, as positions in the vector of all
       parameters; empty where the eigenspace does not tell.
     - `names`: the same in words.
+    - `orbits`: the directions inside the eigenspace that stay ridges, in classes of copies: how
+      many each class has, lowest kappa first. Three equal hidden units make 4, 6 and 3, which are
+      all three with any signs, two, and one of them.
 
     >>> group = SymmetryGroup(3, 1, ((0, 4), (1, 5)), (("a[0]", "b[0]"), ("a[1]", "b[1]")))
     >>> len(group.sets)
@@ -46,6 +49,7 @@ class SymmetryGroup:
     multiplicity: int
     sets: Sets
     names: tuple[tuple[str, ...], ...]
+    orbits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class SymmetryReport:
     >>> report = symmetry_report(levers((1.0, 1.0, 1.0, 0.5)))
     >>> print(report)
     ridge 0: unique
-    ridge 1: 2 of a kind; params[0, 0] params[1, 0] | params[0, 1] params[1, 1] | ...
+    ridge 1: 2 of a kind (ridges 3); params[0, 0] params[1, 0] | params[0, 1] params[1, 1] | ...
     5 distinct eigenvalues of at most 6
     """
 
@@ -74,6 +78,7 @@ class SymmetryReport:
         lines = {index: f"ridge {index}: unique" for index in self.unique}
         for group in self.groups:
             kind = f"{group.multiplicity} of a kind" if group.multiplicity > 1 else "reversible"
+            kind += f" (ridges {' + '.join(map(str, group.orbits))})" if group.orbits else ""
             shown = [" ".join(names) for names in group.names[:2]]
             shown += ["..."] * (len(group.names) > 2)
             sets = f"; {' | '.join(shown)}" if shown else ""
@@ -96,6 +101,7 @@ def symmetry_report(
     clusters, names = found.clusters(), parameter_names(problem)
     unique: list[int] = []
     groups: list[SymmetryGroup] = []
+    branchings = found.branches(problem, problem.x0)
     for index in range(found.num_downhill()):
         rows = found.eigenvectors[found.labels == index]
         sets = _implied_sets(rows)
@@ -105,7 +111,9 @@ def symmetry_report(
             unique.append(index)
         else:
             words = tuple(tuple(names[k] for k in one) for one in sets)
-            groups.append(SymmetryGroup(index, len(rows), sets, words))
+            branching = branchings[index]
+            orbits = branching.class_sizes if branching.order in (3, 4) else ()
+            groups.append(SymmetryGroup(index, len(rows), sets, words, orbits))
     # Two ridges may tell of the same symmetry.
     spared = sum(
         len(sets[0]) * (len(sets) - 2) for sets in {one.sets for one in groups if one.sets}
