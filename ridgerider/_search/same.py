@@ -175,20 +175,18 @@ def _slack(end: Finish) -> float:
 def _highest_between(problem: Problem, a: Vector, b: Vector) -> Scalar:
     """The highest loss found on the way from `a` to `b`.
 
-    Far out a rise is narrow, but its flanks are seen: each round looks closer at the highest point.
+    Far out a rise is narrow, and near the end that is less far, but its flanks are seen: first
+    places crowd at both ends, then each round looks closer at the highest one.
     """
-    parts = jnp.arange(1, 65, dtype=a.dtype) / 65
 
-    def closer(carry: tuple[Scalar, Scalar], _: None) -> tuple[tuple[Scalar, Scalar], Scalar]:
-        low, width = carry
-        places = low + width * parts
+    def closer(places: Vector, _: None) -> tuple[Vector, Scalar]:
         values = jax.lax.map(lambda part: problem.value(a + part * (b - a)), places)
-        best, step = places[jnp.argmax(values)], width / 65
-        low, high = jnp.maximum(best - step, 0), jnp.minimum(best + step, 1)
-        return (low, high - low), jnp.max(values)
+        best, last = jnp.argmax(values), len(places) - 1
+        low, high = places[jnp.maximum(best - 1, 0)], places[jnp.minimum(best + 1, last)]
+        return low + (high - low) * jnp.linspace(0, 1, last + 1, dtype=a.dtype), jnp.max(values)
 
-    whole = (jnp.zeros((), a.dtype), jnp.ones((), a.dtype))
-    return jnp.max(jax.lax.scan(closer, whole, None, length=4)[1])
+    first = jax.nn.sigmoid(jnp.linspace(-14, 14, 96, dtype=a.dtype))
+    return jnp.max(jax.lax.scan(closer, first, None, length=4)[1])
 
 
 def _is_family(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.same import Ends
+from ridgerider._search.same import Ends, _highest_between
 from ridgerider._search.tree import Fingerprint, Turn
 from ridgerider.problems import levers, wells
 
@@ -151,3 +151,16 @@ def test_a_tolerance_of_ones_own_compares_distances():
     result = rr.search(wells(2), max_rides=30)
     assert len(result.minima()) == len(result.minima(1e-3)) == 4
     assert len(result.minima(10.0)) == 1
+
+
+@pytest.mark.parametrize("far", [30.0, 500.0, 1e4])
+def test_a_narrow_rise_between_two_choices_is_seen(far):
+    problem = rr.Problem(lambda x: -jax.nn.softmax(x) @ jnp.array([1.0, 1.0, 0.0]), jnp.zeros(3))
+    # Both choices pay, but from one to the other lies a third that does not.
+    over = rr.Problem(
+        lambda x: problem.value(x) + 4 * jnp.prod(jax.nn.softmax(x)[:2]), jnp.zeros(3)
+    )
+    one, two = jnp.array([20.0, 0.0, 0.0]), jnp.array([0.0, far, 0.0])
+    for a, b in ((one, two), (two, one)):
+        assert float(_highest_between(over, a, b)) == pytest.approx(0, abs=0.05)
+        assert float(_highest_between(problem, a, b)) == pytest.approx(-1, abs=1e-3)
