@@ -13,7 +13,7 @@ the descent began:
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -37,7 +37,6 @@ from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Spectrum, tolerance_of
 
 Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Why a point that converged may still be none of the kinds, by number.
 DOUBTS = (

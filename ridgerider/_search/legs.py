@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
+from ridgerider._core.branches import Branching
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
 from ridgerider._core.placement import fetch, place
@@ -216,7 +217,7 @@ def _ridges(
     """GetRidges: which clusters, which directions of each, and what it cost to find out."""
     clusters, num_ridges = spectrum.clusters(), spectrum.num_downhill()
     most = num_ridges if settings.max_ridges is None else min(settings.max_ridges, num_ridges)
-    found = _directions(problem, rider, settings, x, spectrum, clusters[:most])
+    found, cost = _directions(problem, rider, settings, x, spectrum, clusters[:most])
     members = [(index, *one) for index, ones in enumerate(found) for one in ones]
     no_rows = np.asarray(spectrum.eigenvectors)[:0]
     ridges = Ridges(
@@ -227,13 +228,7 @@ def _ridges(
         directions=np.array([row for _, _, row, _ in members]) if members else no_rows,
         ways=tuple(way for _, _, _, way in members),
     )
-    return ridges, found.cost
-
-
-class _Found(list[list[tuple[int, np.ndarray, Way]]]):
-    """For each cluster the number, the row and the way of each direction that may be ridden."""
-
-    cost = Cost()
+    return ridges, cost
 
 
 def _directions(
@@ -243,36 +238,33 @@ def _directions(
     x: np.ndarray,
     spectrum: Spectrum,
     clusters: tuple[Cluster, ...],
-) -> _Found:
-    labels, rows = np.asarray(spectrum.labels), np.asarray(spectrum.eigenvectors)
-    is_repeated = any(cluster.multiplicity > 1 for cluster in clusters)
+) -> tuple[list[list[tuple[int, np.ndarray, Way]]], Cost]:
+    """For each cluster the number, the row and the way of each direction that may be ridden."""
     # A gauge of one's own says which direction is meant.
     has_gauge = getattr(rider.spectrum, "gauge", "gradient") != "gradient"
-    found = _Found()
+    is_repeated = any(cluster.multiplicity > 1 for cluster in clusters)
     if settings.members in ("branches", "all") and is_repeated and not has_gauge:
-        for branching in spectrum.branches(problem, place(problem, x))[: len(clusters)]:
-            found.cost = found.cost + branching.cost
-            ways = [
-                Way(branching.order, one.kappa, one.class_number, one.class_size)
-                for one in branching.directions
-            ]
-            numbers = [way.class_number for way in ways]
-            found.append(
-                [
-                    (member, one.direction, way)
-                    for member, (one, way) in enumerate(
-                        zip(branching.directions, ways, strict=True)
-                    )
-                    if settings.members == "all" or way.class_number not in numbers[:member]
-                ]
-            )
-        return found
+        branchings = spectrum.branches(problem, place(problem, x))[: len(clusters)]
+        cost = sum((one.cost for one in branchings), Cost())
+        return [_members(one, settings.members == "all") for one in branchings], cost
+    labels, rows, found = np.asarray(spectrum.labels), np.asarray(spectrum.eigenvectors), []
     for index, cluster in enumerate(clusters):
         count = cluster.multiplicity if settings.members in ("rows", "all") else 1
         way = Way(order=int(cluster.multiplicity == 1), class_size=cluster.multiplicity)
         own = rows[np.flatnonzero(labels == index)[:count]]
         found.append([(member, row, way) for member, row in enumerate(own)])
-    return found
+    return found, Cost()
+
+
+def _members(branching: Branching, rides_all: bool) -> list[tuple[int, np.ndarray, Way]]:
+    """All directions, or the first of each class."""
+    members, seen = [], set()
+    for member, one in enumerate(branching.directions):
+        if rides_all or one.class_number not in seen:
+            way = Way(branching.order, one.kappa, one.class_number, one.class_size)
+            members.append((member, one.direction, way))
+        seen.add(one.class_number)
+    return members
 
 
 def _rows(ride: Ride) -> dict[str, np.ndarray]:

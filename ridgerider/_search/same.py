@@ -119,7 +119,6 @@ class Points:
     """
 
     def __init__(self, problem: Problem, store: Store):
-        self._store = store
         self._ends = Classes[Fingerprint](lambda name: store.leg(name).x)
         self._saddles = Ends(problem, store.end, ("saddle",))
         links, unsettled = store.links(), set(store.unsettled())
