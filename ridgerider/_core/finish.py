@@ -18,6 +18,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
@@ -45,8 +46,9 @@ DOUBTS = (
     "the loss falls along a direction of hardly any curvature",
     "the loss was evaluated on a batch, not on all data",
     "the loss is level here but for rounding",
+    "it was trained on batches, not to where the gradient vanishes",
 )
-UNKNOWN, FALLS, BATCH, LEVEL = 1, 2, 3, 4
+UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
 
 MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one before it ended
 MAX_POLISH = 50  # Newton steps
@@ -64,6 +66,7 @@ class Finish(eqx.Module):
       the Hessian does not fit, 8 means 8 or more. `least_eigenvalue` is the least of the others.
     - `error`: how far the exact stationary point may be from `x`, across flat directions.
     - `limit`, `runaway`: at infinity, what the loss falls to, and a long step in that direction.
+    - `history`: of a training (`Train`), the loss and each metric by epoch.
 
     >>> from ridgerider import DenseSpectrum
     >>> from ridgerider.problems import wells
@@ -87,6 +90,7 @@ class Finish(eqx.Module):
     is_at_infinity: bool | Bool[Array, ""] = False
     limit: float | Scalar = float("nan")
     runaway: Vector | None = None
+    history: dict[str, np.ndarray] | None = None
 
     @property
     def kind(self) -> Kind:

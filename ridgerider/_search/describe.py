@@ -19,9 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from ridgerider._core.placement import fetch
 from ridgerider._core.problem import Problem, is_key
+from ridgerider._core.train import describe_optimizer
 
 TRUSTED = ("ridgerider", "optax")
 # Where rules have their public names.
@@ -38,6 +40,8 @@ def describe(value: Any) -> Any:
     """`value` as JSON: numbers, strings, lists, and dictionaries that name a type or a function."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, optax.GradientTransformation):  # closures, which have no name of their own
+        return {"optimizer": hashlib.sha256(describe_optimizer(value).encode()).hexdigest()[:16]}
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, dict):
@@ -68,6 +72,8 @@ def rebuild(data: Any) -> Any:
         return np.asarray(data["array"], data["dtype"])
     if "function" in data:
         return _look_up(data["function"])
+    if "optimizer" in data:
+        raise ValueError("the run was trained by an optimizer that is not named: pass the `rider`.")
     if "partial" in data:
         keywords = {name: rebuild(item) for name, item in data["keywords"].items()}
         return jax.tree_util.Partial(rebuild(data["partial"]), *rebuild(data["args"]), **keywords)

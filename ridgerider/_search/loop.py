@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy as np
 from ridgerider._check import check_count
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
+from ridgerider._core.train import Epoch, listening
 from ridgerider._search.crew import Crew, check_executor, check_sendable
 from ridgerider._search.describe import (
     check_problem,
@@ -108,7 +110,8 @@ def search(
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
-    - `progress`: called with a `Progress` after every leg.
+    - `progress`: called with a `Progress` after every leg, and after every epoch of a training
+      (`Train`) that ends one in this process.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -261,7 +264,8 @@ def _ride_all(
             chosen = chosen[count:]
         if not crew:
             break
-        legs = crew.receive()
+        with listening(None if progress is None else partial(_tell_training, done, progress)):
+            legs = crew.receive()
         if job.num_lanes > 1:
             done.add_lanes(legs, job.num_lanes)
         for leg in legs:
@@ -275,6 +279,11 @@ def _ride_all(
             done.num_open = len(tree) + len(chosen) + sum(map(len, found.values()))
             if progress is not None:
                 progress(done)
+
+
+def _tell_training(done: Progress, progress: Callable[[Progress], None], epoch: Epoch) -> None:
+    done.training = str(epoch)
+    progress(done)
 
 
 def _settled(

@@ -14,6 +14,7 @@ from ridgerider._search.tree import Leg
 class Progress:
     """What a search has done so far; handed to `progress` after every leg.
 
+    Also after every epoch of a training that ends a leg; `training` says how far that has come.
     `num_open` counts the branches that wait, `num_minima` the minima, as `Result.minima` does;
     `best_loss` is the lowest loss at one of them. `waste` is the part of all steps that lanes idled
     through while the longest ride or descent beside them went on.
@@ -33,6 +34,7 @@ class Progress:
     num_minima: int = 0
     best_loss: float = float("inf")
     cost: Cost = Cost()
+    training: str = ""
     _useful: int = field(default=0, repr=False)
     _spent: int = field(default=0, repr=False)
 
@@ -52,6 +54,7 @@ class Progress:
         self.num_rides += 1
         self.num_steps += leg.num_steps
         self.cost = self.cost + leg.cost
+        self.training = ""
         if leg.finish is not None:
             self._add_finish(leg.finish)
 

@@ -85,6 +85,7 @@ FINISH_FIELDS: dict[str, Callable[[Any], Any]] = {
     "is_at_infinity": bool,
     "limit": number,
 }
+HISTORY = "history "  # before the names of a training's columns, among its arrays
 
 
 class Store:
@@ -594,6 +595,7 @@ def _finish_row(leg: Leg, finish: Finish) -> dict[str, Any]:
     arrays = {"x": np.asarray(finish.x)}
     if finish.is_at_infinity and finish.runaway is not None:
         arrays["runaway"] = np.asarray(finish.runaway)
+    arrays |= {f"{HISTORY}{name}": column for name, column in (finish.history or {}).items()}
     return {
         "fingerprint": str(leg.fingerprint),
         **{name: kind(getattr(finish, name)) for name, kind in FINISH_FIELDS.items()},
@@ -623,10 +625,16 @@ def read_finish(row: Sequence[Any]) -> Finish:
     arrays = {"x": np.zeros(0)} if arrays is None else unpack(arrays)
     if math.isnan(fields["error"]):  # a file of 0.1, which had one tolerance for all
         fields["error"] = reach_of(arrays["x"], TOLERANCE)
+    history = {
+        name.removeprefix(HISTORY): array
+        for name, array in arrays.items()
+        if name.startswith(HISTORY)
+    }
     return Finish(
         x=arrays["x"],  # type: ignore[arg-type]  # on the host
         cost=Cost(**json.loads(cost)),
         runaway=arrays.get("runaway"),  # type: ignore[arg-type]
+        history=history or None,
         **fields,
     )
 

@@ -31,9 +31,10 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         limit = "" if max_rides is None else f"/{max_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
         waste = done.waste
+        training = f"; {done.training}" if done.training else ""
         return (
             f"{done.num_rides}{limit} rides, {done.num_open} open, {done.num_minima} minima, "
-            f"best loss {best}, {rate:.0f} steps/s"
+            f"best loss {best}, {rate:.0f} steps/s{training}"
         )
 
     def plain(done: rr.Progress) -> None:
