@@ -1,8 +1,8 @@
-"""Images to learn from: MNIST and the small digits.
+"""Images to learn from: MNIST, the small digits, and folders of one's own.
 
 MNIST is looked for in `RIDGERIDER_DATA`, then in the user's cache, then downloaded into it. Every
 file is checked against its SHA-256 before it is used, and files appear in the cache whole or not at
-all.
+all. Images of one's own have no checksum; what can be wrong with them is looked at all the same.
 """
 
 import gzip
@@ -15,8 +15,9 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,29 @@ class Images:
     test_images: np.ndarray
     test_labels: np.ndarray
     num_classes: int = 10
+    name: str = "images"
+
+    def __str__(self) -> str:
+        counts = f"{len(self.train_labels):,} and {len(self.test_labels):,} test"
+        height, width = self.train_images.shape[1:]
+        return f"{self.name}: {counts} images of {height} x {width} in {self.num_classes} classes"
+
+    def some(self, num_train: int, num_test: int, seed: int = 0) -> "Images":
+        """At most so many of the images, drawn at random.
+
+        >>> print(digits().some(100, 50))
+        digits: 100 and 50 test images of 8 x 8 in 10 classes
+        """
+        random = np.random.default_rng(seed)
+        train = random.permutation(len(self.train_labels))[:num_train]
+        test = random.permutation(len(self.test_labels))[:num_test]
+        return replace(
+            self,
+            train_images=self.train_images[train],
+            train_labels=self.train_labels[train],
+            test_images=self.test_images[test],
+            test_labels=self.test_labels[test],
+        )
 
 
 def digits(seed: int = 0) -> Images:
@@ -79,7 +103,144 @@ def digits(seed: int = 0) -> Images:
     order = np.random.default_rng(seed).permutation(len(images))
     test, train = order[: len(order) // 5 + 1], order[len(order) // 5 + 1 :]
     labels = found.target.astype(np.int32)
-    return Images(images[train], labels[train], images[test], labels[test])
+    return Images(images[train], labels[train], images[test], labels[test], name="digits")
+
+
+def images_of(data: str | Path, seed: int = 0) -> Images:
+    """Images by name, "mnist" or "digits", or those of a folder; `seed` splits the digits.
+
+    >>> images_of("digits").name
+    'digits'
+    """
+    if data == "mnist":
+        return mnist()
+    return digits(seed) if data == "digits" else from_folder(data)
+
+
+def from_folder(folder: str | Path) -> Images:
+    """Grey images of one's own: four IDX files, or one npz file, in a folder.
+
+    - IDX: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two of `t10k`, as MNIST and
+      Fashion-MNIST have them, compressed (`.gz`) or not.
+    - npz: arrays `train_images`, `train_labels`, `test_images`, `test_labels`, or `x_train`,
+      `y_train`, `x_test`, `y_test`. Images are bytes, or floating-point numbers from 0 to 1.
+
+    A folder that is called `mnist` claims to be MNIST: its checksums must be those.
+
+    >>> import tempfile
+    >>> images, labels = np.zeros((4, 3, 3)), np.array([0, 1, 2, 0])
+    >>> folder = Path(tempfile.mkdtemp()) / "mine"
+    >>> folder.mkdir()
+    >>> np.savez(
+    ...     folder / "a.npz", x_train=images, y_train=labels, x_test=images, y_test=labels
+    ... )
+    >>> print(from_folder(folder))
+    mine: 4 and 4 test images of 3 x 3 in 3 classes
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"`data` must be a folder of images, but there is none at {folder}.")
+    if folder.resolve().name.lower() == "mnist":
+        return mnist(folder)
+    archives = sorted(folder.glob("*.npz"))
+    if len(archives) > 1:
+        names = ", ".join(path.name for path in archives)
+        raise ValueError(f"`data` must hold one npz file, but {folder} holds {names}.")
+    found = _from_npz(archives[0]) if archives else _from_idx(folder)
+    return _own_images(folder, *found)
+
+
+def _from_npz(path: Path) -> list[np.ndarray]:
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    short = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            wanted = names if set(names) <= set(stored) else short
+            missing = [name for name in wanted if name not in stored]
+            if not missing:
+                return [stored[name] for name in wanted]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as an npz file: {error}.") from error
+    raise ValueError(
+        f"{path} must hold {', '.join(names)} (or {', '.join(short)}), but it has no "
+        f"{', '.join(missing)}."
+    )
+
+
+def _from_idx(folder: Path) -> list[np.ndarray]:
+    found = []
+    for name in FILES:
+        plain = name.removesuffix(".gz")
+        paths = [path for path in (folder / name, folder / plain) if path.is_file()]
+        if not paths:
+            raise ValueError(
+                f"`data` must be a folder with an npz file or four IDX files, but {folder} has no "
+                f"{plain}, compressed (.gz) or not."
+            )
+        found.append(_idx(paths[0], paths[0].read_bytes(), 3 if "images" in name else 1))
+    return found
+
+
+def _own_images(folder: Path, *found: np.ndarray) -> Images:
+    """Checked, and in the types that the library works with."""
+    train_images, train_labels, test_images, test_labels = found
+    parts = {"training": (train_images, train_labels), "test": (test_images, test_labels)}
+    for what, (images, labels) in parts.items():
+        _check_images(folder, what, images)
+        _check_labels(folder, what, images, labels)
+    if train_images.shape[1:] != test_images.shape[1:]:
+        raise ValueError(
+            f"the test images in {folder} must be of the size of the training images, "
+            f"{train_images.shape[1:]}, not {test_images.shape[1:]}."
+        )
+    num_classes = int(train_labels.max()) + 1
+    if test_labels.max() >= num_classes:
+        raise ValueError(
+            f"the test labels in {folder} must be from 0 to {num_classes - 1}, as those for "
+            f"training are, but they go up to {test_labels.max()}."
+        )
+    return Images(
+        _grey(train_images),
+        train_labels.astype(np.int32),
+        _grey(test_images),
+        test_labels.astype(np.int32),
+        num_classes,
+        folder.resolve().name,
+    )
+
+
+def _grey(images: np.ndarray) -> np.ndarray:
+    scale = np.float32(255) if images.dtype == np.uint8 else np.float32(1)
+    return (images / scale).astype(np.float32)
+
+
+def _check_images(folder: Path, what: str, images: np.ndarray) -> None:
+    is_kind = images.dtype == np.uint8 or images.dtype.kind == "f"
+    if images.ndim != 3 or not images.size or not is_kind:
+        raise ValueError(
+            f"the {what} images in {folder} must be grey, of shape (images, height, width), and "
+            f"bytes or floating-point, not of shape {images.shape} and type {images.dtype}."
+        )
+    low, high = float(images.min()), float(images.max())
+    if images.dtype != np.uint8 and not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"the {what} images in {folder} must be from 0 to 1, but they go from {low:g} to "
+            f"{high:g}."
+        )
+
+
+def _check_labels(folder: Path, what: str, images: np.ndarray, labels: np.ndarray) -> None:
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"the {what} labels in {folder} must be whole numbers, one for each of the "
+            f"{len(images)} images, not of shape {labels.shape} and type {labels.dtype}."
+        )
+    # More classes than examples of them: a byte that means "no label", not a class.
+    if labels.min() < 0 or labels.max() >= len(labels):
+        raise ValueError(
+            f"the {what} labels in {folder} must be from 0 to the number of classes less one, but "
+            f"they go from {labels.min()} to {labels.max()}."
+        )
 
 
 def mnist(folder: str | Path | None = None) -> Images:
@@ -99,13 +260,17 @@ def mnist(folder: str | Path | None = None) -> Images:
         folder = cache_folder("mnist")
         if not all((folder / name).exists() for name in FILES):
             download_mnist(folder)
-    found = {name: _read(Path(folder), name) for name in FILES}
+    found = {
+        name: _idx(Path(folder) / name, _check(Path(folder), name), 3 if "images" in name else 1)
+        for name in FILES
+    }
     train_images, train_labels, test_images, test_labels = found.values()
     return Images(
         (train_images / np.float32(255)).astype(np.float32),
         train_labels.astype(np.int32),
         (test_images / np.float32(255)).astype(np.float32),
         test_labels.astype(np.int32),
+        name="mnist",
     )
 
 
@@ -176,14 +341,31 @@ def _check(folder: Path, name: str) -> bytes:
     found = hashlib.sha256(content).hexdigest()
     if found != FILES[name]:
         raise ValueError(
-            f"{path} must have the SHA-256 {FILES[name]}, but it has {found}: remove it, it is "
-            "damaged or another file."
+            f"{path} must have the SHA-256 {FILES[name]}, but it has {found}: it is not MNIST, or "
+            "damaged; other images are given as --data FOLDER, in a folder of another name."
         )
     return content
 
 
-def _read(folder: Path, name: str) -> np.ndarray:
+def _idx(path: Path, content: bytes, num_axes: int) -> np.ndarray:
     """An IDX file: two zero bytes, a type, the number of axes, their lengths, the entries."""
-    content = gzip.decompress(_check(folder, name))
-    lengths = np.frombuffer(content, ">u4", count=content[3], offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(lengths)
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
+    magic, wanted = content[:4], bytes([0, 0, 8, num_axes])
+    if magic != wanted:
+        raise ValueError(
+            f"{path} must be an IDX file of bytes with {num_axes} axes, which begins with "
+            f"{wanted.hex(' ')}, but it begins with {magic.hex(' ') or 'nothing'}."
+        )
+    header = 4 + 4 * num_axes
+    lengths = np.frombuffer(content[4:header].ljust(4 * num_axes, b"\0"), ">u4").astype(int)
+    if len(content) != header + np.prod(lengths):
+        what = "truncated" if len(content) < header + np.prod(lengths) else "too long"
+        raise ValueError(
+            f"{path} is {what}: it must have {header + np.prod(lengths)} bytes for "
+            f"{' x '.join(map(str, lengths))} entries, not {len(content)}."
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(lengths)

@@ -1,5 +1,6 @@
 """Images: found, checked, downloaded whole or not at all."""
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -139,3 +140,125 @@ def test_bad_images_are_refused(arguments, message):
     ]:
         with pytest.raises(ValueError, match=what):
             classifier(np.ones((3, 2)), np.array([0, 1, 2]), **settings)
+
+
+# --- images of one's own
+
+
+def write_idx(path, array, magic=None, cut=0):
+    header = bytes([0, 0, 8, array.ndim]) if magic is None else magic
+    content = header + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
+    content = content[: len(content) - cut]
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def own_arrays(num_train=12, num_test=6, num_classes=3):
+    random = np.random.default_rng(0)
+    return {
+        "train_images": random.integers(0, 256, (num_train, 5, 4)).astype(np.uint8),
+        "train_labels": np.arange(num_train) % num_classes,
+        "test_images": random.integers(0, 256, (num_test, 5, 4)).astype(np.uint8),
+        "test_labels": np.arange(num_test) % num_classes,
+    }
+
+
+def write_own(folder, arrays, suffix=".gz"):
+    folder.mkdir()
+    for name, array in zip(data.FILES, arrays.values(), strict=True):
+        write_idx(folder / name.replace(".gz", suffix), array)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_idx_files_of_ones_own_need_no_checksum(tmp_path, suffix):
+    arrays = own_arrays()
+    write_own(tmp_path / "fashion", arrays, suffix)
+    images = data.from_folder(tmp_path / "fashion")
+    assert str(images) == "fashion: 12 and 6 test images of 5 x 4 in 3 classes"
+    np.testing.assert_allclose(images.train_images * 255, arrays["train_images"], rtol=1e-6)
+    np.testing.assert_array_equal(images.test_labels, arrays["test_labels"])
+    assert images.train_images.dtype == np.float32 and images.train_labels.dtype == np.int32
+
+
+@pytest.mark.parametrize("names", [None, ("x_train", "y_train", "x_test", "y_test")])
+def test_npz_files_of_ones_own(tmp_path, names):
+    arrays = own_arrays()
+    arrays["test_images"] = arrays["test_images"] / 255  # either type
+    np.savez(tmp_path / "any.npz", **dict(zip(names or arrays, arrays.values(), strict=True)))
+    images = data.images_of(tmp_path)
+    assert images.num_classes == 3 and images.test_images.max() <= 1
+    np.testing.assert_allclose(images.test_images, arrays["test_images"], rtol=1e-6)
+
+
+def test_what_claims_to_be_mnist_is_checked(tmp_path):
+    write_own(tmp_path / "MNIST", own_arrays())
+    with pytest.raises(ValueError, match=r"must have the SHA-256 .* other images are given"):
+        data.from_folder(tmp_path / "MNIST")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte.gz", {"magic": b"\0\0\x08\1"}, "begins with 00 00 08 03, but it"),
+        ("train-labels-idx1-ubyte.gz", {"magic": b"PK\3\4"}, "but it begins with 50 4b 03 04"),
+        (
+            "t10k-images-idx3-ubyte.gz",
+            {"cut": 7},
+            "is truncated: .* 136 bytes .* not 129",
+        ),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 13}, "but it begins with 00"),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 14}, "but it begins with nothing"),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 8}, "truncated"),
+    ],
+)
+def test_damaged_idx_files_are_named(tmp_path, name, content, message):
+    arrays = own_arrays()
+    write_own(tmp_path / "mine", arrays)
+    array = dict(zip(data.FILES, arrays.values(), strict=True))[name]
+    write_idx(tmp_path / "mine" / name, array, **content)
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        data.from_folder(tmp_path / "mine")
+
+
+def test_a_broken_archive_is_named(tmp_path):
+    write_own(tmp_path / "mine", own_arrays())
+    path = tmp_path / "mine" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz cannot be decompressed"):
+        data.from_folder(tmp_path / "mine")
+    (tmp_path / "mine.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"mine\.npz cannot be read as an npz file"):
+        data.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_labels": np.arange(12) - 1}, "training labels .* but they go from -1 to 10"),
+        ({"train_labels": np.full(12, 255)}, "training labels .* but they go from 255 to 255"),
+        ({"train_labels": np.eye(12)}, "training labels .* not of shape .12, 12. and type float64"),
+        ({"train_labels": np.arange(5)}, "one for each of the 12 images, not of shape .5,."),
+        ({"test_labels": np.full(6, 4)}, "test labels .* from 0 to 2, as those for training are"),
+        ({"test_images": np.zeros((6, 4, 4))}, "test images .* of the size of the training images"),
+        ({"test_images": np.full((6, 5, 4), np.nan)}, "test images .* but they go from nan to nan"),
+        ({"test_images": np.full((6, 5, 4), 255.0)}, "test images .* from 255 to 255"),
+        ({"train_images": np.zeros((12, 5, 4, 3))}, "must be grey, .* not of shape .12, 5, 4, 3."),
+        ({"train_images": np.zeros((0, 5, 4))}, "not of shape .0, 5, 4."),
+    ],
+)
+def test_own_images_that_are_wrong_are_refused(tmp_path, changes, message):
+    np.savez(tmp_path / "any.npz", **{**own_arrays(), **changes})
+    with pytest.raises(ValueError, match=message):
+        data.from_folder(tmp_path)
+
+
+def test_a_folder_without_images_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"has no train-images-idx3-ubyte, compressed \(.gz\) or"):
+        data.from_folder(tmp_path)
+    with pytest.raises(ValueError, match="must be a folder of images, but there is none at"):
+        data.from_folder(tmp_path / "nowhere")
+    np.savez(tmp_path / "one.npz", x_train=np.zeros(1))
+    with pytest.raises(ValueError, match="but it has no y_train, x_test, y_test"):
+        data.from_folder(tmp_path)
+    np.savez(tmp_path / "two.npz", x_train=np.zeros(1))
+    with pytest.raises(ValueError, match=r"holds one\.npz, two\.npz"):
+        data.from_folder(tmp_path)

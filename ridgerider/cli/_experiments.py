@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,12 +25,19 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Work in this many processes, where it can be divided.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help=f"Images of your own, as IDX or npz files: for {', '.join(experiments.OWN_DATA)}.",
+        ),
+    ] = None,
 ) -> None:
     """Run one of the paper's experiments and write its results, table and figures."""
     directory = directory_for(out, name)
     check_count("--seed", seed, 0, 2**31 - 1)
     experiments.reproduce(
-        name, directory, quick=quick, seed=seed, workers=workers, say=console.print
+        name, directory, quick=quick, seed=seed, workers=workers, data=data, say=console.print
     )
     console.print((directory / "table.md").read_text(), soft_wrap=True)
     console.print(f"results: {directory / 'results.json'}", soft_wrap=True)

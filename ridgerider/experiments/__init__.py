@@ -2,12 +2,14 @@
 
 import importlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ridgerider._check import check_count, needs
+from ridgerider.data import images_of
 
 # Each is a module of this package.
 EXPERIMENTS = (
@@ -21,6 +23,7 @@ EXPERIMENTS = (
     "colored-mnist",
     "theory",
 )
+OWN_DATA = ("mnist", "mnist-diversity")  # those that take images of one's own
 
 
 def reproduce(
@@ -30,6 +33,7 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     workers: int | None = None,
+    data: str | Path | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`."""
@@ -45,11 +49,32 @@ def reproduce(
                 f"`workers` must be left out but for {', '.join(able)}: {name} is one process."
             )
         settings = replace(settings, num_workers=workers)
+    if data is not None:
+        _check_data(name, data)
+        settings = replace(settings, data=str(data))
+    if hasattr(settings, "data"):
+        say(f"data: {_data_used(settings.data, quick)}")
     out.mkdir(parents=True, exist_ok=True)
     results = experiment.run(settings, out, say)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(experiment.table(results))
     return results
+
+
+def _check_data(name: str, data: str | Path) -> None:
+    if name not in OWN_DATA:
+        raise ValueError(f"`data` must be left out but for {', '.join(OWN_DATA)}.")
+    images_of(data)  # raises if they cannot be read
+
+
+def _data_used(data: str, quick: bool) -> str:
+    if data == "mnist":
+        return f"MNIST, from {os.environ.get('RIDGERIDER_DATA') or 'the cache'}"
+    if data != "digits":
+        return f"the images in {data}" + (", some of them (--quick)" if quick else "")
+    ignored = " and does not read RIDGERIDER_DATA" if os.environ.get("RIDGERIDER_DATA") else ""
+    how = f"; --quick takes these{ignored}, --data FOLDER takes others" if quick else ""
+    return f"the small digits of scikit-learn{how}"
 
 
 def _module(name: str) -> Any:

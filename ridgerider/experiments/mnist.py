@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider.data import Images, digits, mnist
+from ridgerider.data import Images, images_of
 from ridgerider.experiments.chain import Point, chain
 from ridgerider.experiments.sweep import run_jobs
 from ridgerider.problems import classifier
@@ -57,7 +57,8 @@ PAPER = {"rr": "about 98 %", "keep": "below 90 %", "random_ridge": "at most 30 %
 class Settings:
     seed: int = 0
     num_seeds: int = 3
-    data: str = "mnist"
+    data: str = "mnist"  # or a folder
+    max_images: int = 100_000  # of those for training, and of those for testing
     width: int = 128  # the paper's
     init_scale: float = 0.01  # "near zero"; the paper gives no number
     decay: float = 1e-4  # of the weights, for every method
@@ -74,6 +75,7 @@ class Settings:
             seed=seed,
             num_seeds=2,
             data="digits",
+            max_images=2_000,
             width=32,
             batch_size=512,
             max_hvps=2_500,
@@ -144,7 +146,7 @@ def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, A
     """One method on one seed."""
     name, seed = job["method"], job["seed"]
     settings = Settings(**{part: job[part] for part in job if part != "method"})
-    images = mnist() if settings.data == "mnist" else digits()
+    images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = make_problem(settings, images, seed)
     judge = Judge(problem, images)
     if name == "adam":

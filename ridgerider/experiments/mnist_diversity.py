@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider.data import Images, digits, mnist
+from ridgerider.data import Images, images_of
 from ridgerider.experiments.chain import chain, downhill_ridge
 from ridgerider.problems import classifier
 
@@ -31,7 +31,8 @@ from ridgerider.problems import classifier
 @dataclass(frozen=True)
 class Settings:
     seed: int = 0
-    data: str = "mnist"
+    data: str = "mnist"  # or a folder
+    max_images: int = 100_000  # of those for training, and of those for testing
     width: int = 128
     init_scale: float = 1e-3  # near enough to zero for copies to be copies
     batch_size: int = 1024
@@ -50,6 +51,7 @@ class Settings:
         return Settings(
             seed=seed,
             data="digits",
+            max_images=2_000,
             width=16,
             batch_size=512,
             look_size=1400,
@@ -61,7 +63,7 @@ class Settings:
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    images = mnist() if settings.data == "mnist" else digits()
+    images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = classifier(
         images.train_images,
         images.train_labels,

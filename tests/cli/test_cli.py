@@ -180,6 +180,12 @@ def test_reproduce_writes_results_table_and_figures():
             ["reproduce", "surface", "--workers", "2"],
             "`workers` must be left out but for trees, ablation, dice, colored-mnist: surface",
         ),
+        (
+            ["reproduce", "surface", "--data", "."],
+            "`data` must be left out but for mnist, mnist-diversity",
+        ),
+        (["reproduce", "mnist", "--data", "nowhere"], "`data` must be a folder of images, but"),
+        (["reproduce", "mnist", "--data", "."], "has no train-images-idx3-ubyte, compressed"),
         *(
             (line.split(), "`--out` must be a directory, but mine.py is a file")
             for line in (

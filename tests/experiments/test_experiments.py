@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from ridgerider.data import digits
-from ridgerider.experiments import EXPERIMENTS, mnist, mnist_diversity, reproduce, theory
+from ridgerider import experiments
+from ridgerider.data import digits, images_of
+from ridgerider.experiments import EXPERIMENTS, OWN_DATA, mnist, mnist_diversity, reproduce, theory
 from ridgerider.experiments.chain import chain
 from ridgerider.problems import classifier
 
@@ -98,6 +99,34 @@ def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
     table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
     assert "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 10 | 1 |" in table
     assert (tmp_path / "mnist.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", OWN_DATA)
+def test_images_of_ones_own_and_what_is_said_of_them(name, tmp_path, monkeypatch):
+    used, lines = [], []
+    module = experiments._module(name)
+    monkeypatch.setattr(module, "run", lambda settings, *_: used.append(settings) or {})
+    monkeypatch.setattr(module, "table", lambda results: "")
+    images = digits().some(40, 10)
+    (tmp_path / "mine").mkdir()
+    np.savez(
+        tmp_path / "mine" / "a.npz",
+        x_train=images.train_images,
+        y_train=images.train_labels,
+        x_test=images.test_images,
+        y_test=images.test_labels,
+    )
+    monkeypatch.setenv("RIDGERIDER_DATA", "some/folder")
+    for data, quick, said in [
+        (None, False, "data: MNIST, from some/folder"),
+        (None, True, "scikit-learn; --quick takes these and does not read RIDGERIDER_DATA"),
+        (tmp_path / "mine", True, "mine, some of them (--quick)"),
+        (tmp_path / "mine", False, f"data: the images in {tmp_path / 'mine'}"),
+    ]:
+        reproduce(name, tmp_path, quick=quick, data=data, say=lines.append)
+        assert said in lines[-1]
+    assert [one.data for one in used] == ["mnist", "digits", *[str(tmp_path / "mine")] * 2]
+    assert len(images_of(used[-1].data).train_labels) == 40
 
 
 @pytest.mark.long
