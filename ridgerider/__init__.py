@@ -12,7 +12,9 @@
 
 from ridgerider import plot as plot
 from ridgerider import report as report
+from ridgerider import symmetry as symmetry
 from ridgerider import workers as workers
+from ridgerider._core.ascent import Climb as Climb
 from ridgerider._core.audit import Audit as Audit
 from ridgerider._core.batches import Batches as Batches
 from ridgerider._core.branches import Branching as Branching
@@ -48,10 +50,16 @@ from ridgerider._core.stop import curvature_gone as curvature_gone
 from ridgerider._core.stop import not_finite as not_finite
 from ridgerider._core.train import Epoch as Epoch
 from ridgerider._core.train import Train as Train
+from ridgerider._core.symmetry import Symmetry as Symmetry
 from ridgerider._core.update import Keep as Keep
 from ridgerider._core.update import Project as Project
 from ridgerider._core.update import RandomRidge as RandomRidge
 from ridgerider._core.update import Tracked as Tracked
+from ridgerider._search.climbs import Climber as Climber
+from ridgerider._search.explore import explore as explore
+from ridgerider._search.explore import fewest_visits as fewest_visits
+from ridgerider._search.explore import lowest_first as lowest_first
+from ridgerider._search.landscape import Landscape as Landscape
 from ridgerider._search.legs import ride_batch as ride_batch
 from ridgerider._search.loop import resume as resume
 from ridgerider._search.loop import search as search

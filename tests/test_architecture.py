@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "_search": {"_core"},
     "problems": {"_core", "_search", "data", "dice"},
     "environments": {"_core"},
+    "symmetry": {"_core"},
     "workers": {"_core", "_search"},
     "coordination": {"_core", "_search"},
     "baselines": {"_core", "_search"},

@@ -32,6 +32,7 @@ PUBLIC = (
     "ridgerider.environments",
     "ridgerider.coordination",
     "ridgerider.baselines",
+    "ridgerider.symmetry",
     "optax",
 )
 

@@ -17,6 +17,7 @@ import jax
 
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
+from ridgerider._search.climbs import Climber, climb_batch
 from ridgerider._search.describe import describe_problem
 from ridgerider._search.legs import ride_batch
 from ridgerider._search.locate import load_problem
@@ -45,7 +46,7 @@ class Job:
     def __init__(
         self,
         problem: Problem,
-        rider: Rider,
+        rider: Rider | Climber,
         settings: Settings,
         num_lanes: int = 1,
         path: str | None = None,
@@ -55,6 +56,8 @@ class Job:
 
     def __call__(self, branches: list[Branch]) -> list[Leg]:
         try:
+            if isinstance(self.rider, Climber):
+                return climb_batch(self.problem, self.rider, self.settings, branches)
             return ride_batch(self.problem, self.rider, self.settings, branches, self.num_lanes)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):

@@ -20,14 +20,17 @@ from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
+from ridgerider._search.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
 from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
 from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
 
 
-def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
+def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
     """The start as a leg of no steps. Raises if there is nothing to ride."""
+    if isinstance(rider, Climber):
+        return begin(problem, rider, settings)
     began = time.perf_counter()
     problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
@@ -62,7 +65,7 @@ def look(problem: Problem, rider: Rider, settings: Settings) -> Leg:
 
 def ride_batch(
     problem: Problem,
-    rider: Rider,
+    rider: Rider | Climber,
     settings: Settings,
     branches: list[Branch],
     num_lanes: int = 1,
@@ -80,6 +83,9 @@ def ride_batch(
     >>> str(leg.fingerprint)
     '0+'
     """
+    if isinstance(rider, Climber):
+        legs = climb_batch(problem, rider, settings, branches)
+        return [look_at_end(problem, rider, leg) if has_arrived(leg) else leg for leg in legs]
     groups = (branches[i : i + num_lanes] for i in range(0, len(branches), num_lanes))
     return [leg for group in groups for leg in _ride(problem, rider, settings, group, num_lanes)]
 

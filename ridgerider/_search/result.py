@@ -363,7 +363,7 @@ class Result:
         elif settings.members == "one":
             settings = replace(settings, members="rows")
         rider = self.rider
-        if keep_path:
+        if keep_path and isinstance(rider, Rider):
             rider = replace(rider, keep_path=True)
         leg, legs = look(self.problem, rider, settings), []
         for turn in fingerprint:
@@ -473,6 +473,8 @@ def _copies(fingerprint: Fingerprint, sizes: dict[str, dict[str, int]]) -> int:
 
 def _check_turn(leg: Leg, turn: Turn) -> None:
     where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
+    if turn.up and leg.num_ridges:
+        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no minimum there.")
     if turn.below and leg.below is None:
         raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no saddle below.")
     if (turn.index, turn.member) not in leg.place(turn)[2].turns:

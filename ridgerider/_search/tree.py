@@ -28,29 +28,34 @@ class Turn:
     """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
 
     It is taken at the end of the ride before it or, if `below`, at the saddle that the descent from
-    there came to.
+    there came to. With `up` the ridge is climbed, from a minimum.
 
     >>> str(Turn(0, 1)), str(Turn(3, -1, member=2)), str(Turn(1, -1, below=True))
     ('0+', '3.2-', 'v1-')
+    >>> str(Turn(2, 1, up=True))
+    '2^+'
     """
 
     index: int
     sign: int
     member: int = 0
     below: bool = False
+    up: bool = False
 
     def __str__(self) -> str:
         member = f".{self.member}" if self.member else ""
-        return f"{'v' * self.below}{self.index}{member}{'+' if self.sign > 0 else '-'}"
+        way = f"{'^' * self.up}{'+' if self.sign > 0 else '-'}"
+        return f"{'v' * self.below}{self.index}{member}{way}"
 
     @staticmethod
     @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
     def parse(text: str) -> "Turn":
-        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?([+-])", text)
-        if match is None:
-            raise ValueError(f"a turn must look like 0+, 3.2- or v1+, not {text!r}.")
-        below, index, member, sign = match.groups()
-        return Turn(int(index), 1 if sign == "+" else -1, int(member or 0), bool(below))
+        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])", text)
+        if match is None or (match[1] and match[4]):
+            raise ValueError(f"a turn must look like 0+, 3.2-, v1+ or 2^+, not {text!r}.")
+        below, index, member, up, sign = match.groups()
+        way = 1 if sign == "+" else -1
+        return Turn(int(index), way, int(member or 0), bool(below), bool(up))
 
 
 class Fingerprint(tuple[Turn, ...]):
@@ -58,7 +63,7 @@ class Fingerprint(tuple[Turn, ...]):
 
     >>> fingerprint = Fingerprint.parse("0+ 3.2-")
     >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
-    (Turn(index=3, sign=-1, member=2, below=False), '0+', 2)
+    (Turn(index=3, sign=-1, member=2, below=False, up=False), '0+', 2)
     """
 
     __slots__ = ()
@@ -87,7 +92,8 @@ class Fingerprint(tuple[Turn, ...]):
     def sort_key(self) -> bytes:
         """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
         return b"".join(
-            _TURN.pack(turn.below, turn.index, turn.member, turn.sign < 0) for turn in self
+            _TURN.pack(turn.below + 2 * turn.up, turn.index, turn.member, turn.sign < 0)
+            for turn in self
         )
 
 
@@ -122,7 +128,8 @@ class Branch:
 class Way:
     """How a direction inside a repeated eigenvalue was singled out; see `Direction`.
 
-    `class_size` directions are alike; those of one `class_number` and cluster share `kappa`.
+    `class_size` directions are alike; those of one `class_number` and cluster share `kappa`. With
+    `is_even` a symmetry maps the direction onto its opposite.
 
     >>> Way(order=4, kappa=6.16, class_number=2, class_size=3).class_size
     3
@@ -132,6 +139,7 @@ class Way:
     kappa: float = float("nan")
     class_number: int = 0
     class_size: int = 1
+    is_even: bool = False
 
 
 @dataclass(frozen=True)

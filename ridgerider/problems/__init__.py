@@ -9,6 +9,12 @@ from ridgerider.problems.colored import ColoredImages as ColoredImages
 from ridgerider.problems.colored import colored_digits as colored_digits
 from ridgerider.problems.colored import colored_mnist as colored_mnist
 from ridgerider.problems.factorization import factorization as factorization
+from ridgerider.problems.landscapes import himmelblau as himmelblau
+from ridgerider.problems.landscapes import is_one_cluster as is_one_cluster
+from ridgerider.problems.landscapes import lennard_jones as lennard_jones
+from ridgerider.problems.landscapes import mueller_brown as mueller_brown
+from ridgerider.problems.landscapes import rastrigin as rastrigin
+from ridgerider.problems.landscapes import six_hump_camel as six_hump_camel
 from ridgerider.problems.levers import Levers as Levers
 from ridgerider.problems.levers import WornLevers as WornLevers
 from ridgerider.problems.levers import levers as levers

@@ -1,0 +1,299 @@
+r"""Up from a minimum to a saddle along one ridge, and down from a saddle: one loop for both.
+
+In the eigenbasis of the Hessian, where the gradient has the parts g_i, a step moves by
+
+    h_i = -2 g_i / (|lambda_i| + sqrt(lambda_i^2 + 4 g_i^2))
+
+along every mode, which is Newton's step downhill where it is short. A *climb* follows one mode, the
+ridge, by overlap: as long as that curves upwards the step goes up it by the whole *radius*, while
+all other modes relax; once it curves downwards its h_i is reversed, so that the steps lead to a
+stationary point at the crest. No mode moves by more than the radius, which grows and shrinks with
+how well the Hessian predicts the next gradient.
+
+What a symmetry generates (shifts, rotations) is projected out of the Hessian and of the step.
+
+The Hessian is formed at each step, or it is kept and set right with what is known: after a step
+with the change of the gradient, and by products along the ridge (Bofill's mixture of the symmetric
+rank-one and Powell's update). Then a step costs one gradient and a few products.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ridgerider._check import check_count, check_positive
+from ridgerider._core.cost import Cost
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import tolerance_of
+from ridgerider._core.symmetry import Symmetry, orthonormal
+
+# Why a climb or a descent is over, by number.
+ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps")
+GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS = range(5)
+TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_norm")
+
+
+class Climb(eqx.Module):
+    """How ridges are climbed, and saddles left.
+
+    **Arguments**
+
+    - `radius`, `max_radius`: how far a step goes along a mode, at first and at most, in the units
+      of the parameters.
+    - `max_steps`: of one climb or descent.
+    - `max_distance`: a climb or descent that is farther than this from where it began, relative to
+      max(1, |x|), has run away.
+    - `num_products`: Hessian-vector products a step, if the Hessian is not formed at each; 0 forms
+      it.
+
+    >>> Climb().max_steps
+    200
+    """
+
+    radius: Number = 0.1
+    max_radius: Number = 0.2
+    max_steps: int = eqx.field(static=True, default=200)
+    max_distance: Number = 10.0
+    num_products: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        for name in ("radius", "max_radius", "max_distance"):
+            check_positive(name, getattr(self, name))
+        check_count("max_steps", self.max_steps)
+        if self.num_products is not None:
+            check_count("num_products", self.num_products, 0)
+
+    def products(self, problem: Problem) -> int:
+        """How many a step; 0: the Hessian is formed."""
+        if self.num_products is None:
+            return 0
+        return self.num_products
+
+
+class Move(eqx.Module):
+    """A climb or a descent on its way; `trace` has a row for the start and for each step."""
+
+    x: Vector
+    begin: Vector
+    loss: Scalar
+    grad: Vector
+    hessian: Float[Array, "n n"]
+    direction: Vector
+    is_up: Bool[Array, ""]
+    radius: Scalar
+    num_steps: Int[Array, ""]
+    ending: Int[Array, ""]
+    asymmetry: Scalar  # the largest part of a gradient along what is said to be a symmetry
+    trace: Float[Array, "steps columns"]
+    cost: Cost
+
+
+def set_out(
+    problem: Problem,
+    climb: Climb,
+    x: Vector,
+    direction: Vector,
+    hessian: Float[Array, "n n"] | None,
+    is_up: Bool[Array, ""],
+) -> Move:
+    """The first step: away from the stationary point `x`, whose Hessian may be known."""
+    radius = jnp.asarray(climb.radius, x.dtype)
+    first = x + radius * direction
+    cost = jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
+    loss, grad = jax.value_and_grad(problem.value)(first)
+    if hessian is None:
+        hessian, spent = _hessian(problem, first)
+        cost = cost + spent
+    else:  # the gradient at `x` is zero
+        hessian = _set_right(hessian, radius * direction, grad)
+    rows = jnp.full((climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
+    zero = jnp.zeros((), x.dtype)
+    return Move(
+        x=first,
+        begin=x,
+        loss=loss,
+        grad=grad,
+        hessian=hessian,
+        direction=direction,
+        is_up=is_up,
+        radius=radius,
+        num_steps=jnp.array(0),
+        ending=jnp.array(GOES_ON),
+        asymmetry=zero,
+        trace=rows,
+        cost=cost,
+    )
+
+
+def advance(
+    problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move, num_steps: int
+) -> Move:
+    """So many steps, or fewer if it is over before."""
+    last = move.num_steps + num_steps
+
+    def go_on(move: Move) -> Bool[Array, ""]:
+        return (move.ending == GOES_ON) & (move.num_steps < last)
+
+    return jax.lax.while_loop(go_on, lambda move: _step(problem, climb, symmetry, move), move)
+
+
+class _Modes(eqx.Module):
+    """Eigenvalues and columns of the Hessian; `is_null` marks those of a symmetry."""
+
+    eigenvalues: Float[Array, " n"]
+    columns: Float[Array, "n n"]
+    is_null: Bool[Array, " n"]
+    cut: Scalar
+
+
+def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move) -> Move:
+    null = orthonormal(problem, symmetry, move.x)
+    num_products = climb.products(problem)
+    hessian, cost, residual = move.hessian, move.cost, jnp.zeros((), move.x.dtype)
+    direction = move.direction
+    for _ in range(num_products):
+        hessian, residual = _look_along(problem, move.x, hessian, direction)
+        modes = modes_of(hessian, null)
+        direction, _, _ = _ridge(modes, direction)
+    if num_products:
+        cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
+    modes = modes_of(hessian, null)
+    direction, row, overlap = _ridge(modes, move.direction)
+    slopes = modes.columns.T @ move.grad
+    step, newton = _parts(modes, slopes, row, direction, move)
+    eigenvalue = modes.eigenvalues[row]
+    is_there = _is_short(move.x, newton) & ((eigenvalue < -modes.cut) | ~move.is_up)
+    away = modes.columns @ jnp.where(is_there, newton, step)
+    new = move.x + away
+    loss, grad = jax.value_and_grad(problem.value)(new)
+    cost = cost + Cost(values=1, gradients=1)
+    change = modes.columns @ (modes.eigenvalues * (modes.columns.T @ away))
+    wrong = jnp.linalg.norm(grad - move.grad - change)
+    wrong = wrong / jnp.maximum(jnp.linalg.norm(change), jnp.finfo(move.x.dtype).tiny)
+    is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
+    slack = 1000 * jnp.finfo(move.x.dtype).eps * jnp.abs(move.loss)
+    is_taken = is_finite & (move.is_up | (loss <= move.loss + slack) | is_there)
+    if num_products:
+        hessian = jnp.where(is_finite, _set_right(hessian, away, grad - move.grad), hessian)
+    else:
+        hessian, spent = _hessian(problem, new)
+        cost = cost + spent
+    grown = jnp.where(wrong < 0.3, jnp.minimum(1.5 * move.radius, climb.max_radius), move.radius)
+    radius = jnp.where(is_taken & ~(wrong > 1), grown, move.radius / 2)
+    num_steps = move.num_steps + 1
+    size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
+    is_far = jnp.linalg.norm(new - move.begin) > climb.max_distance * size
+    is_stuck = ~is_finite & (radius < tolerance_of(None, new.dtype) * size)
+    ending = jnp.select(
+        [is_there & is_finite, is_stuck, is_far & is_taken, num_steps >= climb.max_steps],
+        [STATIONARY, NOT_FINITE, RAN_AWAY, MAX_STEPS],
+        GOES_ON,
+    )
+    others = jnp.where(modes.is_null | (jnp.arange(len(slopes)) == row), jnp.inf, modes.eigenvalues)
+    columns = (
+        move.loss,
+        eigenvalue,
+        overlap,
+        residual,
+        jnp.min(jnp.abs(others - eigenvalue)),
+        jnp.linalg.norm(away),
+        jnp.linalg.norm(move.grad),
+    )
+    along = jnp.linalg.norm(null.T @ move.grad) if null.shape[1] else jnp.zeros((), new.dtype)
+    along = along / jnp.maximum(jnp.linalg.norm(move.grad), 1)
+
+    def taken(one: Array, two: Array) -> Array:
+        return jnp.where(is_taken, one, two)
+
+    return Move(
+        x=taken(new, move.x),
+        begin=move.begin,
+        loss=taken(loss, move.loss),
+        grad=taken(grad, move.grad),
+        hessian=hessian if num_products else taken(hessian, move.hessian),
+        direction=direction,
+        is_up=move.is_up,
+        radius=radius,
+        num_steps=num_steps,
+        ending=ending,
+        asymmetry=jnp.maximum(move.asymmetry, along),
+        trace=jax.lax.dynamic_update_slice(
+            move.trace, jnp.stack(columns)[None, :], (move.num_steps, 0)
+        ),
+        cost=cost,
+    )
+
+
+def _parts(
+    modes: _Modes, slopes: Vector, row: Int[Array, ""], direction: Vector, move: Move
+) -> tuple[Vector, Vector]:
+    """The step in the modes, and Newton's, both without any part along a symmetry."""
+    sizes = jnp.abs(modes.eigenvalues)
+    tiny = jnp.finfo(slopes.dtype).tiny
+    down = -2 * slopes / (sizes + jnp.sqrt(sizes**2 + 4 * slopes**2) + tiny)
+    is_ridge = (jnp.arange(len(slopes)) == row) & move.is_up
+    push = jnp.where(modes.columns[:, row] @ direction < 0, -move.radius, move.radius)
+    up = jnp.where(modes.eigenvalues > 0, push, -down)
+    step = jnp.where(is_ridge, up, down)
+    step = jnp.where(modes.is_null, 0, jnp.clip(step, -move.radius, move.radius))
+    longest = 2.5 * move.radius
+    step = step * jnp.minimum(1, longest / jnp.maximum(jnp.linalg.norm(step), tiny))
+    is_flat = modes.is_null | (sizes <= modes.cut)
+    newton = jnp.where(is_flat, 0, -slopes / jnp.where(is_flat, 1, modes.eigenvalues))
+    return step, newton
+
+
+def _ridge(modes: _Modes, direction: Vector) -> tuple[Vector, Int[Array, ""], Scalar]:
+    """The mode that continues the ridge; once one curves downwards, that."""
+    overlaps = jnp.where(modes.is_null, 0, modes.columns.T @ direction)
+    nearest = jnp.argmax(jnp.abs(overlaps))
+    row = jnp.where(modes.eigenvalues[0] < -modes.cut, 0, nearest)
+    column, overlap = modes.columns[:, row], overlaps[row]
+    return jnp.where(overlap < 0, -column, column), row, jnp.abs(overlap)
+
+
+def modes_of(hessian: Float[Array, "n n"], null: Float[Array, "n k"]) -> _Modes:
+    scale = jnp.linalg.norm(hessian)
+    if null.shape[1]:
+        outside = hessian - null @ (null.T @ hessian)
+        outside = outside - (outside @ null) @ null.T
+        hessian = outside + 2 * scale * null @ null.T  # above all others
+    eigenvalues, columns = jnp.linalg.eigh(hessian)
+    is_null = jnp.sum((null.T @ columns) ** 2, axis=0) > 0.5
+    cut = tolerance_of(None, hessian.dtype) * scale
+    return _Modes(eigenvalues, columns, is_null, cut)
+
+
+def _hessian(problem: Problem, x: Vector) -> tuple[Float[Array, "n n"], Cost]:
+    return problem.hessian(x), Cost(hvps=problem.size, hessians=1)
+
+
+def _look_along(
+    problem: Problem, x: Vector, hessian: Float[Array, "n n"], direction: Vector
+) -> tuple[Float[Array, "n n"], Scalar]:
+    """The Hessian set right along the ridge, and the ridge's residual."""
+    image = problem.hvp(x, direction)
+    residual = jnp.linalg.norm(image - (direction @ image) * direction)
+    return _set_right(hessian, direction, image), residual
+
+
+def _set_right(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Float[Array, "n n"]:
+    """The symmetric matrix nearest in Bofill's sense that takes `step` to `change`."""
+    wrong = change - hessian @ step
+    along, length, size = wrong @ step, step @ step, wrong @ wrong
+    tiny = jnp.finfo(step.dtype).tiny
+    share = along**2 / jnp.maximum(length * size, tiny)  # 1: rank one is safe
+    is_safe = jnp.abs(along) > 1e-8 * jnp.sqrt(length * size)
+    rank_one = jnp.outer(wrong, wrong) / jnp.where(is_safe, along, 1)
+    both = (jnp.outer(wrong, step) + jnp.outer(step, wrong)) / jnp.maximum(length, tiny)
+    powell = both - along * jnp.outer(step, step) / jnp.maximum(length**2, tiny)
+    mixed = jnp.where(is_safe, share * rank_one + (1 - share) * powell, powell)
+    is_enough = length > (10 * jnp.finfo(step.dtype).eps) ** 2
+    return hessian + jnp.where(is_enough, mixed, 0)
+
+
+def _is_short(x: Vector, newton: Vector) -> Bool[Array, ""]:
+    """Whether a Newton step is the last one: the next would be rounding."""
+    size = jnp.maximum(jnp.linalg.norm(x), 1)
+    return jnp.linalg.norm(newton) <= 10 * tolerance_of(None, x.dtype) * size

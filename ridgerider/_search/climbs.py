@@ -1,0 +1,326 @@
+"""Climbs and descents as legs of a tree, many side by side.
+
+A leg of a map leads from one stationary point to another: up from a minimum (`2^+`), down from a
+saddle (`0+`). `climb_batch` is pure and picklable, like `ride_batch`; what is at the end of a leg
+is looked at by `look_at_end`, which only new points are worth.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ridgerider._core.ascent import ENDINGS, STATIONARY, TRACE, Climb, Move, advance, set_out
+from ridgerider._core.compile import compiled
+from ridgerider._core.cost import Cost
+from ridgerider._core.finish import Descend, Finish
+from ridgerider._core.placement import fetch, place
+from ridgerider._core.problem import Problem, Vector
+from ridgerider._core.spectrum import Cluster
+from ridgerider._core.stationary import Place, look_around
+from ridgerider._core.symmetry import Symmetry
+from ridgerider._search.classes import Classes
+from ridgerider._search.next_branch import Order, with_priority
+from ridgerider._search.settings import Settings
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, Way
+
+WIDTH = 16  # climbs in one program
+NUM_STEPS = 8  # of it, before those that are over make room for others
+SLID = 0.5  # an overlap below this: the climb went on along another mode
+ALIKE = 1e-5  # signatures that differ by less, relative to their size, are equal
+KICKS = 10  # of the first descent, which may begin at a saddle
+
+
+class Climber(eqx.Module):
+    """How a landscape is explored: the part of `explore` that a run file remembers as its rider."""
+
+    climb: Climb = Climb()
+    symmetry: Symmetry | None = None
+
+
+def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
+    """The minimum below the start. Raises if there is none."""
+    began = time.perf_counter()
+    problem.check_deterministic()
+    key = jax.random.key(settings.seed)
+    end = fetch(compiled(_descend)(problem, Descend(max_kicks=KICKS), problem.x0, key))
+    if end.kind not in ("minimum", "unverified"):
+        raise ValueError(_no_minimum(end))
+    leg = _leg(Fingerprint(), np.asarray(end.x), float(end.loss), ("start",), {}, end.cost)
+    leg = look_at_end(problem, climber, leg)
+    if leg.finish is None or leg.finish.kind == "saddle":
+        raise ValueError("`start` must lie above a minimum, but descent from it ends at a saddle.")
+    seconds = time.perf_counter() - began
+    return replace(leg, cost=leg.cost + Cost(seconds=seconds))
+
+
+def climb_batch(
+    problem: Problem,
+    climber: Climber,
+    settings: Settings,
+    branches: list[Branch],
+) -> list[Leg]:
+    """Climb, or descend, along each branch. What is at the ends is not looked at yet."""
+    began = time.perf_counter()
+    del settings  # nothing is random
+    legs = [_arrived(problem, branch, move) for branch, move in _moves(problem, climber, branches)]
+    share = Cost(seconds=(time.perf_counter() - began) / max(len(legs), 1))
+    return [replace(leg, cost=leg.cost + share) for leg in legs]
+
+
+def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
+    """The leg with what is at its end: the kind of point, its spectrum, and the ways on."""
+    began = time.perf_counter()
+    x = place(problem, leg.x)
+    around: Place = fetch(compiled(look_around)(problem, climber.symmetry, x))
+    finish = around.finish
+    seconds = Cost(seconds=time.perf_counter() - began)
+    leg = replace(leg, cost=leg.cost + finish.cost + seconds)
+    if not finish.is_converged:
+        return replace(leg, ended_by=("unconverged",))
+    index = int(around.morse_index)
+    turns, directions, ways = _ways_on(problem, climber, around)
+    ended_by = leg.ended_by
+    if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
+        ended_by = (*ended_by, "higher_index" if index else "no_saddle")
+    return replace(
+        leg,
+        x=np.asarray(finish.x),
+        loss=float(finish.loss),
+        ended_by=ended_by,
+        eigenvalues=np.asarray(around.eigenvalues),
+        clusters=_clusters(around),
+        num_ridges=index,
+        turns=turns,
+        directions=directions,
+        ways=ways,
+        finish=finish,
+    )
+
+
+def branches_of(leg: Leg, order: Order) -> list[Branch]:
+    """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle."""
+    up = leg.num_ridges == 0
+    branches = (
+        leg.branch(Turn(index, sign, member, up=up))
+        for (index, member), way in zip(leg.turns, leg.ways, strict=True)
+        for sign in ((1,) if way.is_even else (1, -1))
+    )
+    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
+
+
+def _descend(problem: Problem, descend: Descend, x: Vector, key: Any) -> Finish:
+    return descend(problem, x, key, None)  # type: ignore[arg-type]  # it looks by means of its own
+
+
+def _no_minimum(end: Finish) -> str:
+    wanted = "`start` must lie above a minimum, but descent from it"
+    if end.kind == "at infinity":
+        return f"{wanted} leads to infinity, where the loss falls to {float(end.limit):.6g}."
+    if end.kind == "saddle":
+        return f"{wanted} ends at a saddle of loss {float(end.loss):.6g}."
+    size, grad = np.linalg.norm(end.x), float(end.grad_norm)
+    return (
+        f"{wanted} does not converge: after {int(end.num_steps)} steps the loss is "
+        f"{float(end.loss):.6g}, the gradient {grad:.3g} and the parameters' norm {size:.3g}. "
+        "Does it run to infinity?"
+    )
+
+
+# --- moves side by side
+
+
+def _moves(
+    problem: Problem, climber: Climber, branches: list[Branch]
+) -> Iterator[tuple[Branch, Move]]:
+    """Each branch with where it led, in the order of the branches."""
+    done: dict[int, Move] = {}
+    waiting = list(_set_out(problem, climber, branches))
+    riding = [(number, lane) for number, lane in enumerate(waiting)]
+    while riding:
+        now, riding = riding[:WIDTH], riding[WIDTH:]
+        stacked = _stack([lane for _, lane in now])
+        stacked = fetch(compiled(_advance)(problem, climber, stacked))
+        on = []
+        for row, (number, _) in enumerate(now):
+            lane = jax.tree.map(lambda leaf, row=row: leaf[row], stacked)
+            if lane.ending:
+                done[number] = lane
+            else:
+                on.append((number, lane))
+        riding = on + riding
+    return ((branch, done[number]) for number, branch in enumerate(branches))
+
+
+def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iterator[Move]:
+    """First steps; the Hessian of a point that many leave is computed once, for the first."""
+    known: dict[bytes, Any] = {}
+    for first in range(0, len(branches), WIDTH):
+        now = branches[first : first + WIDTH]
+        spent, hessians = [], []
+        for branch in now:
+            assert branch.x is not None
+            name = branch.x.tobytes()
+            spent.append(name not in known)
+            if name not in known:
+                known[name] = fetch(compiled(_hessian_at)(problem, place(problem, branch.x)))
+            hessians.append(known[name])
+        lanes = [
+            (branch.x, branch.direction, hessian, np.array(branch.fingerprint[-1].up))
+            for branch, hessian in zip(now, hessians, strict=True)
+        ]
+        moves = fetch(compiled(_begin_all)(problem, climber, _stack(lanes)))
+        for row, is_first in enumerate(spent):
+            move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
+            if is_first and climber.climb.products(problem):
+                own = Cost(hvps=problem.size, hessians=1)
+                move = eqx.tree_at(lambda m: m.cost, move, move.cost + own)
+            yield move
+
+
+def _stack(lanes: list[Any]) -> Any:
+    """As many as the program is wide: free lanes repeat the first."""
+    filled = lanes + lanes[:1] * (WIDTH - len(lanes))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
+
+
+def _hessian_at(problem: Problem, x: Vector) -> Float[Array, "n n"]:
+    return problem.hessian(x)
+
+
+def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
+    is_kept = climber.climb.products(problem) > 0
+
+    def one(
+        x: Vector, direction: Vector, hessian: Float[Array, "n n"], is_up: Bool[Array, ""]
+    ) -> Move:
+        return set_out(problem, climber.climb, x, direction, hessian if is_kept else None, is_up)
+
+    return jax.vmap(one)(*lanes)
+
+
+def _advance(problem: Problem, climber: Climber, moves: Move) -> Move:
+    return jax.vmap(
+        lambda move: advance(problem, climber.climb, climber.symmetry, move, NUM_STEPS)
+    )(moves)
+
+
+# --- legs
+
+
+def _arrived(problem: Problem, branch: Branch, move: Move) -> Leg:
+    """The leg of a move that is over."""
+    num_steps = int(move.num_steps)
+    rows = np.asarray(move.trace)[:num_steps]
+    trace = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(TRACE)}
+    trace = {name: np.append(column, column[-1:]) for name, column in trace.items()}
+    trace["loss"][-1] = move.loss
+    trace["multiplicity"] = np.ones(num_steps + 1, rows.dtype)
+    ended_by: tuple[str, ...] = (ENDINGS[int(move.ending)],)
+    if branch.fingerprint[-1].up and trace["overlap"].min() < SLID:
+        ended_by = (*ended_by, "slid")
+    x, loss = np.asarray(move.x), float(move.loss)
+    leg = _leg(branch.fingerprint, x, loss, ended_by, trace, move.cost)
+    return replace(leg, num_steps=num_steps)
+
+
+def has_arrived(leg: Leg) -> bool:
+    """Whether a leg may have come to a stationary point."""
+    return ENDINGS[STATIONARY] in leg.ended_by or leg.ended_by == ("start",)
+
+
+def _leg(
+    name: Fingerprint,
+    x: np.ndarray,
+    loss: float,
+    ended_by: tuple[str, ...],
+    trace: dict[str, np.ndarray],
+    cost: Cost,
+) -> Leg:
+    return Leg(
+        fingerprint=name,
+        x=x,
+        loss=loss,
+        num_steps=0,
+        ended_by=ended_by,
+        eigenvalues=x[:0],
+        clusters=(),
+        num_ridges=0,
+        turns=(),
+        directions=np.zeros((0, x.size), x.dtype),
+        trace=trace,
+        cost=cost,
+    )
+
+
+def _clusters(around: Place) -> tuple[Cluster, ...]:
+    """The eigenvalues outside the symmetry, equal ones together."""
+    values, labels = np.asarray(around.eigenvalues), np.asarray(around.labels)
+    groups = [values[labels == label] for label in range(labels.max(initial=-1) + 1)]
+    means = [float(group.mean()) for group in groups] + [np.inf]
+    return tuple(
+        Cluster(
+            eigenvalue=means[i],
+            multiplicity=len(group),
+            spread=float(group[-1] - group[0]),
+            gap=float(min(means[i] - means[i - 1] if i else np.inf, means[i + 1] - means[i])),
+        )
+        for i, group in enumerate(groups)
+    )
+
+
+def _ways_on(
+    problem: Problem, climber: Climber, around: Place
+) -> tuple[tuple[tuple[int, int], ...], np.ndarray, tuple[Way, ...]]:
+    """The ridges to climb or to ride down; of those that a symmetry makes equal, one."""
+    rows, labels = np.asarray(around.rows), np.asarray(around.labels)
+    is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
+    chosen = [int(row) for row in np.flatnonzero(is_way)]
+    turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
+    symmetry = climber.symmetry
+    if symmetry is None or symmetry.signature is None or not chosen:
+        return turns, rows[chosen], tuple(Way() for _ in chosen)
+    x = np.asarray(around.finish.x)
+    step = float(climber.climb.radius)
+    points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
+    marks = signatures(problem, symmetry, points)
+    classes = Classes[int]()
+    numbers = [
+        classes.add(number, mark, ALIKE * max(1.0, float(np.linalg.norm(mark))))
+        for number, mark in enumerate(marks)
+    ]
+    count, kept, ways = len(chosen), list[int](), list[Way]()
+    seen: dict[frozenset[int], int] = {}
+    for row in range(count):
+        pair = frozenset((numbers[row], numbers[row + count]))
+        if pair in seen:
+            old = ways[seen[pair]]
+            ways[seen[pair]] = replace(old, class_size=old.class_size + 1)
+            continue
+        seen[pair] = len(ways)
+        kept.append(row)
+        ways.append(Way(class_number=row, is_even=len(pair) == 1))
+    return tuple(turns[row] for row in kept), rows[chosen][kept], tuple(ways)
+
+
+def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
+    """A signature for each point, `WIDTH` at a time."""
+    assert symmetry.signature is not None
+    marks = []
+    for first in range(0, len(points), WIDTH):
+        now = points[first : first + WIDTH]
+        filled = np.concatenate([now, np.repeat(now[:1], WIDTH - len(now), axis=0)])
+        marks.append(fetch(compiled(_marks)(problem, symmetry, filled))[: len(now)])
+    return np.concatenate(marks)
+
+
+def _marks(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> Array:
+    assert symmetry.signature is not None
+    of = symmetry.signature
+    return jax.vmap(lambda x: jnp.ravel(jnp.asarray(of(problem.unravel(x)))))(points)

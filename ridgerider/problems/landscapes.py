@@ -1,0 +1,120 @@
+r"""Losses whose stationary points are known: maps to compare one's own with.
+
+- `six_hump_camel`: (4 - 2.1 x^2 + x^4 / 3) x^2 + x y + 4 (y^2 - 1) y^2, six minima;
+- `himmelblau`: (x^2 + y - 11)^2 + (x + y^2 - 7)^2, four minima, all 0;
+- `mueller_brown`: four exponentials, three minima and two transition states;
+- `rastrigin`: sum of x_i^2 + 10 (1 - cos 2 pi x_i), 11^2 minima with |x_i| < 5.12 in the plane;
+- `lennard_jones`: 4 sum (r^-12 - r^-6) over all pairs of atoms.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ridgerider._check import check_count
+from ridgerider._core.problem import Problem
+
+#: Minima of clusters of 7 to 13 Lennard-Jones atoms, and transition states as far as published.
+CLUSTER_MINIMA = {7: 4, 8: 8, 9: 21, 10: 64, 11: 170, 12: 515, 13: 1510}
+CLUSTER_SADDLES = {7: 12, 8: 42, 9: 165, 10: 635}
+
+
+def camel_loss(params: Float[Array, "2"]) -> Float[Array, ""]:
+    x, y = params
+    return (4 - 2.1 * x**2 + x**4 / 3) * x**2 + x * y + 4 * (y**2 - 1) * y**2
+
+
+def six_hump_camel() -> Problem:
+    """Six minima, two of them global at -1.0316.
+
+    >>> float(six_hump_camel().value(six_hump_camel().x0))
+    0.0
+    """
+    return Problem(camel_loss, jnp.zeros(2))
+
+
+def himmelblau_loss(params: Float[Array, "2"]) -> Float[Array, ""]:
+    x, y = params
+    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
+
+
+def himmelblau() -> Problem:
+    """Four minima of loss 0, one of them at (3, 2).
+
+    >>> float(himmelblau().value(jnp.array([3.0, 2.0])))
+    0.0
+    """
+    return Problem(himmelblau_loss, jnp.zeros(2))
+
+
+def mueller_brown_loss(params: Float[Array, "2"]) -> Float[Array, ""]:
+    x, y = params
+    heights = (-200.0, -100.0, -170.0, 15.0)
+    shapes = ((-1.0, 0.0, -10.0), (-1.0, 0.0, -10.0), (-6.5, 11.0, -6.5), (0.7, 0.6, 0.7))
+    centres = ((1.0, 0.0), (0.0, 0.5), (-0.5, 1.5), (-1.0, 1.0))
+    total = jnp.zeros((), params.dtype)
+    for height, (a, b, c), (u, v) in zip(heights, shapes, centres, strict=True):
+        exponent = a * (x - u) ** 2 + b * (x - u) * (y - v) + c * (y - v) ** 2
+        total = total + height * jnp.exp(exponent)
+    return total
+
+
+def mueller_brown() -> Problem:
+    """Three minima, the lowest -146.6995, and two transition states, at -40.6648 and -72.2489.
+
+    >>> round(float(mueller_brown().value(jnp.array([-0.558224, 1.441726]))), 2)
+    -146.7
+    """
+    return Problem(mueller_brown_loss, jnp.array([-0.5, 1.0]))
+
+
+def rastrigin_loss(x: Float[Array, " n"]) -> Float[Array, ""]:
+    return jnp.sum(x**2 + 10 * (1 - jnp.cos(2 * jnp.pi * x)))
+
+
+def rastrigin(dim: int = 2) -> Problem:
+    """11^dim minima, close to the points of whole numbers with |x_i| <= 5; a few lie farther out.
+
+    >>> rastrigin(2).size
+    2
+    """
+    check_count("dim", dim)
+    return Problem(rastrigin_loss, jnp.full(dim, 0.1))
+
+
+def lennard_jones_loss(points: Float[Array, "n 3"]) -> Float[Array, ""]:
+    rows, columns = np.triu_indices(len(points), 1)
+    squared = jnp.sum((points[rows] - points[columns]) ** 2, axis=1)
+    sixth = squared**-3
+    return 4 * jnp.sum(sixth * sixth - sixth)
+
+
+def lennard_jones(num_atoms: int = 7) -> Problem:
+    """A cluster of atoms, from a spiral that is no minimum.
+
+    >>> lennard_jones(7).size
+    21
+    """
+    check_count("num_atoms", num_atoms, 2)
+    # Points of a golden spiral through a ball, about 1.1 apart.
+    number = np.arange(num_atoms) + 0.5
+    height, angle = 1 - 2 * number / num_atoms, np.pi * (1 + 5**0.5) * number
+    radius = np.sqrt(1 - height**2)
+    ball = np.stack([radius * np.cos(angle), radius * np.sin(angle), height], axis=1)
+    start = ball * 0.62 * num_atoms ** (1 / 3)
+    return Problem(lennard_jones_loss, jnp.asarray(start))
+
+
+def is_one_cluster(points: Float[Array, "n 3"], reach: float = 1.7) -> bool:
+    """Whether every atom is within `reach` of another, all the way to all others.
+
+    >>> is_one_cluster(np.array([[0.0, 0, 0], [1.1, 0, 0], [9.0, 0, 0]]))
+    False
+    """
+    places = np.asarray(points)
+    near = np.linalg.norm(places[:, None] - places[None], axis=-1) < reach
+    seen = np.zeros(len(places), bool)
+    seen[0] = True
+    for _ in places:
+        seen = seen | near[seen].any(axis=0)
+    return bool(seen.all())

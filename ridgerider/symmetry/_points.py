@@ -1,0 +1,180 @@
+"""Points in space: rigid motions, inversion, and swaps of equal particles.
+
+The signature of a set of points is made of its distances d_ij alone, so that no rigid motion and no
+mirror changes it: all distances, sorted for each pair of species, and the sorted eigenvalues of the
+matrices exp(-d_ij / s), weighted with the species, which tell apart sets with equal distances that
+are arranged differently. Both are continuous and blind to swaps.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ridgerider._check import check_count
+from ridgerider._core.spectrum import fixed_vectors
+from ridgerider._core.symmetry import Symmetry
+
+RANGES = (1.0, 0.4)  # of the exponentials, in units of the mean distance
+
+
+def rigid(dim: int = 3) -> Symmetry:
+    """Shifts and rotations of points in `dim` dimensions; each point keeps its label.
+
+    The parameters are one array of shape (points, dim), or as many numbers in any shape.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> three = rr.symmetry.rigid(3)
+    >>> len(three.generators(jnp.ones((4, 3))))
+    6
+    """
+    check_count("dim", dim, 1, 3)
+    return Symmetry(Motions(dim), RigidSignature(dim), RigidCopy(dim))
+
+
+def point_set(species: Sequence[Any] | None = None, *, dim: int = 3) -> Symmetry:
+    """Rigid motions, inversion, and swaps of particles of one species, together.
+
+    - `species`: a label for each particle; None: all are equal.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> same = rr.symmetry.point_set()
+    >>> one = jnp.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    >>> two = one[jnp.array([2, 0, 1])] * jnp.array([1.0, -1.0, 1.0]) + 5.0
+    >>> bool(jnp.allclose(same.signature(one), same.signature(two), atol=1e-5))
+    True
+    """
+    check_count("dim", dim, 1, 3)
+    numbers = None
+    if species is not None:
+        names = sorted(set(map(str, species)))
+        numbers = tuple(names.index(str(one)) for one in species)
+    return Symmetry(Motions(dim), PointSignature(dim, numbers), PointCopy(dim, numbers))
+
+
+class Motions(eqx.Module):
+    """The generators of shifts and rotations."""
+
+    dim: int = eqx.field(static=True, default=3)
+
+    def __call__(self, params: PyTree) -> list[PyTree]:
+        points, back = _points(params, self.dim)
+        centred = points - jnp.mean(points, axis=0, keepdims=True)
+        axes = jnp.eye(self.dim, dtype=points.dtype)
+        shifts = [jnp.ones_like(points) * axis[None, :] for axis in axes]
+        turns = []
+        for i in range(self.dim):
+            for j in range(i):
+                turn = jnp.zeros_like(points).at[:, i].set(-centred[:, j])
+                turns.append(turn.at[:, j].set(centred[:, i]))
+        return [back(one) for one in shifts + turns]
+
+
+class RigidSignature(eqx.Module):
+    """All distances, and a volume whose sign a mirror changes."""
+
+    dim: int = eqx.field(static=True, default=3)
+
+    def __call__(self, params: PyTree) -> Array:
+        points, _ = _points(params, self.dim)
+        centred = points - jnp.mean(points, axis=0, keepdims=True)
+        rows, columns = np.triu_indices(len(points), 1)
+        weights = fixed_vectors(self.dim, len(points), points.dtype)
+        volume = jnp.linalg.det(weights @ centred)
+        size = jnp.mean(jnp.sum(centred**2, axis=1)) ** ((self.dim - 1) / 2)
+        return jnp.append(_distances(points)[rows, columns], volume / size)
+
+
+class RigidCopy(eqx.Module):
+    """The points moved and turned at random."""
+
+    dim: int = eqx.field(static=True, default=3)
+
+    def __call__(self, params: PyTree, key: Any) -> PyTree:
+        points, back = _points(params, self.dim)
+        one, two = jax.random.split(key)
+        turn = jax.random.orthogonal(one, self.dim, dtype=points.dtype)
+        turn = turn.at[0].multiply(jnp.sign(jnp.linalg.det(turn)))
+        return back(points @ turn.T + jax.random.normal(two, (1, self.dim), points.dtype))
+
+
+class PointSignature(eqx.Module):
+    """What is blind to rigid motions, mirrors and swaps; `species` is a number for each point."""
+
+    dim: int = eqx.field(static=True, default=3)
+    species: tuple[int, ...] | None = eqx.field(static=True, default=None)
+
+    def __call__(self, params: PyTree) -> Array:
+        points, _ = _points(params, self.dim)
+        labels = _labels(self.species, len(points))
+        distances = _distances(points)
+        parts = [jnp.sort(distances[rows, columns]) for rows, columns in _pairs(labels)]
+        weights = jnp.asarray(1 + 0.37 * np.array(labels), points.dtype)
+        weighted = jnp.sqrt(weights[:, None] * weights[None, :])
+        mean = jnp.mean(distances)
+        for part in RANGES:
+            matrix = weighted * jnp.exp(-distances / (part * mean))
+            parts.append(mean * jnp.linalg.eigvalsh(matrix))
+        return jnp.concatenate(parts)
+
+
+class PointCopy(eqx.Module):
+    """The points moved, turned and mirrored, and those of one species swapped, at random."""
+
+    dim: int = eqx.field(static=True, default=3)
+    species: tuple[int, ...] | None = eqx.field(static=True, default=None)
+
+    def __call__(self, params: PyTree, key: Any) -> PyTree:
+        one, two = jax.random.split(key)
+        points, back = _points(RigidCopy(self.dim)(params, one), self.dim)
+        labels = np.array(_labels(self.species, len(points)))
+        order = np.arange(len(points))
+        shuffled = np.asarray(jax.random.permutation(two, len(points)))
+        for label in set(labels.tolist()):
+            order[labels == label] = shuffled[labels[shuffled] == label]
+        return back(-points[order])
+
+
+def _labels(species: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
+    if species is None:
+        return (0,) * count
+    if len(species) != count:
+        raise ValueError(
+            f"`species` must have a label for each of the {count} particles, not {len(species)}."
+        )
+    return species
+
+
+def _pairs(labels: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The pairs of points, those of the same two species together."""
+    rows, columns = np.triu_indices(len(labels), 1)
+    numbers = np.array(labels, int)
+    low = np.minimum(numbers[rows], numbers[columns])
+    high = np.maximum(numbers[rows], numbers[columns])
+    kinds = high * (high + 1) // 2 + low
+    return [(rows[kinds == kind], columns[kinds == kind]) for kind in np.unique(kinds)]
+
+
+def _distances(points: Float[Array, "p d"]) -> Float[Array, "p p"]:
+    apart = points[:, None, :] - points[None, :, :]
+    return jnp.sqrt(jnp.sum(apart**2, axis=2))
+
+
+def _points(params: PyTree, dim: int) -> tuple[Float[Array, "p d"], Any]:
+    """The points, and what puts such an array back into the parameters' shape."""
+    leaves, structure = jax.tree.flatten(params)
+    if len(leaves) != 1 or leaves[0].size % dim:
+        raise ValueError(
+            f"`params` must be one array of points in {dim} dimensions, not "
+            f"{len(leaves)} arrays of {sum(leaf.size for leaf in leaves)} numbers."
+        )
+    shape = leaves[0].shape
+    return leaves[0].reshape(-1, dim), lambda points: jax.tree.unflatten(
+        structure, [points.reshape(shape)]
+    )

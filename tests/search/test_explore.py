@@ -1,0 +1,94 @@
+"""Maps of landscapes whose stationary points are known."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider.problems import himmelblau, lennard_jones, mueller_brown, six_hump_camel
+from ridgerider.problems.landscapes import is_one_cluster
+
+KNOWN = {  # minima, transition states
+    six_hump_camel: (6, 6),
+    himmelblau: (4, 4),
+    mueller_brown: (3, 2),
+}
+BRIDGES = {  # from tables of the function, to 1e-6
+    "minima": [-146.699517, -108.166724, -80.767818],
+    "saddles": [-72.248940, -40.664844],
+}
+
+
+def check_against_dense_hessians(problem, landscape):
+    """Every point, with a Hessian of its own and NumPy's eigenvalues."""
+    for one in (*landscape.minima(), *landscape.saddles(None)):
+        x = problem.ravel(one.params)
+        hessian = np.asarray(problem.hessian(x))
+        eigenvalues = np.linalg.eigvalsh((hessian + hessian.T) / 2)
+        scale = np.abs(eigenvalues).max()
+        assert np.linalg.norm(problem.grad(x)) <= 1e-8 * scale
+        assert np.sum(eigenvalues < -1e-7 * scale) == one.morse_index
+        assert (one.kind == "minimum") == (one.morse_index == 0)
+
+
+@pytest.mark.parametrize("name", KNOWN, ids=lambda name: name.__name__)
+def test_all_stationary_points_of_the_plane(name):
+    problem = name()
+    landscape = rr.explore(problem)
+    num_minima, num_saddles = KNOWN[name]
+    assert len(landscape.minima()) == num_minima
+    assert len(landscape.saddles()) == num_saddles
+    assert landscape.completeness().is_exhausted
+    assert len(landscape.components()) == 1
+    check_against_dense_hessians(problem, landscape)
+    for a in range(num_minima):
+        for b in range(num_minima):
+            assert landscape.barrier(a, b) == landscape.barrier(b, a)
+
+
+def test_mueller_brown_to_six_digits():
+    landscape = rr.explore(mueller_brown())
+    assert np.allclose([one.loss for one in landscape.minima()], BRIDGES["minima"], atol=1e-6)
+    assert np.allclose([one.loss for one in landscape.saddles()], BRIDGES["saddles"], atol=1e-6)
+    way = landscape.path(0, 1)
+    assert way.maximum == landscape.barrier(0, 1) == landscape.saddles()[1].loss
+    assert [one.morse_index for one in way.points] == [0, 1, 0, 1, 0]
+
+
+def test_four_atoms():
+    """Four Lennard-Jones atoms have one minimum, the tetrahedron, with -6."""
+    problem = lennard_jones(4)
+    landscape = rr.explore(problem, symmetry=rr.symmetry.point_set(), valid=is_one_cluster)
+    assert [round(one.loss, 9) for one in landscape.minima()] == [-6.0]
+    check_against_dense_hessians(problem, landscape)
+
+
+def test_an_address_is_replayed():
+    landscape = rr.explore(himmelblau())
+    name = max(landscape.fingerprints(), key=lambda name: name.depth)
+    assert "^" in str(name) and rr.Fingerprint.parse(str(name)) == name
+    last = landscape.replay(name)[-1]
+    assert np.allclose(last.x, landscape.leg(name).x, atol=1e-8)
+
+
+def test_a_barrier_is_infinite_without_a_way():
+    landscape = rr.explore(mueller_brown(), max_rides=1)
+    assert math.isfinite(landscape.barrier(0, 0))
+    parts = rr.explore(mueller_brown(), max_points=2)
+    assert len(parts.components()) == len(parts.minima())
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match=r"leads to infinity|does not converge"):
+        rr.explore(rr.Problem(lambda x: -jnp.sum(x**2), jnp.ones(2)))
+    with pytest.raises(ValueError, match="`order` must be one of"):
+        rr.explore(himmelblau(), order="nearest")
+    with pytest.raises(ValueError, match="generator number 0"):
+        ring = rr.Symmetry(lambda x: [jnp.stack([-x[1], x[0]])])
+        rr.explore(himmelblau().with_start(jnp.array([1.0, 2.0])), symmetry=ring)
+    with pytest.raises(ValueError, match="signature of `symmetry` must be equal"):
+        swapped = rr.Symmetry(None, lambda x: x, lambda x, key: x[::-1])
+        problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.array([0.5, 0.7]))
+        rr.explore(problem, symmetry=swapped)
