@@ -48,9 +48,9 @@ from ridgerider._core.stop import Stalled as Stalled
 from ridgerider._core.stop import WithinNoise as WithinNoise
 from ridgerider._core.stop import curvature_gone as curvature_gone
 from ridgerider._core.stop import not_finite as not_finite
+from ridgerider._core.symmetry import Symmetry as Symmetry
 from ridgerider._core.train import Epoch as Epoch
 from ridgerider._core.train import Train as Train
-from ridgerider._core.symmetry import Symmetry as Symmetry
 from ridgerider._core.update import Keep as Keep
 from ridgerider._core.update import Project as Project
 from ridgerider._core.update import RandomRidge as RandomRidge
