@@ -23,7 +23,7 @@ from ridgerider._core.certificate import Certificate
 from ridgerider._core.cost import Cost
 from ridgerider._core.krylov import Product, Ritz, Space, lowest_pairs
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, cluster_labels
+from ridgerider._core.spectrum import Ridge, cluster_labels, coarsened
 from ridgerider._core.update import Tracked, neighbours_of, overlap_with_space, safe_overlap, unit
 
 SINE = 0.1  # of the largest angle to an eigenspace that passes for a direction in it
@@ -87,6 +87,7 @@ class Davidson(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        self = coarsened(self, problem, "cluster_tolerance")
         product, cost = problem.hvp_at(x), Cost()
         neighbours, num_neighbours = ridge.memory, min(self.num_neighbours, problem.size - 2)
         if neighbours is None and num_neighbours > 0:
@@ -104,16 +105,18 @@ class Davidson(eqx.Module):
             multiplicity=choice.multiplicity(),
             memory=None if neighbours is None else self._continue(space, choice, len(neighbours)),
         )
+        error, spent = problem.hvp_error(x, choice.direction)
         overlap = overlap_with_space(ridge, choice.direction)
         if self.tolerance is not None:
-            overlap = jnp.where(choice.is_converged, safe_overlap(overlap, choice.sine), 0)
+            is_sure = choice.is_converged & (error <= self.tolerance * choice.scale())
+            overlap = jnp.where(is_sure, safe_overlap(overlap, choice.sine), 0)
         certificate = Certificate(
             overlap=overlap,
-            residual=jnp.linalg.norm(choice.remainder),
+            residual=jnp.linalg.norm(choice.remainder) + error,
             gap=choice.gap(problem.size),
             neighbours=neighbours_of(choice.seen(), choice.is_inside),
         )
-        return Tracked(new, certificate, cost + Cost(hvps=space.count))
+        return Tracked(new, certificate, cost + spent + Cost(hvps=space.count))
 
     def _grow(self, product: Product, space: Space) -> tuple[Space, "_Choice"]:
         """Add residuals until the choice has converged or the space is full."""
@@ -201,6 +204,9 @@ class _Choice(eqx.Module):
 
     def multiplicity(self) -> Int[Array, ""]:
         return jnp.where(self.is_resolved, jnp.sum(self.is_inside), 0)
+
+    def scale(self) -> Scalar:
+        return jnp.max(jnp.abs(jnp.where(self.ritz.is_there, self.ritz.eigenvalues, 0)))
 
     def seen(self) -> Float[Array, " m"]:
         """The Ritz values, and NaN for those of empty rows."""

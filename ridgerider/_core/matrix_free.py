@@ -25,11 +25,14 @@ from ridgerider._core.spectrum import (
     check_gauge,
     cluster_labels,
     cluster_width,
+    coarsened,
     downhill,
     fix_gauge,
     fix_signs,
     tolerance_of,
 )
+
+TOLERANCES = ("tolerance", "cluster_tolerance", "downhill_tolerance")
 
 
 class BlockSpectrum(eqx.Module):
@@ -94,6 +97,7 @@ class BlockSpectrum(eqx.Module):
     ) -> Spectrum:
         """The spectrum at `x`. `start`: rows close to the eigenvectors wanted, if any are known."""
         check_k(self.k, problem)
+        self = coarsened(self, problem, *TOLERANCES)
         if problem.size < max(self.dense_below, 2 * self.k):
             dense = DenseSpectrum(self.gauge, self.cluster_tolerance, self.downhill_tolerance)
             return _first(dense(problem, x, key), self.k)
@@ -172,6 +176,7 @@ class GradientKrylov(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         check_k(self.k, problem)
+        self = coarsened(self, problem, *TOLERANCES)
         grad, random = problem.grad(x), jax.random.normal(key, x.shape, x.dtype)
         has_grad = jnp.linalg.norm(grad) > 0
         space = lanczos(problem.hvp_at(x), jnp.where(has_grad, grad, random), self.num_hvps)
@@ -237,6 +242,7 @@ class PowerSpectrum(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         check_k(self.k, problem)
+        self = coarsened(self, problem, *TOLERANCES)
         hvp, tolerance = problem.hvp_at(x), tolerance_of(self.tolerance, x.dtype)
         starts = jax.random.normal(key, (self.k + 1, problem.size), x.dtype)
         most = self.max_hvps // (self.k + 1)

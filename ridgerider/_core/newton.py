@@ -6,7 +6,8 @@ eigenvalue says something only beyond its *error*, what rounding makes of a zero
     error = 100 sqrt(n) eps max |eigenvalue| + |H - H^T| + 10 |grad| / max(1, |x|)
 
 Eigenvalues within it are *flat*. The middle term is the rounding of the Hessian itself, the last
-one the curvature that a rotation shows where the gradient does not quite vanish.
+one the curvature that a rotation shows where the gradient does not quite vanish. Where products are
+differences, ten times what they may be off by is added.
 """
 
 import math
@@ -102,9 +103,10 @@ def measure(
     pairs = lowest_pairs(
         problem.hvp_at(x), start, NUM_PAIRS, tolerance, max_hvps, 2 * NUM_PAIRS + 20
     )
-    error = _rounding(x, pairs.scale) + _turning(x, grad)
+    noise, spent = _noise(problem, x, pairs.scale, pairs.rows[0])
+    error = _rounding(x, pairs.scale) + _turning(x, grad) + noise
     # The error of an eigenvalue is its residual at most; that of a converged one is rounding.
-    is_converged = pairs.residuals <= tolerance * pairs.scale
+    is_converged = pairs.residuals + noise <= tolerance * pairs.scale
     is_flat = jnp.abs(pairs.eigenvalues) <= jnp.maximum(error, pairs.residuals)
     is_negative = pairs.eigenvalues[0] < -error
     curvature = Curvature(
@@ -116,7 +118,7 @@ def measure(
         lowest=pairs.rows[0],
         weak=_weak(pairs.eigenvalues, pairs.scale, pairs.rows),
     )
-    return curvature, Cost(hvps=pairs.num_hvps)
+    return curvature, Cost(hvps=pairs.num_hvps) + spent
 
 
 def flat_part(problem: Problem, here: View, vector: Vector) -> Vector:
@@ -139,7 +141,9 @@ def _dense_view(problem: Problem, x: Vector, loss: Scalar, grad: Vector, floor: 
     hessian = problem.hessian(x)
     eigenvalues, columns = jnp.linalg.eigh(hessian)
     scale = jnp.max(jnp.abs(eigenvalues))
-    rounding = jnp.maximum(_rounding(x, scale) + jnp.linalg.norm(hessian - hessian.T), floor)
+    noise, spent = _noise(problem, x, scale, columns[:, 0])
+    asymmetry = jnp.linalg.norm(hessian - hessian.T)
+    rounding = jnp.maximum(_rounding(x, scale) + asymmetry + noise, floor)
     error = rounding + _turning(x, grad)
     is_flat = jnp.abs(eigenvalues) <= error
     # A rotation has no part in the gradient, whatever curvature it shows.
@@ -162,12 +166,19 @@ def _dense_view(problem: Problem, x: Vector, loss: Scalar, grad: Vector, floor: 
         step=-columns @ (inverse * slopes),
         downhill=-columns @ (jnp.abs(inverse) * slopes),
         curvature=curvature,
-        cost=Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1),
+        cost=Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
+        + spent,
     )
 
 
 def _rounding(x: Vector, scale: Scalar) -> Scalar:
     return 100 * math.sqrt(len(x)) * float(jnp.finfo(x.dtype).eps) * scale
+
+
+def _noise(problem: Problem, x: Vector, scale: Scalar, lowest: Vector) -> tuple[Scalar, Cost]:
+    """What products that are differences may be off by, here and as they were measured first."""
+    error, spent = problem.hvp_error(x, lowest)
+    return 10 * jnp.maximum(error, problem.noise * scale), spent
 
 
 def _turning(x: Vector, grad: Vector) -> Scalar:

@@ -20,6 +20,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._core.cost import Cost
+from ridgerider._core.functions import GRADIENTS_PER_HVP, Functions
+from ridgerider._core.numpy_functions import from_functions
+
 Scalar = Float[Array, ""]
 Vector = Float[Array, " n"]
 Number = float | Scalar  # a setting: a new float compiles again, a new array does not
@@ -71,6 +75,52 @@ class Problem(eqx.Module):
         self.rows = None
         self.num_chunks = 1
         _check_scalar(loss, self.start, args)
+
+    @staticmethod
+    def from_functions(
+        value_and_grad: Callable[..., Any] | None,
+        start: PyTree,
+        *,
+        hvp: Callable[..., Any] | None = None,
+        hessian: Callable[..., Any] | None = None,
+        value: Callable[..., Any] | None = None,
+        batch: int | None = None,
+        step: float | None = None,
+        check: bool = True,
+    ) -> "Problem":
+        """A problem of Python callables on NumPy arrays, in place of a loss written in JAX.
+
+        They are called back from the compiled programs, one call at a time, must be deterministic,
+        and must not call JAX themselves. What raises an error in the middle of a ride ends that
+        leg, with the error for its reason, and the search goes on.
+
+        **Arguments**
+
+        - `value_and_grad(params)`: the loss and its gradient, shaped as `params`.
+        - `start`: any pytree of arrays; where the search begins.
+        - `hvp(params, v)`: the Hessian's product with `v`, shaped as `params`. Without it products
+          are differences, of four gradients each; what they may be off by is measured along with
+          them and added to residuals and errors.
+        - `hessian(params)`: the whole matrix, for small problems.
+        - `value(params)`: the loss alone, a last resort for at most 100 parameters; with None for
+          `value_and_grad`. A gradient is then 4 values for each parameter.
+        - `batch`: the functions take up to so many points (`hvp`: vectors) at once, along a leading
+          axis of each leaf. None: one at a time, without that axis.
+        - `step`: of differences, relative to max(1, |x|). Default: one of five around eps^(1/3),
+          for which two differences agree best close to the start.
+        - `check`: compare the gradient with differences of values, and products with differences
+          of gradients, before anything else.
+
+        >>> import numpy as np
+        >>> def value_and_grad(x):
+        ...     return np.sum(x**4 / 4 - x**2 / 2), x**3 - x
+        >>> problem = Problem.from_functions(value_and_grad, np.zeros(2))
+        >>> [round(float(entry), 3) for entry in problem.hvp(problem.x0, jnp.array([1.0, 0.0]))]
+        [-1.0, 0.0]
+        """
+        _checked_start(start)
+        functions = from_functions(start, value_and_grad, value, hvp, hessian, batch, step, check)
+        return Problem(functions, start)
 
     @property
     def size(self) -> int:
@@ -190,18 +240,54 @@ class Problem(eqx.Module):
 
     @eqx.filter_jit  # so that programs share one trace of it
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
+        if isinstance(self.loss, Functions):
+            functions = self.loss
+            return self._mean(lambda args: functions.hessian(x, *args))
         return self._mean(lambda args: jax.hessian(self._value)(x, args))
 
+    @property
+    def noise(self) -> float:
+        """What products may be off by beyond rounding, relative to their length; measured once."""
+        return self.loss.noise if isinstance(self.loss, Functions) else 0.0
+
+    def hvp_error(self, x: Vector, v: Vector) -> tuple[Scalar, Cost]:
+        """What `hvp(x, v)` may be off by beyond rounding, measured there, and what that costs."""
+        if not isinstance(self.loss, Functions) or self.loss.step is None:
+            return jnp.zeros((), x.dtype), Cost()
+        functions = self.loss
+        return self._mean(lambda args: functions.error(x, v, *args)), Cost(hvps=1)
+
+    def failure(self) -> str:
+        """What last went wrong in functions outside of JAX; empty if nothing did."""
+        return self.loss.failure if isinstance(self.loss, Functions) else ""
+
+    def forget_failure(self) -> None:
+        if isinstance(self.loss, Functions):
+            self.loss.failure = ""
+
+    def priced(self, cost: Cost) -> Cost:
+        """With the gradients that products by differences took, and the values of gradients."""
+        if not isinstance(self.loss, Functions):
+            return cost
+        own = GRADIENTS_PER_HVP if self.loss.step is not None else 0
+        gradients = cost.gradients + own * cost.hvps
+        values = cost.values + self.loss.values_per_gradient * gradients
+        return eqx.tree_at(lambda c: (c.values, c.gradients), cost, (values, gradients))
+
     def _value(self, x: Vector, args: tuple[Any, ...]) -> Scalar:
+        if isinstance(self.loss, Functions):
+            return self.loss.value(x, *args)
         return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
 
     def _mean(self, of: Callable[[tuple[Any, ...]], Array]) -> Array:
         """The mean of `of(args)` over the chunks."""
-        rows = self.rows
+        rows, is_outside = self.rows, isinstance(self.loss, Functions)
         if rows is None:
-            return of(self.args)
+            return of(() if is_outside else self.args)
 
         def chunk(index: int | Int[Array, ""]) -> Array:
+            if is_outside:  # where the data are, too
+                return of((rows[index],))
             return of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows[index]], self.args))
 
         if len(rows) == 1:
@@ -242,7 +328,13 @@ def _is_finite(leaf: Any) -> bool:
 
 
 def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, ...]) -> None:
-    out = eqx.filter_eval_shape(loss, start, *args)
+    try:
+        out = eqx.filter_eval_shape(loss, start, *args)
+    except jax.errors.TracerArrayConversionError:
+        raise ValueError(
+            "`loss` must be written in JAX (jax.numpy), but it makes NumPy arrays of its "
+            "parameters; functions on NumPy arrays go into rr.Problem.from_functions."
+        ) from None
     shape, dtype = getattr(out, "shape", None), getattr(out, "dtype", type(out).__name__)
     if shape != () or not jnp.issubdtype(dtype, jnp.floating):
         hint = " Did you forget a mean or a sum?" if shape else ""

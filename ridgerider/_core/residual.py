@@ -67,7 +67,7 @@ class Residual(eqx.Module):
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         product, e = problem.hvp_at(x), ridge.direction
         if ridge.memory is None:  # the ride begins: the ridge is the one given
-            return _report(product, x, ridge, e, ridge.eigenvalue, Cost(hvps=1))
+            return _report(problem, product, x, ridge, e, ridge.eigenvalue, Cost(hvps=1))
         warm = ridge.eigenvalue + e @ product(e) - e @ problem.hvp(ridge.memory, e)
         rate, cost = self.direction_rate, Cost(hvps=2)
         if rate is None:
@@ -87,9 +87,8 @@ class Residual(eqx.Module):
             return e - rate * (pull - (pull @ u) * u) / length, eigenvalue
 
         e, eigenvalue = jax.lax.fori_loop(0, self.num_steps, step, (e, warm))
-        return _report(
-            product, x, ridge, unit(e), eigenvalue, cost + Cost(hvps=2 * self.num_steps + 1)
-        )
+        cost = cost + Cost(hvps=2 * self.num_steps + 1)
+        return _report(problem, product, x, ridge, unit(e), eigenvalue, cost)
 
 
 def _stable_rate(product: Product, eigenvalue: Scalar, key: PRNGKeyArray, x: Vector) -> Scalar:
@@ -100,12 +99,19 @@ def _stable_rate(product: Product, eigenvalue: Scalar, key: PRNGKeyArray, x: Vec
 
 
 def _report(
-    product: Product, x: Vector, old: Ridge, direction: Vector, eigenvalue: Scalar, cost: Cost
+    problem: Problem,
+    product: Product,
+    x: Vector,
+    old: Ridge,
+    direction: Vector,
+    eigenvalue: Scalar,
+    cost: Cost,
 ) -> Tracked:
     image = product(direction)
+    error, spent = problem.hvp_error(x, direction)
     certificate = Certificate(
         overlap=overlap_with_space(old, direction),
-        residual=jnp.linalg.norm(image - (direction @ image) * direction),
+        residual=jnp.linalg.norm(image - (direction @ image) * direction) + error,
     )
     ridge = Ridge(direction, eigenvalue, old.index, old.multiplicity, memory=x)
-    return Tracked(ridge, certificate, cost)
+    return Tracked(ridge, certificate, cost + spent)

@@ -13,10 +13,11 @@ Further members of a cluster are the projections of further fixed vectors, made 
 after the other. So they depend on the eigenspace alone, and addresses mean the same everywhere.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -38,6 +39,7 @@ GAUGES = ("gradient", "random")
 # Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
 # a Hessian with its spectrum then takes some ten milliseconds.
 DENSE_BELOW = 300
+Rule = TypeVar("Rule")
 
 
 class Ridge(eqx.Module):
@@ -214,6 +216,7 @@ class DenseSpectrum(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        self = coarsened(self, problem, "cluster_tolerance", "downhill_tolerance")
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
         is_downhill = downhill(eigenvalues, self.downhill_tolerance)
         labels = cluster_labels(eigenvalues, self.cluster_tolerance, is_downhill)
@@ -252,9 +255,34 @@ def downhill(
     return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
 
 
+def coarsened(rule: Rule, problem: Problem, *names: str) -> Rule:
+    """A rule whose tolerances of these names are well above the noise of products, if there is any.
+
+    So it tells nothing apart that this noise alone may have made, and asks for no more than can be.
+    """
+    if not problem.noise:
+        return rule
+    given = {name: DEFAULTS[name](getattr(rule, name), problem.dtype) for name in names}
+    return dataclasses.replace(  # type: ignore[type-var]  # every rule is a dataclass
+        rule, **{name: _at_least(value, 100 * problem.noise) for name, value in given.items()}
+    )
+
+
+def _at_least(value: Number, least: float) -> Number:
+    return max(value, least) if isinstance(value, float) else jnp.maximum(value, least)
+
+
 def cluster_width(tolerance: Number | None, dtype: np.dtype) -> Number:
     # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
     return float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
+
+
+# How a rule's tolerances are completed where they are None.
+DEFAULTS: dict[str, Callable[[Number | None, np.dtype], Number]] = {
+    "tolerance": tolerance_of,
+    "downhill_tolerance": tolerance_of,
+    "cluster_tolerance": cluster_width,
+}
 
 
 def cluster_labels(

@@ -17,7 +17,7 @@ from ridgerider._check import check_fraction
 from ridgerider._core.certificate import Certificate, Certified
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import Ridge, cluster_labels
+from ridgerider._core.spectrum import Ridge, cluster_labels, coarsened
 
 NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
 
@@ -64,6 +64,7 @@ class Project(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
+        self = coarsened(self, problem, "cluster_tolerance")
         hessian = problem.hessian(x)
         eigenvalues, columns = jnp.linalg.eigh(hessian)
         labels = cluster_labels(eigenvalues, self.cluster_tolerance)
@@ -82,13 +83,15 @@ class Project(eqx.Module):
         )
         gap = _gap(eigenvalues, eigenvalue, is_inside)
         outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
+        error, spent = problem.hvp_error(x, direction)
         certificate = Certificate(
-            overlap=safe_overlap(overlap_with_space(ridge, direction), outside / gap),
-            residual=jnp.linalg.norm(image - eigenvalue * direction),
+            overlap=safe_overlap(overlap_with_space(ridge, direction), (outside + error) / gap),
+            residual=jnp.linalg.norm(image - eigenvalue * direction) + error,
             gap=gap,
             neighbours=neighbours_of(eigenvalues, is_inside),
         )
-        return Tracked(new, certificate, Cost(hvps=problem.size, hessians=1, eigendecompositions=1))
+        cost = Cost(hvps=problem.size, hessians=1, eigendecompositions=1)
+        return Tracked(new, certificate, cost + spent)
 
 
 class Keep(eqx.Module):
@@ -109,12 +112,13 @@ class Keep(eqx.Module):
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
         image = problem.hvp(x, ridge.direction)
+        error, spent = problem.hvp_error(x, ridge.direction)
         eigenvalue = ridge.direction @ image
         residual = jnp.linalg.norm(image - eigenvalue * ridge.direction)
         return Tracked(
             Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
-            Certificate(jnp.ones_like(eigenvalue), residual),
-            Cost(hvps=1),
+            Certificate(jnp.ones_like(eigenvalue), residual + error),
+            Cost(hvps=1) + spent,
         )
 
 

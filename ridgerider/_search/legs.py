@@ -38,7 +38,8 @@ def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
     spectrum = fetch(compiled(look_at)(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
-        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite.")
+        why = f" ({problem.failure()})" if problem.failure() else ""
+        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite{why}.")
     if not spectrum.scale > 0:
         raise ValueError(
             "`start` must have negative curvature to ride along, but the Hessian there is zero. Is "
@@ -59,7 +60,8 @@ def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
         ended_by=("start",),
         **vars(ridges),
         trace={},
-        cost=spectrum.cost + cost + Cost(values=1, seconds=time.perf_counter() - began),
+        cost=problem.priced(spectrum.cost + cost + Cost(values=1))
+        + Cost(seconds=time.perf_counter() - began),
     )
 
 
@@ -115,6 +117,7 @@ def _ride(
 ) -> list[Leg]:
     """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
     began = time.perf_counter()
+    problem.forget_failure()
     lanes = [_lane(problem, settings, branch) for branch in branches]
     rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
     keys = [key for _, _, key in lanes]
@@ -185,15 +188,20 @@ def _leg(
         cost = cost + spent + saddle.cost
     if finish is not None:
         cost = cost + finish.cost
+        finish = replace(finish, cost=problem.priced(finish.cost))
+    ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
+    is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
+    if problem.failure() and not (is_whole and (finish is None or np.isfinite(finish.loss))):
+        ended_by.append(f"failed: {problem.failure()}")
     return Leg(
         fingerprint=branch.fingerprint,
         x=ride.x,
         loss=float(ride.loss),
         num_steps=int(ride.num_steps),
-        ended_by=tuple(name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes),
+        ended_by=tuple(ended_by),
         **vars(ridges),
         trace=_rows(ride),
-        cost=cost,
+        cost=problem.priced(cost),
         finish=finish,
         below=below,
     )

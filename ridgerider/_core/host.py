@@ -1,0 +1,83 @@
+"""Python functions inside compiled programs.
+
+`jax.pure_callback` copies what it hands over onto a device first, which takes a thread of the pool
+that runs the program: with arrays of megabytes and few threads both wait for each other, and with
+small arrays it is most of the time. Here NumPy arrays are handed over as they are.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jaxtyping import Array
+
+host_p = Primitive("host_callback")
+host_p.multiple_results = True
+
+
+def call_host(
+    function: Callable[..., tuple[np.ndarray, ...]], results: tuple[Any, ...], *args: Array
+) -> list[Array]:
+    """`function(*args)` on NumPy arrays, which are its own only until it returns.
+
+    It must be pure, must not call JAX, and returns a tuple of arrays of the shapes and dtypes of
+    `results`. Under `vmap` all arrays have further leading axes, of length 1 where one is shared.
+
+    >>> def double(x):
+    ...     return (2 * x,)
+    >>> x = jnp.arange(3.0)
+    >>> jax.jit(lambda x: call_host(double, (x,), x))(x)[0].tolist()
+    [0.0, 2.0, 4.0]
+    """
+    shapes = tuple(ShapedArray(result.shape, np.dtype(result.dtype)) for result in results)
+    if hasattr(mlir, "emit_python_callback"):
+        return host_p.bind(*args, function=function, results=shapes)
+    found = jax.pure_callback(
+        lambda *args: function(*map(np.asarray, args)), results, *args, vmap_method="expand_dims"
+    )
+    return list(found)
+
+
+@host_p.def_impl
+def _call_now(*args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> list[Array]:
+    del results
+    return [jnp.asarray(result) for result in function(*map(np.asarray, args))]
+
+
+@host_p.def_abstract_eval
+def _shapes(*args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> list[Any]:
+    del args, function
+    return list(results)
+
+
+def _lower(ctx: Any, *args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> Any:
+    del results
+    return mlir.emit_python_callback(
+        ctx,
+        function,
+        None,
+        list(args),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=False,
+        returns_token=False,
+    )[0]
+
+
+def _batch(args: Any, axes: Any, *, function: Callable[..., Any], results: Any) -> Any:
+    size = next(arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None)
+    leading = [
+        arg[None] if axis is None else jnp.moveaxis(arg, axis, 0)
+        for arg, axis in zip(args, axes, strict=True)
+    ]
+    shapes = tuple(ShapedArray((size, *one.shape), one.dtype) for one in results)
+    return host_p.bind(*leading, function=function, results=shapes), [0] * len(results)
+
+
+mlir.register_lowering(host_p, _lower)
+batching.primitive_batchers[host_p] = _batch
