@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
 
 from ridgerider.dice import Dice, Trajectories, dice_loss
-from ridgerider.experiments.sweep import Job, interval, run_jobs
+from ridgerider.experiments.sweep import Job, percent, proportion, run_jobs
 from ridgerider.experiments.tree_methods import MAX_RIDGES
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
@@ -274,7 +274,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     found = {
         name: {
-            **interval([one[name]["fraction"] for one in done]),
+            **proportion(one[name]["fraction"] for one in done),
             "iterations": sum(one[name]["batches"] for one in done) / len(done),
             "samples": NUM_SAMPLES * sum(one[name]["batches"] for one in done) / len(done),
         }
@@ -313,13 +313,18 @@ def draw(depths: dict[str, Any], out: Path) -> None:
 
 def table(results: dict[str, Any]) -> str:
     depths = results["depths"]
-    said = {"rr": "above at depths 4 and 6", "actor_critic": "below", "actor_critic_0.1": "-"}
+    rows = {
+        "rr": ("Ridge Rider", "above at depths 4 and 6"),
+        "actor_critic": ("actor-critic, best step size", "below"),
+        "actor_critic_0.1": ("actor-critic, step size 0.1", "-"),
+    }
     head = " | ".join(f"depth {depth}" for depth in depths)
-    lines = [f"| method | paper | {head} |", "|---|---|" + "---|" * len(depths)]
-    for name, text in said.items():
-        rows = [depths[depth][name] for depth in depths]
-        cells = [
-            f"{100 * r['mean']:.0f} ({100 * r['low']:.0f}-{100 * r['high']:.0f})" for r in rows
-        ]
-        lines.append(f"| {name} | {text} | {' | '.join(cells)} |")
+    lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
+    for name, (label, said) in rows.items():
+        cells = [percent(of[name]) for of in depths.values()]
+        lines.append(f"| {label} | {said} | {' | '.join(cells)} |")
+    sizes = [f"{of['actor_critic']['step_size']:g}" for of in depths.values()]
+    lines.append(f"| that best step size | - | {' | '.join(sizes)} |")
+    samples = [f"{of['rr']['samples']:.0f}" for of in depths.values()]
+    lines.append(f"| samples of each, mean | - | {' | '.join(samples)} |")
     return "\n".join(lines) + "\n"

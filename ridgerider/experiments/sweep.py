@@ -90,8 +90,33 @@ def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield _name(entry["job"]), entry["result"]
 
 
+def proportion(values: Iterable[float]) -> dict[str, float]:
+    """The mean of some shares of what is to be found, with Wilson's 95 % interval for proportions.
+
+    Each value counts as one draw. A share varies at most as much as a coin with the same mean, so
+    the interval is too wide rather than too narrow; and it has a width where all draws agree.
+
+    >>> {name: round(value, 2) for name, value in proportion([1.0] * 20).items()}
+    {'mean': 1.0, 'low': 0.84, 'high': 1.0}
+    """
+    values = np.asarray(list(values))
+    mean, z, count = float(values.mean()), float(stats.norm.ppf(0.975)), len(values)
+    center = (mean + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * np.sqrt(mean * (1 - mean) / count + (z / (2 * count)) ** 2) / (1 + z**2 / count)
+    # Rounding must not put the mean outside.
+    low, high = min(float(center - half), mean), max(float(center + half), mean)
+    return {"mean": mean, "low": max(low, 0.0), "high": min(high, 1.0)}
+
+
+def percent(row: dict[str, float] | None) -> str:
+    """A share and its interval as a cell of a table: `46 (27-67)`."""
+    if row is None:
+        return "-"
+    return f"{100 * row['mean']:.0f} ({100 * row['low']:.0f}-{100 * row['high']:.0f})"
+
+
 def interval(values: Iterable[float]) -> dict[str, float]:
-    """The mean of some fractions with its 95 % t-interval, cut to [0, 1]."""
+    """The mean of some accuracies with its 95 % t-interval, cut to [0, 1]."""
     values = np.asarray(list(values))
     mean = float(values.mean())
     if len(values) < 2:

@@ -5,6 +5,7 @@ leg ends with a short descent, and so does every ride of a baseline; a descent e
 solved; a search ends when it has found everything, and baselines get the steps it used until then.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -60,10 +61,15 @@ def descent(step_size: float = 0.1, spread: float = 1.0) -> baselines.Descent:
     return baselines.Descent(spread=spread, step_size=step_size, target=TARGET)
 
 
-def random_vectors() -> baselines.RandomVectors:
-    """Steps of 0.1, the paper's, along random directions; then the same descent as a leg's."""
-    rider = ridge_rider(0.8)
-    return baselines.RandomVectors(baselines.fixed_step(baselines.fixed_ridge(rider), 0.1))
+def random_vectors(is_curved: bool = False) -> baselines.RandomVectors:
+    """Steps of 0.1, the paper's, along random directions; then the same descent as a leg's.
+
+    Of random directions half curve upwards: with `is_curved` these never move. As for Rand-Ridge+,
+    no curvature is asked for otherwise.
+    """
+    rider = baselines.fixed_step(baselines.fixed_ridge(ridge_rider(0.8)), 0.1)
+    stop = tuple(rule for rule in rider.stop if is_curved or rule is not rr.curvature_gone)
+    return baselines.RandomVectors(replace(rider, stop=stop))
 
 
 def measure(
@@ -95,4 +101,15 @@ def measure(
         "runs": len(ends.x),
         "hvps": int(ends.cost.hvps),
         "gradients": int(ends.cost.gradients),
+        "discoveries": discoveries(tree, ends),
     }
+
+
+def discoveries(tree: Tree, ends: baselines.Ends) -> list[list[float]]:
+    """Steps and seconds spent when the first, the second, ... distinct solution was found."""
+    found, rows = set[str](), list[list[float]]()
+    for x, step, second in zip(ends.x, ends.step, ends.second, strict=True):
+        new = tree.solutions(x) - found
+        found |= new
+        rows += [[int(step), float(second)]] * len(new)
+    return rows

@@ -17,7 +17,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ridgerider import baselines
-from ridgerider.experiments.sweep import Job, interval, run_jobs
+from ridgerider.experiments import tree_regimes
+from ridgerider.experiments.sweep import Job, percent, proportion, run_jobs
 from ridgerider.experiments.tree_methods import (
     TARGET,
     descent,
@@ -37,8 +38,33 @@ LABELS = {
     "gd_random": ("GD (R)", "#0072B2"),
     "gd_random_tuned": ("GD (R), best step size", "#56B4E9"),
     "gd_saddle": ("GD (S)", "#009E73"),
+    "gd_wide": ("GD, wide starts", "#332288"),
     "random_vectors": ("random vectors (S)", "#CC79A7"),
 }
+NAMES = {
+    "rr": "Ridge Rider, ours",
+    "rr_paper": "Ridge Rider, the paper's setting",
+    "gd_random": "gradient descent, random starts",
+    "gd_random_tuned": "gradient descent, random starts, best step size",
+    "gd_random_T": "gradient descent, random starts, all of T",
+    "gd_wide": "gradient descent, wide random starts",
+    "gd_saddle": "gradient descent, from the saddle",
+    "random_vectors": "random vectors, from the saddle",
+    "random_vectors_curved": "random vectors that curve downwards only",
+    "evd": "eigenvector descent",
+}
+PAPER = {
+    "rr": "often over 90",
+    "rr_paper": "often over 90",
+    "gd_random": "at most 50",
+    "gd_saddle": "at most 50",
+    "random_vectors": "poor",
+}
+DIFFERENCES = (
+    ("the generator of trees", "the paper does not give its own; a table varies ours"),
+    ("what counts as found, and a short descent at the end of a leg", "not given"),
+    ("wide random starts", "a baseline the paper does not have, and the one that matters"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +74,23 @@ class Settings:
     num_trees: int = 20
     max_steps: int = 100_000  # the paper's T
     num_sensitivity: int = 10  # trees for each generator and depth 6 and 8
+    regimes: tuple[tuple[int, float], ...] = tree_regimes.PLACES  # depth, P(positive)
+    num_regime: int = 10  # trees of each
+    regime_steps: int = 20_000  # of Ridge Rider there; guessing gets as much time and more
     num_workers: int = 2
 
     @staticmethod
     def quick(seed: int) -> "Settings":
-        return Settings(seed=seed, depths=(4, 6), num_trees=5, max_steps=10_000, num_sensitivity=0)
+        return Settings(
+            seed=seed,
+            depths=(4, 6),
+            num_trees=3,
+            max_steps=3000,
+            num_sensitivity=0,
+            regimes=((4, 0.4), (6, 0.4)),
+            num_regime=2,
+            regime_steps=1000,
+        )
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -68,7 +106,14 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         for generator in GENERATORS
         for depth in (6, 8)
     }
-    todo = [job for group in (main, theirs, more) for jobs in group.values() for job in jobs]
+    where = {
+        place: tree_regimes.jobs_at(
+            settings.seed, *place, settings.num_regime, settings.regime_steps
+        )
+        for place in settings.regimes
+    }
+    groups = (main, theirs, more, where)
+    todo = [job for group in groups for jobs in group.values() for job in jobs]
     # The longest last, and among those the deepest first: a worker is not left alone for long.
     todo.sort(key=lambda job: (job["kind"] == "paper", -job["depth"]))
     done = run_jobs(work, todo, out / "trees.jsonl", settings.num_workers, say)
@@ -82,9 +127,14 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         )
         for depth in main
     }
+    regimes = [
+        tree_regimes.summary(place, [results[str(job)] for job in where[place]]) for place in where
+    ]
     draw(depths, settings, out)
+    tree_regimes.draw(regimes, out)
     return {
         "depths": depths,
+        "regimes": regimes,
         "sensitivity": [
             sensitivity(place, [results[str(job)] for job in more[place]])
             for place in more
@@ -127,6 +177,8 @@ def work(job: Job) -> dict[str, Any]:
     """Some methods on one tree."""
     began = time.process_time()
     tree = make_tree(job["depth"], job["p_terminal"], job["p_positive"], job["seed"])
+    if job["kind"] == "regime":
+        return {**tree_regimes.work(tree, job["max_steps"]), "cpu_seconds": 0.0}
     if job["kind"] == "paper":
         found = {"rr_paper": measure(paper(), tree, max_steps=job["max_steps"], is_stopped=True)}
     else:
@@ -164,6 +216,7 @@ def others() -> dict[str, Any]:
         "gd_wide": descent(1.0, WIDE),
         "gd_saddle": descent(spread=1e-3),
         "random_vectors": random_vectors(),
+        "random_vectors_curved": random_vectors(is_curved=True),
     }
 
 
@@ -188,7 +241,7 @@ def mean(measured: list[dict[str, Any]]) -> dict[str, float]:
     iterations = sum(one["iterations"] for one in measured)
     seconds = sum(one["seconds"] for one in measured)
     return {
-        **interval([one["fraction"] for one in measured]),
+        **proportion(one["fraction"] for one in measured),
         "iterations": iterations / len(measured),
         "seconds": seconds / len(measured),
         "iterations_per_second": iterations / seconds,
@@ -236,29 +289,24 @@ def draw(depths: dict[str, Any], settings: Settings, out: Path) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Fractions with their 95 % intervals; then how they depend on the generator."""
+    """Fractions with 95 % intervals; how they depend on the generator; where guessing fails."""
     depths = results["depths"]
-    known = {
-        "rr": "often over 90 %",
-        "rr_paper": "often over 90 %",
-        "gd_random": "at most 50 %",
-        "gd_saddle": "at most 50 %",
-        "random_vectors": "poor",
-    }
-    names = sorted(
-        (name for name in next(iter(depths.values())) if name != "trees"),
-        key=lambda name: (name not in LABELS, name),
-    )
     head = " | ".join(f"depth {depth}" for depth in depths)
-    lines = [f"| method | paper | {head} |", "|---|---|" + "---|" * len(depths)]
-    for name in names:
-        cells = " | ".join(percent(depths[depth][name]) for depth in depths)
-        lines.append(f"| {name} | {known.get(name, '-')} | {cells} |")
-    for label, key in (("iterations", "iterations"), ("seconds", "seconds")):
-        cells = " | ".join(f"{depths[depth]['rr'][key]:.3g}" for depth in depths)
-        lines.append(f"| {label} of rr, mean | - | {cells} |")
+    lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
+    first = next(iter(depths.values()))
+    for name, label in NAMES.items():
+        for key, text in ((name, label), (f"{name}_time", f"{label}, in the same time")):
+            if key in first:
+                cells = " | ".join(percent(of[key]) for of in depths.values())
+                lines.append(f"| {text} | {PAPER.get(key, '-')} | {cells} |")
+    tuned = [f"{of['gd_random_tuned']['step_size']:g}" for of in depths.values()]
+    lines.append(f"| that best step size | - | {' | '.join(tuned)} |")
+    for key in ("iterations", "seconds"):
+        cells = " | ".join(f"{of['rr'][key]:.3g}" for of in depths.values())
+        lines.append(f"| {key} of Ridge Rider, mean | - | {cells} |")
     if results["sensitivity"]:
-        lines += ["", "| P(terminal) | P(positive) | depth | rr | gd_random | gd_random, step 10 |"]
+        lines += ["", "| P(terminal) | P(positive) | depth | Ridge Rider | gradient descent "]
+        lines[-1] += "| gradient descent, step 10 |"
         lines += ["|---|---|---|---|---|---|"]
         lines += [
             f"| {row['p_terminal']} | {row['p_positive']} | {row['depth']} "
@@ -266,8 +314,4 @@ def table(results: dict[str, Any]) -> str:
             f"| {percent(row['gd_random_10'])} |"
             for row in results["sensitivity"]
         ]
-    return "\n".join(lines) + "\n"
-
-
-def percent(row: dict[str, float]) -> str:
-    return f"{100 * row['mean']:.0f} ({100 * row['low']:.0f}-{100 * row['high']:.0f})"
+    return "\n".join(lines) + "\n\n" + tree_regimes.table(results["regimes"])

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgerider.experiments import ablation, dice, sweep, trees
-from ridgerider.experiments.sweep import interval, run_jobs
-from ridgerider.experiments.tree_methods import measure, recommended
+from ridgerider.experiments import ablation, dice, sweep, tree_regimes, trees
+from ridgerider.experiments.sweep import interval, percent, proportion, run_jobs
+from ridgerider.experiments.tree_methods import descent, measure, random_vectors, recommended
 from ridgerider.problems.tree import make_tree
 
 CALLS: list[int] = []
@@ -47,6 +47,50 @@ def test_interval_is_the_t_interval():
     assert interval([1.0, 1.0, 1.0]) == {"mean": 1.0, "low": 1.0, "high": 1.0}
 
 
+def test_proportions_have_wilsons_interval():
+    # The classical examples: 20 of 20, 0 of 10, and 7 of 10 by the closed form.
+    assert percent(proportion([1.0] * 20)) == "100 (84-100)"
+    assert percent(proportion([0.0] * 10)) == "0 (0-28)"
+    assert percent(proportion([1.0] * 7 + [0.0] * 3)) == "70 (40-89)"
+    assert percent(None) == "-"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.98])
+def test_the_interval_of_proportions_covers(share):
+    # Shares of five solutions on each of 20 trees; at least 95 % of the intervals hold the mean.
+    random = np.random.default_rng(0)
+    found = [proportion(random.binomial(5, share, size=20) / 5) for _ in range(400)]
+    assert np.mean([one["low"] <= share <= one["high"] for one in found]) >= 0.95
+
+
+def test_random_vectors_move_whatever_their_curvature():
+    tree = make_tree(4, seed=0)
+    ends = {curved: random_vectors(curved)(tree.problem(), max_steps=400) for curved in (0, 1)}
+    # A ride that does not move is as long as a look at the start.
+    rides = {curved: len(end.x) / end.num_steps for curved, end in ends.items()}
+    assert rides[0] < rides[1]
+
+
+def test_discoveries_come_in_order_and_end_with_the_last_solution():
+    tree = make_tree(4, seed=1)
+    found = measure(descent(1.0, 3.0), tree, max_steps=3000, is_stopped=True)
+    steps = [step for step, _ in found["discoveries"]]
+    assert steps == sorted(steps) and len(steps) == round(found["fraction"] * tree.num_solutions)
+    assert tree_regimes.cost(found, tree.num_solutions, 0, 0.5) == steps[0]
+    assert tree_regimes.cost({"discoveries": []}, 2, 0) == float("inf")
+
+
+def test_regimes_count_who_was_cheaper():
+    ridges = {"fraction": 1.0, "discoveries": [[10, 1.0], [20, 2.0]]}
+    guess = {"fraction": 1.0, "discoveries": [[40, 0.5], [80, 1.0]]}
+    one = {"methods": {"rr": ridges, "guess": guess}, "solutions": 2, "decisions": 4}
+    row = tree_regimes.summary((6, 0.4), [one, {**one, "methods": {}}])
+    assert row["ratio_steps"] == 4 and row["ratio_seconds"] == 0.5 and row["too_large"] == 1
+    assert row["rr_cheaper_steps"] == 1 and row["rr_cheaper_seconds"] == 0
+    failed = {**one, "methods": {"rr": ridges, "guess": {"fraction": 0.0, "discoveries": []}}}
+    assert tree_regimes.summary((6, 0.4), [failed])["rr_cheaper_seconds"] == 1
+
+
 def test_ridge_rider_finds_every_solution_of_small_trees():
     for seed in range(3):
         found = measure(recommended(), make_tree(4, seed=seed), max_steps=3000, is_stopped=True)
@@ -57,12 +101,14 @@ def test_ridge_rider_finds_every_solution_of_small_trees():
 def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
     def work(job):  # every method finds the same; what is tested is how it is put together
         found = {"fraction": 0.5, "iterations": 10, "batches": 10, "seconds": 0.1}
+        found |= {"discoveries": [[5, 0.05]]}
         main = ["rr", *trees.others(), *(f"{name}_time" for name in trees.others())]
         names = {
             trees: {
                 "main": [*main, "gd_random_T", "evd_time"],
                 "paper": ["rr_paper"],
                 "sensitivity": ["rr", "gd_random", "gd_random_10"],
+                "regime": ["rr", "guess"],
             }.get(job.get("kind", ""), []),
             ablation: job.get("methods", []),
             dice: ["rr", *(f"actor_critic_{rate:g}" for rate in dice.STEP_SIZES)],
@@ -81,7 +127,7 @@ def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
     assert rows["rr"]["mean"] == 0.5 and rows["rr"]["iterations"] == 10
     assert {"low", "high"} <= set(rows["rr"])
     json.dumps(results)
-    assert "| rr |" in experiment.table(results)
+    assert "| Ridge Rider" in experiment.table(results)
     name = experiment.__name__.rsplit(".", 1)[-1]
     for suffix in ("png", "svg"):
         assert (tmp_path / f"{name}.{suffix}").stat().st_size > 5000
