@@ -1,6 +1,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from ridgerider.data import digits, images_of
 from ridgerider.experiments import EXPERIMENTS, OWN_DATA, mnist, mnist_diversity, reproduce, theory
 from ridgerider.experiments.chain import chain
 from ridgerider.problems import classifier
+from ridgerider.problems.levers import entropy, lever_loss
 
 
 @pytest.mark.parametrize("name", theory.STATEMENTS)
@@ -32,14 +34,22 @@ def test_the_papers_learning_rate_fails_where_it_should():
 
 def test_the_level_set_on_which_theorem_5_fails():
     # Theorem 5: invariant policies of rewards (1, 1, 0) do not reach |grad J| = 0.33; others do.
-    def grad_norm(p, rewards):
-        return np.linalg.norm(p * (rewards - p @ rewards))
+    invariant, other = theory._level_sets()
+    assert invariant == pytest.approx(np.sqrt(1.5) / 4) and invariant < 0.33 < other
+    assert other == pytest.approx(np.sqrt(2) / 4)
 
-    rewards = np.array([1.0, 1.0, 0.0])
-    third = np.linspace(0, 1, 1001)
-    invariant = [grad_norm(np.array([(1 - p) / 2, (1 - p) / 2, p]), rewards) for p in third]
-    other = [grad_norm(np.array([1 - p, 0, p]), rewards) for p in third]
-    assert max(invariant) == pytest.approx(np.sqrt(1.5) / 4) and max(invariant) < 0.33 < max(other)
+
+def test_the_bare_minimiser_breaks_a_symmetry():
+    # A list on which two players who lean to different ones of two tied levers gain.
+    payoffs = jnp.array([1.0, 0.1, 0.1, 0.1, 0.1, 1.0])
+    lean = jnp.log(jnp.array([0.14, 0.2096, 0.2096, 0.2096, 0.2096, 0.0214]))
+    tied = np.array(payoffs[:, None] == payoffs[None], float)
+    starts = jnp.asarray(np.random.default_rng(0).normal(size=(16, 2, 6)))
+    even = jnp.asarray(tied / tied.sum(axis=1, keepdims=True))
+    least = theory._least(starts @ even, even, payoffs, jnp.array(0.0412))
+    policies = jnp.stack([lean, lean[::-1]])
+    grad = jax.grad(lever_loss)(policies, payoffs)
+    assert jnp.linalg.norm(grad) - 0.0412 * entropy(policies) < least - 5e-4
 
 
 # --- MNIST's experiments, on the small digits
