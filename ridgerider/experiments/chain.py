@@ -31,6 +31,8 @@ def chain(
     *,
     max_hvps: int,
     max_rides: int | None = None,
+    max_steps: int | None = None,
+    max_index: int | None = None,
     averaging: float = 0.0,
     seed: int = 0,
     x: Vector | None = None,
@@ -38,13 +40,22 @@ def chain(
 ) -> Point:
     """Ride, look for the downhill ridge with the largest share of the gradient, ride on.
 
+    With `max_index` the paper's choice instead: one of that many ridges, at random. `max_steps` is
+    of all rides together; the last ride is not cut off.
+
     `averaging` is the weight of the past in the running average over ends of rides, which a chain
     on batches needs: each end is noisy.
     """
     start = problem.x0 if x is None else x
     point, key = Point(start, start, rr.Cost()), jax.random.key(seed)
-    while point.cost.hvps < max_hvps and point.num_rides != max_rides:
-        ride, cost = next_ride(problem, rider, point.x, jax.random.fold_in(key, point.num_rides))
+    while (
+        point.cost.hvps < max_hvps
+        and point.num_rides != max_rides
+        and (max_steps is None or point.num_steps < max_steps)
+    ):
+        here = jax.random.fold_in(key, point.num_rides)
+        index = None if max_index is None else jnp.asarray(max_index)
+        ride, cost = next_ride(problem, rider, point.x, here, index)
         weight = averaging if point.num_rides else 0.0
         point = Point(
             x=ride.x,
@@ -59,12 +70,22 @@ def chain(
 
 @eqx.filter_jit
 def next_ride(
-    problem: rr.Problem, rider: rr.Rider, x: Vector, key: PRNGKeyArray
+    problem: rr.Problem,
+    rider: rr.Rider,
+    x: Vector,
+    key: PRNGKeyArray,
+    max_index: Array | None = None,
 ) -> tuple[rr.Ride, rr.Cost]:
     on_batch = rider.on_batch(problem, key, jnp.array(0))
     spectrum, grad = rider.spectrum(on_batch, x, key), on_batch.grad(x)
     share = jnp.where(spectrum.is_downhill, jnp.abs(spectrum.eigenvectors @ grad), -1)
-    ridge = downhill_ridge(spectrum, jnp.argmax(share), grad)
+    row = jnp.argmax(share)
+    if max_index is not None:  # r in [1, R], among those that lead down
+        count = jnp.clip(jnp.minimum(max_index, jnp.sum(spectrum.is_downhill)), 1)
+        drawn = jax.random.randint(jax.random.fold_in(key, 2**30), (), 0, count)
+        order = jnp.argsort(jnp.where(spectrum.is_downhill, spectrum.eigenvalues, jnp.inf))
+        row = order[drawn]
+    ridge = downhill_ridge(spectrum, row, grad)
     ride = rider.ride(problem, x, ridge, key)
     return ride, ride.cost + spectrum.cost + rr.Cost(gradients=1)
 
