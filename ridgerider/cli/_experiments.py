@@ -15,10 +15,13 @@ from ridgerider.bench import peers
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
 from ridgerider.cli._shown import console, shown_progress
+from ridgerider.experiments import page
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(experiments.EXPERIMENTS)}.")],
+    name: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(experiments.EXPERIMENTS)}; or all.")
+    ],
     out: Out = None,
     seed: Seed = 0,
     quick: Annotated[bool, typer.Option("--quick", help="The same at a small size.")] = False,
@@ -32,15 +35,40 @@ def reproduce(
             help=f"Images of your own, as IDX or npz files: for {', '.join(experiments.OWN_DATA)}.",
         ),
     ] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="colored-mnist: `whole` trains all of the featurizer.")
+    ] = None,
 ) -> None:
-    """Run one of the paper's experiments and write its results, table and figures."""
-    directory = directory_for(out, name)
+    """Run one of the paper's experiments, or all, and write results, tables and figures."""
     check_count("--seed", seed, 0, 2**31 - 1)
+    if name == "all":
+        _reproduce_all(out, seed, quick, workers)
+        return
+    options = {} if variant is None else {"variant": variant}
+    directory = directory_for(out, name)
     experiments.reproduce(
-        name, directory, quick=quick, seed=seed, workers=workers, data=data, say=console.print
+        name,
+        directory,
+        quick=quick,
+        seed=seed,
+        workers=workers,
+        data=data,
+        options=options,
+        say=console.print,
     )
     console.print((directory / "table.md").read_text(), soft_wrap=True)
     console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
+
+
+def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> None:
+    # The same place each time: run again, it goes on where it was.
+    directory = out or Path("runs") / ("all-quick" if quick else "all")
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
+    failed = page.run_all(directory, quick=quick, seed=seed, workers=workers, say=console.print)
+    console.print(str(directory / "index.html"), soft_wrap=True)
+    if failed:
+        raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
 
 
 def demo(out: Out = None, seed: Seed = 0) -> None:

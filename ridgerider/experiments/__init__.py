@@ -3,15 +3,19 @@
 import importlib
 import json
 import os
+import platform
+import subprocess
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ridgerider._check import check_count, needs
 from ridgerider.data import images_of
 
-# Each is a module of this package.
+# Each is a module of this package, in the order of `all`.
 EXPERIMENTS = (
     "surface",
     "trees",
@@ -20,6 +24,7 @@ EXPERIMENTS = (
     "levers",
     "mnist",
     "mnist-diversity",
+    "mnist-sweep",
     "colored-mnist",
     "theory",
 )
@@ -34,17 +39,26 @@ def reproduce(
     seed: int = 0,
     workers: int | None = None,
     data: str | Path | None = None,
+    options: dict[str, Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`."""
+    """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`.
+
+    `options` replaces settings of the experiment by name.
+    """
     if name not in EXPERIMENTS:
         raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
-    experiment = _module(name)
+    experiment = module(name)
     settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
+    for option in options or {}:
+        if not hasattr(settings, option):
+            known = ", ".join(vars(settings))
+            raise ValueError(f"`options` of {name} must be some of {known}, not {option!r}.")
+    settings = replace(settings, **options or {})
     if workers is not None:
         check_count("workers", workers)
         if not hasattr(settings, "num_workers"):
-            able = [one for one in EXPERIMENTS if hasattr(_module(one).Settings(), "num_workers")]
+            able = [one for one in EXPERIMENTS if hasattr(module(one).Settings(), "num_workers")]
             raise ValueError(
                 f"`workers` must be left out but for {', '.join(able)}: {name} is one process."
             )
@@ -55,7 +69,15 @@ def reproduce(
     if hasattr(settings, "data"):
         say(f"data: {_data_used(settings.data, quick)}")
     out.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
     results = experiment.run(settings, out, say)
+    results["run"] = {
+        "experiment": name,
+        "is_quick": quick,
+        "settings": asdict(settings),
+        "seconds": time.perf_counter() - began,
+        **about(),
+    }
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(experiment.table(results))
     return results
@@ -77,7 +99,23 @@ def _data_used(data: str, quick: bool) -> str:
     return f"the small digits of scikit-learn{how}"
 
 
-def _module(name: str) -> Any:
+def about() -> dict[str, Any]:
+    """What a result was made by and on: version, commit if there is one, processor."""
+    here = Path(__file__).parent
+    asked = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    try:
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = ""
+    return {
+        "version": metadata.version("ridgerider"),
+        "commit": commit,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+    }
+
+
+def module(name: str) -> Any:
     """Imported when it is asked for: an experiment draws, and Matplotlib is an extra."""
     with needs("plot", "an experiment"):
         return importlib.import_module(f"ridgerider.experiments.{name.replace('-', '_')}")

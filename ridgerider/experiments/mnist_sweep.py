@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider.data import Images, digits, mnist
+from ridgerider.data import Images, images_of
 from ridgerider.experiments.chain import Point, chain
 from ridgerider.experiments.mnist import Judge
 from ridgerider.experiments.sweep import Job, run_jobs
@@ -155,7 +155,7 @@ def work(job: Job) -> dict[str, Any]:
 
 @cache
 def _all_images(data: str) -> Images:
-    images = mnist() if data == "mnist" else digits()
+    images = images_of(data)
     if data != "mnist":
         return images
     train, test = _small(images.train_images), _small(images.test_images)
