@@ -105,7 +105,7 @@ def drawn(seed: int, trial: int) -> dict[str, Any]:
 
 def rider_of(method: str, trial: dict[str, Any]) -> rr.Rider:
     """Numbers are arrays, so that trials share compiled programs."""
-    updates = {
+    updates: dict[str, Any] = {
         "rr": rr.Residual(
             trial["num_inner"],
             jnp.asarray(trial["direction_rate"], jnp.float32),

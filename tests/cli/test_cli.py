@@ -178,7 +178,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["reproduce", "surface", "--workers", "2"],
-            "`workers` must be left out but for trees, ablation, dice, mnist-sweep, colored-mnist: ",
+            "`workers` must be left out but for trees, ablation, dice, mnist-sweep, colored-mnist",
         ),
         (
             ["reproduce", "surface", "--data", "."],

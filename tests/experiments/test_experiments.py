@@ -1,14 +1,24 @@
 import json
+from dataclasses import asdict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ridgerider as rr
 from ridgerider import experiments
 from ridgerider.data import digits, images_of
-from ridgerider.experiments import EXPERIMENTS, OWN_DATA, mnist, mnist_diversity, reproduce, theory
-from ridgerider.experiments.chain import chain
+from ridgerider.experiments import (
+    EXPERIMENTS,
+    OWN_DATA,
+    mnist,
+    mnist_diversity,
+    mnist_sweep,
+    reproduce,
+    theory,
+)
+from ridgerider.experiments.chain import chain, next_ride
 from ridgerider.problems import classifier
 from ridgerider.problems.levers import entropy, lever_loss
 
@@ -72,6 +82,52 @@ def test_a_chain_of_rides_learns_the_digits():
     assert int(end.cost.hvps) >= 2000 > int(points[-2].cost.hvps)
 
 
+def test_a_chain_draws_one_of_so_many_ridges():
+    images = digits()
+    problem = classifier(images.train_images, images.train_labels, widths=(6,), init_scale=1e-4)
+    rider = rr.Rider(
+        spectrum=rr.GradientKrylov(k=8, num_hvps=20), update=rr.Keep(), finish=None, max_steps=1
+    )
+    spectrum = rider.look(problem, problem.x0, jax.random.key(0))
+    expected = np.sort(np.asarray(spectrum.eigenvalues)[np.asarray(spectrum.is_downhill)])[:3]
+    drawn = {
+        int(np.abs(expected - float(ride.trace.eigenvalue[0])).argmin())
+        for ride, _ in (
+            next_ride(problem, rider, problem.x0, jax.random.key(seed), jnp.array(3))
+            for seed in range(12)
+        )
+    }
+    assert drawn == {0, 1, 2}
+
+
+def test_a_trial_of_the_sweep_is_the_same_for_every_method():
+    one, same, other = (mnist_sweep.drawn(*at) for at in ((0, 1), (0, 1), (0, 2)))
+    assert one == same != other
+    settings = mnist_sweep.Settings.quick(0)
+    job = {**asdict(settings), "num_steps": 20, "trial": 0, "method": "keep"}
+    found = mnist_sweep.work(job)
+    assert found["curve"][-1][0] == found["steps"] and found["step_size"] == one_of(0)["step_size"]
+    images, held_out = mnist_sweep.parts("digits", 1000, 400)
+    assert len(images.train_images) == 1000 and len(held_out.test_images) == 400
+    assert not (images.train_images[:, None] == held_out.test_images[None, :5]).all((2, 3)).any()
+
+
+def one_of(trial):
+    return mnist_sweep.drawn(0, trial)
+
+
+def test_the_sweep_chooses_on_validation_images(tmp_path):
+    curves = [[[10, 0.7, 0.9]], [[10, 0.8, 0.6]], [[10, 0.2, 0.95]]]
+    runs = [{"curve": curve, "hvps": 5, **one_of(0)} for curve in curves]
+    found = mnist_sweep.summary(runs, 0)
+    assert found["test_accuracy"] == 0.6 and found["most"] == 0.95 and found["above_60"] == 2
+    assert found["low"] <= 0.6 <= found["high"]
+    mnist_sweep.draw(dict.fromkeys(mnist_sweep.METHODS, runs), tmp_path)
+    results = {"methods": dict.fromkeys(mnist_sweep.METHODS, found), "trials": 3}
+    assert "| Ridge Rider | 98 | 60.0 |" in mnist_sweep.table(results)
+    assert (tmp_path / "mnist-sweep.png").stat().st_size > 5000
+
+
 def test_near_zero_there_is_one_ridge_less_than_classes():
     settings = mnist_diversity.Settings.quick(0)
     images = digits()
@@ -100,14 +156,16 @@ def test_the_permutation_test_tells_noise_from_difference():
 
 def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
     one = {"train_accuracy": 0.9, "test_accuracy": 0.8, "hvps": 10, "seconds": 1.0, "steps": 10}
-    runs = [{**one, "curve": [[5, 0.5, 0.4], [10, 0.9, 0.8]]}] * 2
+    one["gradients"] = 10
+    runs = [{**one, "curve": [[5, 0.5, 0.4, 5], [10, 0.9, 0.8, 10]]}] * 2
     methods = {name: mnist.summary(runs) for name in mnist.NAMES}
     equal = mnist.at_equal_steps(runs, [{**one, "steps": 5}, {**one, "steps": 10}])
     assert equal == pytest.approx(0.6)  # the mean of 0.4 after five steps and 0.8 after ten
     methods["random_ridge"]["test_accuracy_at_equal_steps"] = equal
     mnist.draw(methods, tmp_path)
     table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
-    assert "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 10 | 1 |" in table
+    row = "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 2 | 10 | 10 | 1 |"
+    assert row in table and "| Algorithm 2, largest stable rate | 5 | 5 | 50.00 % |" in table
     assert (tmp_path / "mnist.png").stat().st_size > 10_000
 
 

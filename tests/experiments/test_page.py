@@ -1,0 +1,71 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ridgerider import experiments
+from ridgerider.experiments import page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_reproduce_says_what_it_was_made_with(tmp_path):
+    results = experiments.reproduce("surface", tmp_path, quick=True, say=lambda line: None)
+    run = results["run"]
+    assert run["experiment"] == "surface" and run["is_quick"] and run["settings"]["seed"] == 0
+    assert run["version"] and run["cores"] >= 1 and run["seconds"] > 0
+    assert page.is_done(tmp_path, quick=True, seed=0)
+    assert not page.is_done(tmp_path, quick=False, seed=0)
+    assert not page.is_done(tmp_path, quick=True, seed=1)
+    (tmp_path / "results.json").write_text('{"run": ')  # half a file is no result
+    assert not page.is_done(tmp_path, quick=True, seed=0)
+
+
+def test_options_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="`options` of surface must be some of seed, num_starts"):
+        experiments.reproduce("surface", tmp_path, options={"variant": "whole"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_runs_in_order_resumes_and_names_what_failed(tmp_path, monkeypatch):
+    calls, broken = [], {"theory"}
+
+    def reproduce(name, out, *, quick, seed, workers, say):
+        calls.append(name)
+        if name in broken:
+            raise OSError("no data")
+        out.mkdir(parents=True)
+        results = {"gd": {"minima": 2, "global_minima": 0}, "rr": {"minima": 4, "rides": 8}}
+        results["rr"]["global_minima"] = 2
+        results["run"] = {"is_quick": quick, "settings": {"seed": seed}, "seconds": 1.0}
+        results["run"] |= experiments.about()
+        (out / "results.json").write_text(json.dumps(results))
+        (out / "surface.png").touch()
+
+    surface = experiments.module("surface")
+    monkeypatch.setattr(experiments, "EXPERIMENTS", ("surface", "theory", "levers"))
+    monkeypatch.setattr(experiments.module("levers"), "table", surface.table)
+    monkeypatch.setattr(experiments, "reproduce", reproduce)
+    failed = page.run_all(tmp_path, quick=True, say=lambda line: None)
+    assert failed == {"theory": "no data"} and calls == ["surface", "theory", "levers"]
+    text, html = ((tmp_path / f"index.{end}").read_text() for end in ("md", "html"))
+    assert "Not run: no data" in text and "![surface](surface/surface.png)" in text
+    assert "<td>2 local, 2 global</td><td>4 (2 global)</td>" in html
+    assert "<img alt='surface' src='surface/surface.png'>" in html
+    broken.clear()
+    monkeypatch.setattr(experiments.module("theory"), "table", surface.table)
+    assert not page.run_all(tmp_path, quick=True, say=lambda line: None)
+    assert calls[3:] == ["theory"]  # what is done is not done again
+
+
+def test_cells_may_hold_bars_and_angle_brackets():
+    text = page.to_html("| a \\| b | `x < y` |\n|---|---|\n| 1 | 2 |")
+    assert "<th>a | b</th><th><code>x &lt; y</code></th>" in text
+
+
+def test_holes_are_filled(tmp_path):
+    (tmp_path / "one.json").write_text('{"depths": {"4": [{"mean": 0.523}]}}')
+    template = "{{one/depths/4/0/mean:.1f}} and {{100*one/depths/4/0/mean:.0f}} %"
+    assert page.filled(template, tmp_path) == "0.5 and 52 %"
+    with pytest.raises(KeyError):
+        page.filled("{{one/depths/6}}", tmp_path)
