@@ -17,6 +17,7 @@ from ridgerider import workers as workers
 from ridgerider._core.ascent import Climb as Climb
 from ridgerider._core.audit import Audit as Audit
 from ridgerider._core.batches import Batches as Batches
+from ridgerider._core.batches import FixedRows as FixedRows
 from ridgerider._core.branches import Branching as Branching
 from ridgerider._core.branches import Direction as Direction
 from ridgerider._core.certificate import Certificate as Certificate
@@ -26,9 +27,16 @@ from ridgerider._core.cost import Cost as Cost
 from ridgerider._core.davidson import Davidson as Davidson
 from ridgerider._core.finish import Descend as Descend
 from ridgerider._core.finish import Finish as Finish
+from ridgerider._core.follow import Follow as Follow
+from ridgerider._core.follow import Recall as Recall
+from ridgerider._core.follow import TrustRegion as TrustRegion
 from ridgerider._core.matrix_free import BlockSpectrum as BlockSpectrum
 from ridgerider._core.matrix_free import GradientKrylov as GradientKrylov
 from ridgerider._core.matrix_free import PowerSpectrum as PowerSpectrum
+from ridgerider._core.network import Network as Network
+from ridgerider._core.network import NetworkStart as NetworkStart
+from ridgerider._core.network import network_start as network_start
+from ridgerider._core.network_spectrum import NetworkSpectrum as NetworkSpectrum
 from ridgerider._core.problem import Problem as Problem
 from ridgerider._core.residual import Residual as Residual
 from ridgerider._core.ride import Ride as Ride

@@ -10,6 +10,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_choice, check_count
@@ -70,6 +71,36 @@ class Batches(eqx.Module):
         num_chunks = jnp.clip(jnp.ceil(grown), 1, max_chunks).astype(int)
         rows = _strata(key, max_chunks * micro_size, num_chunks * micro_size, num_examples)
         return problem.on_rows(rows.reshape(-1, micro_size), num_chunks)
+
+
+class FixedRows(eqx.Module):
+    """The same rows for every ride and look of a search, spread over the data.
+
+    So all ridges are those of one function, and what a look finds a ride finds again. Data without
+    a common leading length, or with at most `size` rows, are taken whole.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x, data: jnp.mean(data * x[0] ** 2), jnp.ones(1), jnp.arange(10.0))
+    >>> one, two = (FixedRows(size=4)(problem, jax.random.key(seed), 0) for seed in (0, 1))
+    >>> one.rows.shape, bool(jnp.all(one.rows == two.rows))
+    ((1, 4), True)
+    """
+
+    size: int = eqx.field(static=True, default=1024)
+
+    def __check_init__(self) -> None:
+        check_count("size", self.size)
+
+    def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
+        del key, step
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(problem.args)}
+        if len(lengths) != 1 or lengths == {()}:
+            return problem
+        num_examples = problem.num_examples
+        size = min(self.size, num_examples)
+        if size == num_examples:
+            return problem.on_rows(jnp.arange(size)[None])
+        return problem.on_rows(_strata(jax.random.key(0), size, size, num_examples)[None])
 
 
 def _strata(

@@ -121,6 +121,9 @@ class Problem(eqx.Module):
         _checked_start(start)
         functions = from_functions(start, value_and_grad, value, hvp, hessian, batch, step, check)
         return Problem(functions, start)
+    def __hash__(self) -> int:
+        """Of this object: its arrays have no hash, and `jax.jit(problem.hessian)` asks for one."""
+        return id(self)
 
     @property
     def size(self) -> int:
@@ -238,12 +241,12 @@ class Problem(eqx.Module):
 
         return hvp
 
-    @eqx.filter_jit  # so that programs share one trace of it
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
         if isinstance(self.loss, Functions):
             functions = self.loss
             return self._mean(lambda args: functions.hessian(x, *args))
         return self._mean(lambda args: jax.hessian(self._value)(x, args))
+        return _hessian(self, x)
 
     @property
     def noise(self) -> float:
@@ -300,6 +303,11 @@ class Problem(eqx.Module):
             jnp.zeros(empty.shape, empty.dtype),
         )
         return total / jnp.asarray(self.num_chunks).astype(total.dtype)
+
+
+@eqx.filter_jit  # so that programs share one trace of it
+def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
+    return problem._mean(lambda args: jax.hessian(problem._value)(x, args))
 
 
 def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:

@@ -15,8 +15,11 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_count
 from ridgerider._core.audit import Audit, audit
+from ridgerider._core.batches import FixedRows
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Descend, Finish
+from ridgerider._core.follow import Follow, Recall, TrustRegion
+from ridgerider._core.network_spectrum import NetworkSpectrum
 from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.ride import Ride, Trace
 from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
@@ -80,6 +83,35 @@ class Rider(eqx.Module):
         _check_same_clusters(self.spectrum, self.update)
         check_count("max_steps", self.max_steps)
         check_count("audit_every", self.audit_every, 0)
+
+    @staticmethod
+    def for_networks(**fields: Any) -> "Rider":
+        """A rider for networks that tunes itself: no setting depends on the model.
+
+        Steps are as long as a model of the loss predicts its change; the corrector's damping
+        follows from the same comparison, its size from the noise of the gradient, and products are
+        spent only where they pay. All rides are on the same rows of the data, so a look and a ride
+        agree and no ride ends where it begins. Begin at `network_start`.
+
+        **Arguments**
+
+        - `fields`: those of `Rider` to set otherwise, e.g. `finish` or `max_steps`.
+
+        >>> import ridgerider as rr
+        >>> rr.Rider.for_networks(max_steps=50).rule_names()
+        ('curvature_gone', 'not_finite', 'max_steps')
+        """
+        own: dict[str, Any] = {
+            "spectrum": NetworkSpectrum(),
+            "update": Follow(),
+            "correct": Recall(),
+            "step": TrustRegion(),
+            "batch": FixedRows(),
+            "stop": (curvature_gone, not_finite),
+            "finish": None,
+            "max_steps": 200,
+        }
+        return Rider(**(own | fields))
 
     def rule_names(self) -> tuple[str, ...]:
         """The reasons a ride may end for, in the order of `ended`."""
