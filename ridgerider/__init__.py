@@ -71,6 +71,8 @@ from ridgerider._search.landscape import Landscape as Landscape
 from ridgerider._search.legs import ride_batch as ride_batch
 from ridgerider._search.loop import resume as resume
 from ridgerider._search.loop import search as search
+from ridgerider._search.measures import Measures as Measures
+from ridgerider._search.measures import measure as measure
 from ridgerider._search.next_branch import RandomOrder as RandomOrder
 from ridgerider._search.next_branch import best_first as best_first
 from ridgerider._search.next_branch import breadth_first as breadth_first

@@ -9,14 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
 import ridgerider as rr
 from ridgerider._check import needs
-from ridgerider.data import digits
 from ridgerider.experiments.tree_methods import MAX_RIDGES, ridge_rider
-from ridgerider.problems.classifier import Classifier, digits_classifier
-from ridgerider.problems.levers import levers
+from ridgerider.problems.classifier import digits_classifier, digits_measures
+from ridgerider.problems.levers import lever_measures, levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
 from ridgerider.report._page import fill_page
@@ -38,6 +35,7 @@ class Part:
     max_rides: int
     rides: tuple[str, str]  # whose plane is shown
     settings: dict[str, Any] = field(default_factory=dict)
+    measures: rr.Measures | None = None
 
     @property
     def address(self) -> str:
@@ -85,6 +83,7 @@ def parts() -> list[Part]:
             60,
             ("0+", "1+"),
             {"max_ridges": MAX_RIDGES},
+            TREE.measures(),
         ),
         Part(
             "levers",
@@ -97,6 +96,7 @@ def parts() -> list[Part]:
             8 + 24,
             ("0+", "2-"),
             {"max_depth": 2},
+            lever_measures(),
         ),
         Part(
             "digits",
@@ -118,6 +118,7 @@ def parts() -> list[Part]:
             24,
             ("0+", "0+ 0-"),
             {"order": "best_first", "max_ridges": 2},
+            digits_measures(),
         ),
     ]
 
@@ -136,8 +137,10 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
                 out=path,
                 name=part.address,
                 progress=progress,
+                measures=part.measures,
                 **part.settings,
             )
+        found = part.found(result)
         known = set(map(str, result.fingerprints()))
         page = rr.report.report(
             path,
@@ -145,13 +148,15 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
             problem=part.problem,
             rider=rider,
             landscapes=[part.rides] if known.issuperset(part.rides) else [],
+            claim=f"{part.title}: {found}.",
+            index="report.html",
         )
-        yield Done(part, result, page, part.found(result))
+        yield Done(part, result, page, found)
 
 
 def num_leaves(result: rr.Result) -> int:
     """How many positive leaves of the tree some descent came to."""
-    return len({leaf for one in result.solutions() for leaf in TREE.solutions(one.params)})
+    return len(set(result.measures()["signature"].values()) - {None})
 
 
 def first_payoff(result: rr.Result) -> float:
@@ -162,15 +167,8 @@ def first_payoff(result: rr.Result) -> float:
 
 def best_accuracy(result: rr.Result) -> float:
     """On the test images, where the loss on the training images is lowest."""
-    problem, images = digits_classifier(), digits()
     best = min(result, key=lambda leg: leg.loss)
-    params = problem.unravel(jnp.asarray(best.x))
-    assert isinstance(problem.loss, Classifier)
-    return float(
-        problem.loss.accuracy(
-            params, jnp.asarray(images.test_images), jnp.asarray(images.test_labels)
-        )
-    )
+    return result.measures()["accuracy"][best.fingerprint][0]
 
 
 def write_index(directory: Path, done: list[Done]) -> Path:

@@ -3,10 +3,13 @@
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ridgerider._core.problem import Problem
 
+NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 BUILT_IN = {
     "surface": "ridgerider.problems:surface",
     "wells": "ridgerider.problems:wells",
@@ -14,6 +17,12 @@ BUILT_IN = {
     "levers": "ridgerider.problems:levers",
     "digits": "ridgerider.problems:digits_classifier",
     "tree": "ridgerider.problems:tree",
+}
+# What these note of their solutions, by functions of the library's own.
+OWN_MEASURES = {
+    "levers": "ridgerider.problems.levers:lever_measures",
+    "digits": "ridgerider.problems.classifier:digits_measures",
+    "tree": "ridgerider.problems.tree:tree_measures",
 }
 
 
@@ -26,7 +35,7 @@ def load_problem(name: str) -> Problem:
     3
     """
     name = BUILT_IN.get(name, name)
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+    if not NAME.fullmatch(name):
         raise ValueError(
             f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
             f"mine:problem for `problem` in mine.py, not {name!r}."
@@ -43,6 +52,32 @@ def load_problem(name: str) -> Problem:
             f"not {type(problem).__name__}."
         )
     return problem
+
+
+def own_measures(name: str) -> Any:
+    """The `Measures` that a built-in problem brings, or None.
+
+    >>> own_measures("levers").about()["signature"]["name"], own_measures("mine:problem")
+    ('ridgerider.problems.levers:joint_action', None)
+    """
+    return _attribute(*OWN_MEASURES[name].split(":"))() if name in OWN_MEASURES else None  # type: ignore[operator]
+
+
+def load_function(option: str, name: str) -> Callable[..., Any]:
+    """A function as `module:function` from the current directory.
+
+    >>> load_function("--metric", "math:sqrt")(4)
+    2.0
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"`{option}` must be module:function, such as mine:accuracy for `accuracy` in mine.py, "
+            f"not {name!r}."
+        )
+    function = _attribute(*name.split(":"))
+    if not callable(function):
+        raise ValueError(f"`{option}` {name} must be a function, not {type(function).__name__}.")
+    return function
 
 
 def _attribute(module_name: str, attribute: str) -> object:

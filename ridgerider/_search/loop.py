@@ -32,6 +32,7 @@ from ridgerider._search.describe import (
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
 from ridgerider._search.locate import load_problem
+from ridgerider._search.measures import Measures, measure_missing, measured
 from ridgerider._search.next_branch import ORDERS, Order, named_order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.result import Result
@@ -66,6 +67,7 @@ def search(
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
+    measures: Measures | None = None,
 ) -> Result:
     """Ride the ridges that leave `problem.start`, branch, and repeat until the budget is used up.
 
@@ -112,6 +114,7 @@ def search(
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
     - `progress`: called with a `Progress` after every leg, and after every epoch of a training
       (`Train`) that ends one in this process.
+    - `measures`: a signature and metrics, noted of each solution as it is found; see `Measures`.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -140,11 +143,13 @@ def search(
     _check_rider(rider)
     job = Job(problem, rider, settings, num_lanes, path)
     check_sendable(job, executor)
+    if measures:
+        measures.check(problem)
     root = look(problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
     with store.closed_on_error():
-        _run(job, key, budget, store, executor, max_deaths, progress)
+        _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
 
 
@@ -162,6 +167,7 @@ def resume(
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
+    measures: Measures | None = None,
 ) -> Result:
     """Go on with a search from its run file, to the same tree it would have become uninterrupted.
 
@@ -205,7 +211,9 @@ def resume(
         store.set_meta("budget", asdict(budget))
         job = Job(problem, rider, settings, num_lanes, source)
         check_sendable(job, executor)
-        _run(job, key, budget, store, executor, max_deaths, progress)
+        if measures:
+            measures.check(problem)
+        _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
 
 
@@ -217,10 +225,13 @@ def _run(
     executor: Executor | None,
     max_deaths: int,
     progress: Callable[[Progress], None] | None,
+    measures: Measures | None,
 ) -> None:
     crew = Crew(job, store.load, executor, max_deaths)
+    if measures:
+        measure_missing(store, measures, job.problem)
     try:
-        _ride_all(crew, job, order, budget, store, progress)
+        _ride_all(crew, job, order, budget, store, progress, measures)
     finally:  # also when the search is interrupted
         crew.cancel()
     store.checkpoint()
@@ -233,6 +244,7 @@ def _ride_all(
     budget: Budget,
     store: Store,
     progress: Callable[[Progress], None] | None,
+    measures: Measures | None,
 ) -> None:
     settings, tree, done = job.settings, Search(), Progress.read(store)
     ends = _known_ends(job.problem, store)
@@ -272,6 +284,9 @@ def _ride_all(
             if leg.finish is not None:
                 leg = replace(leg, same_as=ends.add(leg.fingerprint, leg.finish))
             children = branches_at(leg, settings, order)
+            if measures:  # first, so that whoever reads the leg finds them
+                has_finish = job.rider.finish is not None
+                store.set_measures(None, measured(measures, job.problem, leg, has_finish))
             store.add(leg, children)
             found[leg.fingerprint] = children
             done.add(leg)

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -30,6 +30,7 @@ from ridgerider._search.store import (
     finish_columns,
     number,
     read_finish,
+    read_measures,
     unpack,
 )
 from ridgerider._search.tree import Fingerprint, Turn, Way
@@ -84,6 +85,7 @@ class RunReader:
     num_open: int = 0
     unreadable: dict[str, str] = field(default_factory=dict)
     version: int = VERSION
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name and fingerprint
     _last: int = 0
     _begun: Row | None = None
 
@@ -110,7 +112,26 @@ class RunReader:
             )
             legs = [self._leg(connection, row) for row in self._rows(connection)]
             self.num_open = self._count_open(connection)
+            found = self._tried("what was measured", lambda: read_measures(connection))
+            self.measures = found or {}
         return [leg for leg in legs if leg is not None]
+
+    def ends(self, fingerprints: Iterable[Fingerprint]) -> dict[Fingerprint, np.ndarray]:
+        """The points at which the descents of these legs ended, or else the rides themselves."""
+        query = (
+            "SELECT coalesce(s.arrays, l.arrays) FROM legs l LEFT JOIN solutions s"
+            " USING (fingerprint) WHERE fingerprint = ?"
+        )
+        found = {}
+        with whole(self.path) as path, closing(connect(path, write=False)) as connection:
+            for name in fingerprints:
+                point = self._tried(
+                    f"leg {name}",
+                    lambda name=name: unpack(connection.execute(query, [str(name)]).fetchone()[0]),  # type: ignore[misc]
+                )
+                if point is not None:
+                    found[name] = point["x"]
+        return found
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         try:

@@ -201,6 +201,17 @@ class Result:
 
     # --- the solutions
 
+    def measures(self) -> dict[str, dict[Fingerprint, Any]]:
+        """What was measured of the solutions, as stored: by name, the value at each leg.
+
+        The signature comes under "signature"; of a score on examples the mean and their number.
+        See `Measures`.
+        """
+        return {
+            name or "signature": {Fingerprint.parse(text): one for text, one in rows.items()}
+            for name, rows in self._store.measures().items()
+        }
+
     def solutions(self) -> Solutions:
         """Every end of a descent, minima and others, shallow legs first."""
         sizes = self._store.class_sizes() if self._store.settings.members == "branches" else {}

@@ -50,6 +50,11 @@ CREATE TABLE solutions (
     least_eigenvalue REAL, is_converged INTEGER NOT NULL, is_saddle INTEGER NOT NULL, num_steps
     INTEGER NOT NULL, num_kicks INTEGER NOT NULL, cost TEXT NOT NULL, arrays BLOB NOT NULL);
 """
+# Made when something is measured; older versions do not look for it.
+MEASURES = """
+CREATE TABLE IF NOT EXISTS measures (fingerprint TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT
+    NULL, PRIMARY KEY (fingerprint, name)) WITHOUT ROWID
+"""
 # What version 2 added to the tables of version 1, with the value that it has in older files.
 ADDED = {
     "legs": {"ways": "TEXT", "below": "TEXT", "linked_to": "TEXT"},
@@ -245,6 +250,31 @@ class Store:
             self._db.execute(
                 "INSERT OR REPLACE INTO meta VALUES ('settled', ?)", [json.dumps(round_number)]
             )
+
+    def set_measures(
+        self,
+        about: dict[str, Any] | None,
+        rows: dict[tuple[str, str], Any],
+        *,
+        forget: Iterable[str] = (),
+    ) -> None:
+        """Store what was measured of solutions, and `forget` what other functions of a name did."""
+        with self._transaction():
+            self._db.execute(MEASURES)
+            for name in forget:
+                self._db.execute("DELETE FROM measures WHERE name = ?", [name])
+            if about is not None:
+                row = [json.dumps(about)]
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('measures', ?)", row)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO measures VALUES (?, ?, ?)",
+                [(*key, json.dumps(value)) for key, value in rows.items()],
+            )
+
+    def measures(self) -> dict[str, dict[str, Any]]:
+        """What was measured: by its name, the value at each fingerprint."""
+        with self._readable():
+            return read_measures(self._db)
 
     # --- reading
 
@@ -607,6 +637,15 @@ def _finish_row(leg: Leg, finish: Finish) -> dict[str, Any]:
 
 def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+def read_measures(connection: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+    """What was measured of solutions, if anything was."""
+    found: dict[str, dict[str, Any]] = {}
+    if columns_of(connection, "measures"):
+        for fingerprint, name, value in connection.execute("SELECT * FROM measures"):
+            found.setdefault(name, {})[fingerprint] = json.loads(value)
+    return found
 
 
 def finish_columns(connection: sqlite3.Connection, without: str = "") -> str:

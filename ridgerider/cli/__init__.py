@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import jax
@@ -11,23 +12,32 @@ from rich.console import Console
 import ridgerider as rr
 from ridgerider.cli import _experiments, _runs, _search
 from ridgerider.cli._crew import with_local
+from ridgerider.cli._help import Command, Group
+
+
+def command(name: str, function: Callable[..., None], example: str) -> None:
+    """A command with an example at the end of its help."""
+    app.command(name, cls=Command, epilog=f"Example: {example}")(function)
+
 
 app = typer.Typer(
+    cls=Group,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help=rr.__doc__.splitlines()[0],
+    epilog="Example: ridgerider demo",
 )
 app.callback()(_runs.about)
-app.command("search")(_search.search)
-app.command("resume")(_search.resume)
-app.command("show")(_runs.show)
-app.command("replay")(_runs.replay)
-app.command("report")(_runs.report)
-app.command("watch")(_runs.watch)
-app.command("reproduce")(_experiments.reproduce)
-app.command("demo")(_experiments.demo)
-app.command("bench")(_experiments.bench)
+command("search", _search.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
+command("resume", _search.resume, "ridgerider resume runs/mine --max-rides 400")
+command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
+command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
+command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")
+command("watch", _runs.watch, "ridgerider watch runs/mine")
+command("reproduce", _experiments.reproduce, "ridgerider reproduce surface --quick")
+command("demo", _experiments.demo, "ridgerider demo --out runs/demo")
+command("bench", _experiments.bench, "ridgerider bench --out runs/bench")
 
 
 def main() -> None:

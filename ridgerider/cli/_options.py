@@ -3,12 +3,15 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import ridgerider as rr
+from ridgerider._search.locate import load_function, own_measures
+from ridgerider.problems import BUILT_IN, load_problem
 
 Out = Annotated[
     Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
@@ -19,6 +22,26 @@ RunPath = Annotated[
 ]
 ProblemName = Annotated[
     str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")
+]
+LegName = Annotated[
+    str,
+    typer.Argument(metavar="FINGERPRINT", help="A leg by its turns from the start, as '0+ 1-'."),
+]
+SignatureName = Annotated[
+    str | None,
+    typer.Option(
+        "--signature",
+        metavar="MODULE:FUNCTION",
+        help="What a solution does, from its parameters: those that do the same are one.",
+    ),
+]
+MetricNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME=MODULE:FUNCTION",
+        help="A number for each solution, such as accuracy=mine:accuracy. May be given again.",
+    ),
 ]
 Workers = Annotated[
     int | None,
@@ -61,6 +84,44 @@ TREE: dict[str, tuple[Any, str]] = {
     "seed": (int, "Every random choice derives from it."),
 }
 SEARCH = {**TREE, **BUDGET, **LANES}
+
+
+def chosen_measures(
+    signature: str | None, metrics: list[str] | None, problem: str | None = None
+) -> rr.Measures | None:
+    """The signature and metrics that options name, on top of those that the problem brings."""
+    own = own_measures(problem or "") or rr.Measures()
+    named = {}
+    for one in metrics or []:
+        name, _, where = one.partition("=")
+        if not name.strip() or not where:
+            raise ValueError(
+                f"`--metric` must be NAME=MODULE:FUNCTION, such as accuracy=mine:accuracy, "
+                f"not {one!r}."
+            )
+        named[name] = load_function("--metric", where)
+    if signature is None:
+        found = replace(own, metrics={**own.metrics, **named})
+    else:
+        found = rr.Measures(load_function("--signature", signature), {**own.metrics, **named})
+    return found or None
+
+
+def measure_run(
+    path: Path, signature: str | None, metrics: list[str] | None, problem: str | None
+) -> None:
+    """Measure what the options ask for, and store it with the run."""
+    if signature is None and not metrics:
+        return
+    name = problem or rr.load(path).name
+    if problem is None and name not in BUILT_IN:  # nothing that a file names is imported
+        raise ValueError(
+            "`--signature` and `--metric` need the problem: say where it is with --problem "
+            "MODULE:PROBLEM."
+        )
+    measures = chosen_measures(signature, metrics)
+    assert measures is not None
+    rr.measure(path, measures, load_problem(name))
 
 
 def takes(

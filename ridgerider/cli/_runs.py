@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 import ridgerider as rr
-from ridgerider.cli._options import ProblemName, RunPath
+from ridgerider.cli._options import (
+    LegName,
+    MetricNames,
+    ProblemName,
+    RunPath,
+    SignatureName,
+    measure_run,
+)
 from ridgerider.cli._places import run_file
 from ridgerider.cli._shown import console, print_leg, print_summary
 from ridgerider.problems import load_problem
@@ -33,20 +40,27 @@ def about(
 def show(
     run: RunPath,
     leg: Annotated[
-        str | None, typer.Option(help="A fingerprint: show this leg, step by step.")
+        str | None,
+        typer.Argument(
+            metavar="[FINGERPRINT]", help="Show this leg, step by step: its turns, as '0+ 1-'."
+        ),
     ] = None,
+    signature: SignatureName = None,
+    metric: MetricNames = None,
+    problem: ProblemName = None,
+    old_leg: Annotated[str | None, typer.Option("--leg", hidden=True)] = None,
 ) -> None:
     """Show what a run found, or one of its legs."""
-    result = rr.load(run_file(run))
+    path, leg = run_file(run), leg if leg is not None else old_leg
+    measure_run(path, signature, metric, problem)
+    result = rr.load(path)
     if leg is None:
         print_summary(result)
     else:
         print_leg(result.leg(leg))
 
 
-def replay(
-    run: RunPath, fingerprint: Annotated[str, typer.Argument()], problem: ProblemName = None
-) -> None:
+def replay(run: RunPath, fingerprint: LegName, problem: ProblemName = None) -> None:
     """Ride one path of a run again and compare it with what is stored."""
     path = run_file(run)
     if not rr.Fingerprint.parse(fingerprint):
@@ -79,13 +93,16 @@ def report(
             help="Two rides, such as '0+' '1+': adds the loss in their plane.",
         ),
     ] = None,
+    signature: SignatureName = None,
+    metric: MetricNames = None,
     problem: ProblemName = None,
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
     path = run_file(run)
+    measure_run(path, signature, metric, problem)
     if out is not None and out.is_dir():
         out = out / "report.html"
-    loaded = load_problem(problem or rr.load(path).name) if rides else None
+    loaded = load_problem(problem or rr.load(path).name) if problem or rides else None
     scenes = [rides] if rides else []
     page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
     console.print(str(page), soft_wrap=True)
@@ -98,6 +115,8 @@ def watch(
         str,
         typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
     ] = "127.0.0.1",
+    signature: SignatureName = None,
+    metric: MetricNames = None,
     problem: ProblemName = None,
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
@@ -108,7 +127,14 @@ def watch(
     def load() -> rr.Result:
         return rr.load(path, load_problem(problem or rr.load(path).name))
 
-    with Server(Watched(path, load), host, port) as server:
+    def measure() -> None:
+        measure_run(path, signature, metric, problem)
+
+    if path.exists():
+        measure()
+    with Server(
+        Watched(path, load, measure if signature or metric else None), host, port
+    ) as server:
         if host not in LOCAL:
             console.print(f"{host} is not this machine alone: others can see the run.")
         console.print(f"watching {path}; stop with Ctrl-C", soft_wrap=True)

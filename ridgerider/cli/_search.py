@@ -14,10 +14,13 @@ from ridgerider.cli._options import (
     SEARCH,
     Dask,
     Lease,
+    MetricNames,
     Out,
     ProblemName,
     RunPath,
+    SignatureName,
     Workers,
+    chosen_measures,
     takes,
 )
 from ridgerider.cli._places import new_run, run_file
@@ -46,12 +49,15 @@ def search(
     gauge: Annotated[
         str, typer.Option(help="Direction inside a repeated eigenvalue: gradient or random.")
     ] = "gradient",
+    signature: SignatureName = None,
+    metric: MetricNames = None,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
     **of_search: Any,
 ) -> None:
     """Search a problem for different solutions."""
+    measures = chosen_measures(signature, metric, problem)
     rider = _rider(engine, load_problem(problem).size, step_size, delta_break, gauge)
     with (
         crew(workers, dask, lease, of_search["round_size"]) as executor,
@@ -59,7 +65,13 @@ def search(
         shown_progress(path, of_search["max_rides"]) as progress,
     ):
         result = rr.search(
-            problem, rider, out=path, executor=executor, progress=progress, **of_search
+            problem,
+            rider,
+            out=path,
+            executor=executor,
+            progress=progress,
+            measures=measures,
+            **of_search,
         )
     print_summary(result)
     console.print(f"run file: {path}", soft_wrap=True)
@@ -81,6 +93,8 @@ def resume(
     *,
     run: RunPath,
     problem: ProblemName = None,
+    signature: SignatureName = None,
+    metric: MetricNames = None,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
@@ -100,6 +114,7 @@ def resume(
             problem or before.name,
             executor=executor,
             progress=progress,
+            measures=chosen_measures(signature, metric, problem or before.name),
             **given,
         )
     print_summary(result)

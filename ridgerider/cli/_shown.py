@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
+from ridgerider.report._plain import count
+from ridgerider.report._read import Reader
+from ridgerider.report._verdict import verdict
 
+TEXT = ("fingerprint", "does", "kind")  # columns that are no numbers
 console = Console(highlight=False, markup=False)
 
 
@@ -33,8 +38,9 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         waste = done.waste
         training = f"; {done.training}" if done.training else ""
         return (
-            f"{done.num_rides}{limit} rides, {done.num_open} open, {done.num_minima} minima, "
-            f"best loss {best}, {rate:.0f} steps/s{training}"
+            f"{done.num_rides}{limit} rides, {done.num_open} open, "
+            f"{count(done.num_minima, 'minimum', 'minima')}, best loss {best}, {rate:.0f} steps/s"
+            f"{training}"
         )
 
     def plain(done: rr.Progress) -> None:
@@ -51,7 +57,13 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         label = TextColumn("{task.fields[name]}", markup=False)
         with Bar(label, BarColumn(20), TextColumn("{task.description}"), console=console) as bar:
             task = bar.add_task("looking at the start", total=max_rides, name=name)
-            yield lambda done: bar.update(task, completed=done.num_rides, description=status(done))
+            yield lambda done: bar.update(
+                task,
+                completed=done.num_rides,
+                # Full when the tree is exhausted, whatever the budget.
+                total=max_rides if done.num_open else done.num_rides,
+                description=status(done),
+            )
     except KeyboardInterrupt:
         how = f"go on with: ridgerider resume {path}" if path.exists() else "nothing was ridden yet"
         console.print(f"stopped; {how}", soft_wrap=True)
@@ -62,39 +74,36 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
 
 
 def print_summary(result: rr.Result) -> None:
-    """What was run, what was found, what it cost."""
+    """The verdict, what was run, what was found, what it cost."""
     meta, cost = result.meta, result.cost
+    reader = read_run(result)
+    found = verdict(reader)
     settings = ", ".join(
         f"{name} {value}"
         for name, value in meta["settings"].items()
         if value is not None and value is not False
     )
     console.print(Text.assemble((meta["name"], "bold"), f": {settings}"), soft_wrap=True)
+    console.print(Text(f"{found['headline']}.", "bold"), soft_wrap=True)
+    console.print(" ".join(found["parts"]), soft_wrap=True)
+    if found["go_on"]:
+        console.print(f"go on with: {found['go_on']}", soft_wrap=True)
     minima = result.minima()
-    table = Table("fingerprint", "kind", "loss", "least eigenvalue", "flat", "found by", title=None)
-    for one in minima[:20]:
-        table.add_row(
-            str(one.fingerprint),
-            one.kind,
-            f"{one.level:.6g}",
-            f"{one.least_eigenvalue:.3g}",
-            str(one.num_flat),
-            f"{one.multiplicity} legs",
-        )
-    console.print(table)
-    if len(minima) > 20:
-        console.print(f"... and {len(minima) - 20} more")
+    _print_solutions(reader)
     ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.kinds().most_common())
     console.print(
-        f"{len(result)} legs, {result.num_open()} branches open; {len(minima)} minima; "
-        f"descents ended at: {kinds or '-'}; legs ended by: {ends or '-'}",
+        f"{count(len(result), 'leg', 'legs')}, "
+        f"{count(result.num_open(), 'branch', 'branches')} open; "
+        f"{count(len(minima), 'minimum', 'minima')}; descents ended at: {kinds or '-'}; "
+        f"legs ended by: {ends or '-'}",
         soft_wrap=True,
     )
     if result.links():
+        num = len(result.links())
         console.print(
-            f"{len(result.links())} legs came to points where others had come before, and are "
-            "linked to these",
+            f"{count(num, 'leg', 'legs')} came to points where others had come before, and "
+            f"{'is' if num == 1 else 'are'} linked to these",
             soft_wrap=True,
         )
     if any(one.num_copies > 1 for one in minima):
@@ -108,12 +117,90 @@ def print_summary(result: rr.Result) -> None:
     )
 
 
+def read_run(result: rr.Result) -> Reader:
+    """The run as a page reads it."""
+    assert result.path is not None
+    reader = Reader(result.path)
+    reader.read()
+    return reader
+
+
+def _print_solutions(reader: Reader) -> None:
+    """The solutions of lowest loss, with as many columns as the terminal has room for."""
+    legs = [reader.groups[number] for number in reader.compared()[:20]]
+    columns = fitting(_columns(reader, legs), console.width)
+    table = Table(title=None)
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="left" if name in TEXT else "right")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    if len(reader.groups) > len(legs):
+        console.print(f"... and {len(reader.groups) - len(legs)} more")
+
+
+def _columns(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """By their names, those that matter most first."""
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "fingerprint": lambda leg: shortened(leg["fingerprint"], 24),
+        "loss": lambda leg: f"{reader.level(leg):.6g}",
+    }
+    for name in reader.metric_names:
+        columns[name] = lambda leg, name=name: _number(reader.metric(leg, name))  # type: ignore[misc]
+    if reader.signature is not None:
+        columns["does"] = lambda leg: shortened(reader.labels[leg["group"]], 20)
+    columns["found by"] = lambda leg: count(reader.num_members(leg["group"]), "leg", "legs")
+    columns["kind"] = lambda leg: leg.get("solution", {}).get("kind", "ride")
+    if reader.has_descents:
+        columns["least eigenvalue"] = lambda leg: _number(leg["solution"]["least_eigenvalue"])
+        columns["flat"] = lambda leg: str(leg["solution"]["num_flat"])
+    return {name: [show(leg) for leg in legs] for name, show in columns.items()}
+
+
+def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
+    """The first columns that fit side by side into a table of this width; always one.
+
+    >>> list(fitting({"name": ["a"], "loss": ["1.234567"], "kind": ["minimum"]}, width=24))
+    ['name', 'loss']
+    """
+    kept, used = dict[str, list[str]](), 1
+    for name, cells in columns.items():
+        used += 3 + max(map(len, [name, *cells]))
+        if kept and used > width:
+            break
+        kept[name] = cells
+    return kept
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def shortened(text: str, most: int) -> str:
+    """A text with its middle left out.
+
+    >>> shortened("0+ 1- 2+ 3- 4+", 9)
+    '0+ 1…- 4+'
+    """
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[len(text) - half :]}"
+
+
 def print_leg(leg: rr.Leg) -> None:
     """One leg: its certificate step by step, why it ended, and what is there."""
-    table = Table("step", "loss", "eigenvalue", "overlap", "residual", "gap", "size", "mult.")
-    columns = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
-    for step in range(leg.num_steps + 1 if leg.trace else 0):
-        table.add_row(str(step), *(f"{leg.trace[name][step]:.4g}" for name in columns))
+    num_rows = leg.num_steps + 1 if leg.trace else 0
+    names = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
+    columns = {"step": [str(step) for step in range(num_rows)]}
+    if leg.trace:
+        for name in names:
+            short = {"step_size": "size", "multiplicity": "mult."}.get(name, name)
+            columns[short] = [f"{leg.trace[name][step]:.4g}" for step in range(num_rows)]
+    columns = fitting(columns, console.width)
+    table = Table()
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="right")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     console.print(f"leg {leg.fingerprint}", style="bold")
     console.print(table)
     clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])

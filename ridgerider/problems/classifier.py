@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._check import check_at_least
 from ridgerider._core.problem import Problem, Scalar
+from ridgerider._search.measures import Measures
 from ridgerider.data import digits
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -117,6 +118,35 @@ def digits_classifier() -> Problem:
     """The built-in problem `digits`: 8 hidden units on the small digits."""
     images = digits()
     return classifier(images.train_images, images.train_labels, widths=(8,), init_scale=1e-3)
+
+
+class DigitsRead(eqx.Module):
+    """What a network of `digits_classifier` makes of unseen images: its guesses, or what is right.
+
+    The signature asks for the guesses on a probe set, the first `num_images`.
+    """
+
+    num_images: int | None = eqx.field(static=True, default=None)
+    is_scored: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, params: PyTree) -> list[int] | np.ndarray:
+        found = digits()
+        images = jnp.asarray(found.test_images[: self.num_images])
+        guesses = np.asarray(jnp.argmax(Classifier().logits(params, images), axis=1))
+        if self.is_scored:
+            return guesses == np.asarray(found.test_labels[: self.num_images])
+        return guesses.tolist()
+
+
+def digits_measures() -> Measures:
+    """What to note of networks: their guesses on 100 unseen images, and how many of all are right.
+
+    >>> measures = digits_measures()
+    >>> problem = digits_classifier()
+    >>> len(measures.signature(problem.start)), measures.metrics["accuracy"](problem.start).dtype
+    (100, dtype('bool'))
+    """
+    return Measures(DigitsRead(num_images=100), {"accuracy": DigitsRead(is_scored=True)})
 
 
 def _checked_classes(images: Images, labels: Labels, num_classes: int | None) -> int:

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, Int
 
 from ridgerider._check import check_count
 from ridgerider._core.problem import Problem, Scalar
+from ridgerider._search.measures import Measures
 
 PAPER = (1.0,) * 7 + (0.8,) * 2 + (0.6,)
 ORIGINAL = (1.0,) * 9 + (0.9,)
@@ -114,6 +115,36 @@ def levers(payoffs: Payoffs = PAPER, num_players: int = 2) -> Problem:
     """
     game = Levers(payoffs, num_players)
     return Problem(lever_loss, lever_saddle(game.payoffs, num_players), game.payoffs)
+
+
+def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
+    """What to note of solutions of the lever game: who pulls what, and what it pays.
+
+    >>> measures = lever_measures()
+    >>> measures.signature(jnp.zeros((2, 10))), measures.signature(9 * jnp.eye(2, 10))
+    (None, 'levers 0 and 1')
+    """
+    return Measures(joint_action, {"payoff": LeverPayoff(tuple(np.asarray(payoffs).tolist()))})
+
+
+class LeverPayoff(eqx.Module):
+    """The expected payoff of policies."""
+
+    payoffs: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, params: Policies) -> Scalar:
+        return -lever_loss(params, jnp.asarray(self.payoffs, params.dtype))
+
+
+def joint_action(params: Policies) -> str | None:
+    """The lever that each player pulls; None while one of them mixes, none more likely than not."""
+    likely = np.asarray(jax.nn.softmax(params, axis=-1))
+    if likely.max(axis=1).min() <= 0.5:
+        return None
+    pulled = likely.argmax(axis=1)
+    if len(set(pulled.tolist())) == 1:
+        return f"all lever {pulled[0]}"
+    return f"levers {', '.join(map(str, pulled[:-1]))} and {pulled[-1]}"
 
 
 def lever_saddle(payoffs: Payoffs, num_players: int = 2) -> Policies:

@@ -25,6 +25,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ridgerider._check import check_count, check_share
 from ridgerider._core.problem import Problem
+from ridgerider._search.measures import ENDS, Measures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,6 +158,24 @@ class Tree:
         )
         return {self.leaf_names[leaf] for leaf in best[is_reached]}
 
+    def measures(self) -> Measures:
+        """What to note of policies: which positive leaf they reach, and what they return.
+
+        Solutions lie at infinity, and descents stop where the gradient is small: a leaf counts
+        wherever a policy reaches it, whatever kind of point that is.
+
+        >>> measures = make_tree(depth=3, seed=3).measures()
+        >>> measures.signature(np.zeros(8)), measures.signature(np.full(8, 9.0))
+        (None, 'RRR')
+        """
+        return Measures(
+            self.leaf_reached, {"return": self.returns}, (*ENDS, "saddle", "unverified")
+        )
+
+    def leaf_reached(self, params: ArrayLike) -> str | None:
+        """The name of the positive leaf that a policy reaches, if it does."""
+        return next(iter(self.solutions(np.asarray(params))), None)
+
     def draw(self, ax: "Axes", params: ArrayLike | None = None) -> None:
         """Draw the tree: decisions as circles, positive leaves blue, negative ones red.
 
@@ -211,6 +230,11 @@ def tree(
     16
     """
     return make_tree(depth, p_terminal, p_positive, seed).problem()
+
+
+def tree_measures() -> Measures:
+    """Those of the built-in tree."""
+    return make_tree().measures()
 
 
 def make_tree(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
+from ridgerider._search.describe import check_problem
 from ridgerider._search.result import load
 from ridgerider._search.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
@@ -22,6 +23,8 @@ def report(
     problem: Problem | None = None,
     rider: Rider | None = None,
     landscapes: Iterable[Rides] = (),
+    claim: str = "",
+    index: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a run as one HTML page that needs no network, no server and no Python.
@@ -31,8 +34,11 @@ def report(
     - `path`: the run file. It may still be growing; of a damaged one the page shows what could be
       read, and says so.
     - `out`: where to write the page. Default: `report.html` beside the run file.
+    - `problem`: with it the page tells how flat the solutions are (below 300 parameters), and the
+      loss on the way from one to another.
     - `landscapes`: pairs of rides; the loss in the plane of each pair goes into the page. Needs the
       `problem`, and the `rider` if it has rules of your own.
+    - `claim`: a sentence of yours to begin with. `index`: the address of a page to lead back to.
     - `say`: called with a sentence for everything that could not be read.
 
     >>> import tempfile
@@ -58,5 +64,8 @@ def report(
     if pairs:
         result = load(path, problem, rider)
         scenes = [landscape(result, one, two) for one, two in pairs]
-    out.write_text(page(reader, scenes), encoding="utf-8")
+    if problem is not None:
+        check_problem(reader.file.meta, problem, path)
+    text = page(reader, scenes, problem=problem, claim=claim, index=index)
+    out.write_text(text, encoding="utf-8")
     return out

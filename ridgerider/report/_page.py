@@ -16,13 +16,25 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._core.problem import Problem
 from ridgerider.plot._landscape import Landscape
+from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
+from ridgerider.report._plain import plain
 from ridgerider.report._read import Reader
+from ridgerider.report._verdict import verdict
 
 SCRIPTS = ("base", "tree", "leg", "tables", "cost", "landscape", "main")
 
 
-def page(reader: Reader, landscapes: Sequence[Landscape] = (), token: str | None = None) -> str:
+def page(
+    reader: Reader,
+    landscapes: Sequence[Landscape] = (),
+    token: str | None = None,
+    *,
+    problem: Problem | None = None,
+    claim: str = "",
+    index: str | None = None,
+) -> str:
     """The page of a run as far as it was read; with a `token` one that asks for what is new."""
     content = {
         **summary(reader),
@@ -30,6 +42,9 @@ def page(reader: Reader, landscapes: Sequence[Landscape] = (), token: str | None
         "num_details": len(reader.details),
         "landscapes": [plain_landscape(one) for one in landscapes],
         "token": token,
+        "claim": claim,
+        "index": index,
+        **({} if problem is None else at_hand(reader, problem)),
     }
     return fill_page(
         {
@@ -40,6 +55,18 @@ def page(reader: Reader, landscapes: Sequence[Landscape] = (), token: str | None
         connect="'self'" if token else "'none'",
         script=_script(),
     )
+
+
+def at_hand(reader: Reader, problem: Problem) -> dict[str, Any]:
+    """What takes the problem itself: how flat solutions are, and the loss between them."""
+    points = reader.points()
+    flat = [flatness(problem, point) for point in points]
+    few = points[:MAX_SEGMENTS]
+    pairs = [(i, j) for i in range(len(few)) for j in range(i)]
+    return {
+        "flatness": plain(flat),
+        "segments": {f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs},
+    }
 
 
 def summary(reader: Reader) -> dict[str, Any]:
@@ -53,7 +80,12 @@ def summary(reader: Reader) -> dict[str, Any]:
         "num_open": reader.file.num_open,
         "notes": reader.notes,
         "classes": [str(name) for name in reader.classes.names],
-        "distances": reader.distances(),
+        "groups": [leg["fingerprint"] for leg in reader.groups],
+        "labels": reader.labels,
+        "signature": reader.signature,
+        "metrics": reader.metric_names,
+        "differ": reader.differ(),
+        "verdict": verdict(reader),
     }
 
 

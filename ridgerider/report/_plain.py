@@ -56,3 +56,12 @@ def plain_finish(finish: Finish) -> dict[str, Any]:
         "num_kicks": int(finish.num_kicks),
         "cost": plain_cost(finish.cost),
     }
+
+
+def count(number: int, one: str, many: str) -> str:
+    """So many of a thing.
+
+    >>> count(1, "leg", "legs"), count(2000, "leg", "legs")
+    ('1 leg', '2,000 legs')
+    """
+    return f"{number:,} {one if number == 1 else many}"

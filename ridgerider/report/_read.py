@@ -1,5 +1,6 @@
 """What a page shows of a run file, as plain data for JSON."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from ridgerider._search.classes import Classes
+from ridgerider._search.measures import SIGNATURE, has_descents, signature_classes
 from ridgerider._search.reader import LegRow, RunReader
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.store import VERSION
 from ridgerider._search.tree import Fingerprint, Way
+from ridgerider.report._differ import differences
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
-from ridgerider.report._trace import pack_trace
+from ridgerider.report._trace import certificate_of, pack_trace
 
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
-MAX_DISTANCES = 48  # of a distance matrix that can be looked at
+MAX_COMPARED = 48  # solutions side by side that can be looked at
 
 
 @dataclass
@@ -50,6 +53,13 @@ class Reader:
         self.classes = Classes[Fingerprint]()
         self._losses: dict[Fingerprint, float] = {}
         self._numbers: dict[Fingerprint | None, int] = {}
+        self._by_name: dict[str, dict[str, Any]] = {}
+        self._differ: tuple[int, dict[str, Any]] | None = None
+        self._measured: dict[str, dict[str, Any]] = {}
+        # The leg that stands for each solution: that of lowest loss; of minima the shallowest.
+        self.groups: list[dict[str, Any]] = []
+        self.labels: dict[int, str] = {}  # of the groups, if a signature made them
+        self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self._ways: dict[Fingerprint, dict[str, Way]] = {}
 
     def read(self) -> int:
@@ -63,9 +73,13 @@ class Reader:
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
         self._ways |= {row.fingerprint: row.ways for row in rows if row.ways}
-        self.legs += map(self._leg, rows)
+        new = [self._leg(row) for row in rows]
+        self.legs += new
+        self._by_name |= {leg["fingerprint"]: leg for leg in new}
         self.details += map(self._details, rows)
         self._classify(rows)
+        if rows or self.file.measures != self._measured:
+            self._measure()
         return len(rows)
 
     @property
@@ -94,20 +108,138 @@ class Reader:
             notes.append("No leg has been ridden yet.")
         return notes
 
-    def distances(self) -> dict[str, list]:
-        """Between the minima of lowest loss, one for each class."""
+    # --- the solutions: by what they do if a signature says so, else the minima
 
-        def rank(number: int) -> tuple[float, int, bytes]:
-            name = self.classes.names[number]
-            return float(f"{self._losses[name]:.6g}"), name.depth, name.sort_key()
+    @property
+    def signature(self) -> str | None:
+        """What the signature is called, if the run has one."""
+        about = (self.meta.get("measures") or {}).get("signature")
+        return None if about is None else str(about["name"]).rpartition(":")[2]
 
-        order = sorted(range(len(self.classes)), key=rank)[:MAX_DISTANCES]
-        points = np.array([self.classes.points[self.classes.names[one]] for one in order])
-        apart = [np.linalg.norm(points - point, axis=1) for point in points]
-        return {
-            "classes": order,
-            "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
+    @property
+    def metric_names(self) -> list[str]:
+        return list((self.meta.get("measures") or {}).get("metrics", {}))
+
+    @property
+    def num_points(self) -> int:
+        """How many ends of legs the groups hold."""
+        return sum(map(len, self._members.values()))
+
+    def num_members(self, group: int) -> int:
+        return len(self._members[group])
+
+    @property
+    def has_descents(self) -> bool:
+        return has_descents(self.file.meta)
+
+    @property
+    def num_rides(self) -> int:
+        return sum(bool(leg["fingerprint"]) for leg in self.legs)
+
+    def num_groups_unverified(self) -> int:
+        """How many groups hold no verified minimum."""
+        return sum(
+            not any(one.get("solution", {}).get("kind") in IS_SOLUTION for one in members)
+            for members in self._members.values()
+        )
+
+    def metric(self, leg: dict[str, Any], name: str) -> float | None:
+        value = leg.get("metrics", {}).get(name)
+        return value[0] if isinstance(value, list) else value
+
+    @staticmethod
+    def level(leg: dict[str, Any]) -> float:
+        """The loss where a leg led to; at infinity its limit."""
+        end = leg.get("solution")
+        loss = leg["loss"] if end is None else end["loss"]
+        if end is not None and end["kind"] == "at infinity" and end["limit"] is not None:
+            loss = end["limit"]
+        return float("inf") if loss is None else loss
+
+    def best(self) -> dict[str, Any] | None:
+        """The solution of lowest loss; where there is none, the lowest end of all."""
+        return min(self.groups or self.legs, key=self._rank, default=None)
+
+    def spent(self) -> dict[str, tuple[float, float]]:
+        """Of each budget how much is spent, and how much there is."""
+        budget = self.meta.get("budget") or {}
+        done = {
+            "max_rides": self.num_rides,
+            "max_steps": sum(leg["num_steps"] for leg in self.legs),
+            "max_hvps": sum(leg["cost"][2] for leg in self.legs),
+            "max_seconds": sum(leg["cost"][5] for leg in self.legs),
         }
+        return {name: (done[name], budget[name]) for name in done if budget.get(name) is not None}
+
+    def compared(self) -> list[int]:
+        """The groups of lowest loss, as many as can be looked at side by side."""
+        groups = self.groups
+        return sorted(range(len(groups)), key=lambda one: self._rank(groups[one]))[:MAX_COMPARED]
+
+    def points(self) -> np.ndarray:
+        """The points of the groups that are compared."""
+        groups = self.groups
+        names = [Fingerprint.parse(groups[one]["fingerprint"]) for one in self.compared()]
+        found = self.file.ends(names) if names else {}
+        return np.array([found[name] for name in names if name in found])
+
+    def differ(self) -> dict[str, Any]:
+        """How the solutions of lowest loss differ."""
+        if self._differ is None or self._differ[0] != self.num_points:
+            points, order = self.points(), self.compared()
+            order = order[: len(points)]
+            apart = [np.linalg.norm(points - point, axis=1) for point in points]
+            params = self.meta.get("problem", {}).get("params", [])
+            found = {
+                "groups": order,
+                "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
+                **differences(points, params),
+            }
+            self._differ = self.num_points, plain(found)
+        return self._differ[1]
+
+    def _rank(self, leg: dict[str, Any]) -> tuple[float, int, bytes]:
+        name = Fingerprint.parse(leg["fingerprint"])
+        return float(f"{self.level(leg):.6g}"), name.depth, name.sort_key()
+
+    def _measure(self) -> None:
+        """Give legs their metrics and the number of their solution."""
+        measures = self._measured = self.file.measures
+        for leg in self.legs:
+            name = leg["fingerprint"]
+            found = {one: measures[one].get(name) for one in self.metric_names if one in measures}
+            if any(value is not None for value in found.values()):
+                leg["metrics"] = found
+        signatures = self._signatures()
+        if signatures is None:
+            numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
+        else:
+            numbers = signature_classes(signatures)
+        self._members, self.labels = {}, {}
+        for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
+            if group is not None:
+                leg["group"] = group
+                self._members.setdefault(group, []).append(leg)
+                if signatures is not None:
+                    self.labels.setdefault(group, _label(signatures[place]))
+        if signatures is None:
+            self.groups = [self._by_name[str(name)] for name in self.classes.names]
+        else:
+            members = [self._members[group] for group in range(len(self._members))]
+            self.groups = [min(legs, key=self._rank) for legs in members]
+
+    def _signatures(self) -> list[Any] | None:
+        """Of each leg, None where it does not count; None if the run has no signature."""
+        if self.signature is None:
+            return None
+        values = self.file.measures.get(SIGNATURE, {})
+        kinds = set((self.meta.get("measures") or {}).get("kinds", ()))
+        return [
+            values.get(leg["fingerprint"])
+            if leg.get("solution", {"kind": "ride"})["kind"] in kinds
+            else None
+            for leg in self.legs
+        ]
 
     def _leg(self, row: LegRow) -> dict[str, Any]:
         leg = _leg(row)
@@ -165,7 +297,14 @@ def _leg(row: LegRow) -> dict[str, Any]:
         "num_branches": row.num_branches,
         "eigenvalue": number(row.trace["eigenvalue"][0]) if row.trace else None,
         "cost": plain_cost(row.cost),
+        "certificate": certificate_of(row.trace),
     }
     if row.finish is not None:
         leg["solution"] = plain_finish(row.finish)
     return leg
+
+
+def _label(signature: Any) -> str:
+    """A signature in a few letters."""
+    text = signature if isinstance(signature, str) else json.dumps(signature)
+    return text if len(text) <= 40 else f"{text[:26]} … {text[-8:]}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+ENOUGH = 0.7072  # of the overlap: above it, no other ridge can overlap more
 COLUMNS = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
 
 
@@ -49,3 +50,30 @@ def thinned(trace: dict[str, np.ndarray], max_points: int) -> np.ndarray:
         if column is not None and not np.isnan(column).all():
             steps.add(int(np.argmin(np.where(np.isnan(column), np.inf, sign * column))))
     return np.array(sorted(steps))
+
+
+def certificate_of(trace: dict[str, np.ndarray]) -> str | None:
+    """What a ride can show for itself: "complete", or what is missing; None without steps.
+
+    Complete: at no step was the overlap below 0.7072, and everywhere the residual was below a tenth
+    of the gap, so that the direction was within 6 degrees of the eigenspace. Where the gap is not
+    known, the nearest eigenvalue that was seen stands for it.
+
+    >>> trace = {"overlap": np.array([1.0, 0.9]), "residual": np.zeros(2), "gap": np.ones(2)}
+    >>> certificate_of(trace), certificate_of({**trace, "gap": np.full(2, np.nan)})
+    ('complete', 'gap')
+    """
+    if len(trace.get("overlap", ())) < 2:
+        return None
+    overlap, residual = trace["overlap"][1:], trace["residual"][1:]
+    if not np.all(overlap >= ENOUGH):
+        return "overlap"
+    gap = (
+        np.array(trace["gap"][1:], dtype=float) if "gap" in trace else np.full(len(overlap), np.nan)
+    )
+    if "neighbours" in trace and "multiplicity" in trace:
+        away = np.abs(trace["neighbours"][1:] - trace["eigenvalue"][1:, None])
+        seen = np.min(np.where(np.isnan(away), np.inf, away), axis=1, initial=np.inf)
+        is_known = (trace["multiplicity"][1:] > 0) & np.isnan(gap)
+        gap = np.where(is_known, seen, gap)
+    return "complete" if np.all(residual <= 0.1 * gap) else "gap"

@@ -34,10 +34,18 @@ HEADERS = {
 
 
 class Watched:
-    """A run file that is read again whenever somebody asks. `load` opens it with its problem."""
+    """A run file that is read again whenever somebody asks.
 
-    def __init__(self, path: Path, load: Callable[[], Result] | None = None):
-        self.path, self._load = path, load
+    `load` opens it with its problem, `measure` adds what is asked to be measured of new legs.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        load: Callable[[], Result] | None = None,
+        measure: Callable[[], None] | None = None,
+    ):
+        self.path, self._load, self._measure = path, load, measure
         self._lock = threading.Lock()
         self._begin()
 
@@ -74,7 +82,9 @@ class Watched:
     def _read(self) -> None:
         """Read what is new. A file that is not there yet, or not yet a run, is waited for."""
         try:
-            self._reader.read()
+            if self._reader.read() and self._measure is not None:
+                self._measure()
+                self._reader.read()
         except AnotherRun:
             self._begin()
             self._read()

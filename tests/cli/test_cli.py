@@ -53,7 +53,7 @@ def run(*args):
 
 def test_search_show_resume_replay_report():
     out = run("search", "mine:problem", "--max-rides", "1")
-    assert "run file: runs/mine-problem/run.sqlite" in out and "1 legs, 1 branches open" in out
+    assert "run file: runs/mine-problem/run.sqlite" in out and "1 leg, 1 branch open" in out
     out = run("resume", "runs/mine-problem", "--max-rides", "2")
     assert "2 legs, 0 branches open; 2 minima" in out
     out = run("show", "runs/mine-problem/run.sqlite")
@@ -320,6 +320,7 @@ def test_options_of_search_have_its_defaults():
     for name in _options.SEARCH:
         assert options[name].default == known[name].default
     # Nothing that decides a search is missing from the command line, but for what it makes itself.
-    assert known.keys() - options.keys() == {"rider", "name", "executor", "max_deaths", "progress"}
+    made = {"rider", "name", "executor", "max_deaths", "progress", "measures"}
+    assert known.keys() - options.keys() == made
     old_name = run("search", "mine:problem", "--max-rides", "2", "--batch-size", "2")
     assert "2 legs" in old_name

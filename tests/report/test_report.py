@@ -366,9 +366,9 @@ def test_reading_agrees_with_the_result(run):
             reader.legs[1 + result.fingerprints().index(one.fingerprint)]["solution"]["class"]
             for one in group
         } == {reader.classes.names.index(group[0].fingerprint)}
-    found = reader.distances()
+    found = reader.differ()
     minima = {str(one.fingerprint): one for one in result.minima()}
-    names = [str(reader.classes.names[number]) for number in found["classes"]]
+    names = [str(reader.classes.names[number]) for number in found["groups"]]
     assert names == list(minima)
     apart = np.linalg.norm(minima[names[0]].params - minima[names[3]].params)
     assert found["distances"][0][3] == pytest.approx(apart, rel=1e-4)

@@ -48,15 +48,15 @@ function showOverCost() {
 
 /** Distances as shades; the same in numbers below. */
 function showDistances() {
-  const { classes: order, distances } = data.distances, num = order.length, box = $("distances");
+  const { groups: order, distances } = data.differ, num = order.length, box = $("distances");
   if (num < 2) return fill(box, make("p", { class: "quiet" }, num ? "There is one minimum so far: nothing to compare." : "No minimum was found so far."));
-  const names = order.map((number) => standsFor(number));
+  const names = order.map((number) => byName.get(data.groups[number]));
   const farthest = most(distances.flat()) || 1;
   const canvas = make("canvas", { role: "img", "aria-label": `Distances between ${num} minima, at most ${show(farthest)}` });
   const side = Math.min(box.clientWidth, 380);
   canvas.style.width = canvas.style.height = `${side}px`;
   const where = make("p", { class: "caption", id: "distance" }, "Lowest loss first. Point at a field for its two minima.");
-  fill(box, make("div", { class: "figure" }, canvas), where, num < classes.length && make("p", { class: "caption" }, `The ${num} lowest of ${classes.length} minima.`),
+  fill(box, make("div", { class: "figure" }, canvas), where, num < data.groups.length && make("p", { class: "caption" }, `The ${num} lowest of ${data.groups.length}.`),
     lazily("As numbers", () => make("div", { class: "scroll" }, make("table", { class: "plain-table" },
       make("thead", {}, make("tr", {}, make("th", {}, ""), names.map((leg) => make("th", { scope: "col", class: "fp" }, nameOf(leg))))),
       make("tbody", {}, names.map((leg, i) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, nameOf(leg)), distances[i].map((value) => make("td", {}, show(value, 4))))))))));

@@ -1,0 +1,147 @@
+"""How solutions differ: parameter by parameter, leaf by leaf, and in between."""
+
+import base64
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.cluster.hierarchy import leaves_list, linkage
+
+from ridgerider._core.compile import compiled
+from ridgerider._core.problem import Problem
+from ridgerider._core.spectrum import DENSE_BELOW
+
+MAX_COLUMNS = 128  # of a heat map; of more parameters, those that differ most
+MAX_LEAVES = 60  # of the pytree, told one by one
+NUM_BETWEEN = 41  # values of the loss on a segment
+MAX_SEGMENTS = 8  # solutions of which each pair gets one
+
+Points = Float[np.ndarray, "points size"]
+Params = Sequence[Sequence[Any]]  # path, shape and dtype of each leaf, as the run file has them
+
+
+def differences(points: Points, params: Params) -> dict[str, Any]:
+    """What a page shows of how points differ, for JSON.
+
+    >>> points = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, 5.0]])
+    >>> found = differences(points, [["['a']", [2], "float64"], ["['b']", [], "float64"]])
+    >>> found["columns"], [leaf["name"] for leaf in found["leaves"]]
+    (['a[0]', 'a[1]', 'b'], ['a', 'b'])
+    >>> found["leaves"][1]["apart"], found["order"]
+    ([3.0], [0, 1])
+    """
+    if not len(points):
+        return {"columns": [], "leaves": [], "order": [], "values": "", "num_parameters": 0}
+    size = points.shape[1]
+    spread = points.std(axis=0)
+    kept = np.sort(np.argsort(-spread, kind="stable")[:MAX_COLUMNS])
+    if size > MAX_COLUMNS or size > 12:  # few parameters stay in the user's order
+        kept = kept[similar(points[:, kept].T)]
+    return {
+        "columns": names_of(params, kept, size),
+        "values": base64.b64encode(points[:, kept].astype("<f4").tobytes()).decode(),
+        "order": similar(points).tolist(),
+        "leaves": _leaves(points, params),
+        "num_parameters": size,
+    }
+
+
+def similar(rows: Float[np.ndarray, "rows columns"]) -> np.ndarray:
+    """An order of the rows in which neighbours are alike.
+
+    >>> similar(np.array([[0.0], [5.0], [0.1], [5.1]])).tolist() in ([0, 2, 1, 3], [2, 0, 1, 3])
+    True
+    """
+    if len(rows) < 3 or not np.isfinite(rows).all():
+        return np.arange(len(rows))
+    order = leaves_list(linkage(rows, "average", optimal_ordering=len(rows) <= MAX_COLUMNS))
+    return order if order[0] <= order[-1] else order[::-1]
+
+
+def names_of(params: Params, which: np.ndarray, size: int) -> list[str]:
+    """What parameters are called, from their numbers in the vector of all of them.
+
+    >>> names_of([["[0]['w']", [2, 2], "float64"], [".b", [], "float64"]], np.array([3, 4]), 5)
+    ['0.w[1,1]', 'b']
+    """
+    names, ends = [], np.cumsum([math.prod(shape) for _, shape, *_ in params])
+    if not len(ends) or ends[-1] != size:
+        return [f"x[{number}]" for number in which]
+    for number in which:
+        leaf = int(np.searchsorted(ends, number, side="right"))
+        path, shape = params[leaf][0], tuple(params[leaf][1])
+        place = int(number) - (int(ends[leaf - 1]) if leaf else 0)
+        index = ",".join(str(one) for one in np.unravel_index(place, shape)) if shape else ""
+        names.append(leaf_name(path) + (f"[{index}]" if index else ""))
+    return names
+
+
+def leaf_name(path: str) -> str:
+    """A leaf of the parameters in short; the only one is `x`.
+
+    >>> leaf_name("[0]['weights']"), leaf_name(".layer.bias"), leaf_name("")
+    ('0.weights', 'layer.bias', 'x')
+    """
+    parts = re.findall(r"\['([^']*)'\]|\[([^\]]*)\]|\.([^.\[]+)", path)
+    return ".".join("".join(part) for part in parts) or path or "x"
+
+
+def _leaves(points: Points, params: Params) -> list[dict[str, Any]]:
+    """For each leaf its distance between each pair of points, pair by pair."""
+    first, leaves = 0, []
+    sizes = [math.prod(shape) for _, shape, *_ in params]
+    if sum(sizes) != points.shape[1]:
+        params, sizes = [["", [points.shape[1]], ""]], [points.shape[1]]
+    for (path, *_), size in list(zip(params, sizes, strict=True))[:MAX_LEAVES]:
+        part = points[:, first : first + size]
+        first += size
+        apart = [
+            float(f"{np.linalg.norm(part[i] - part[j]):.4g}")
+            for i in range(len(part))
+            for j in range(i)
+        ]
+        leaves.append({"name": leaf_name(path), "size": size, "apart": apart})
+    return leaves
+
+
+def loss_between(problem: Problem, one: np.ndarray, two: np.ndarray) -> list[float | None]:
+    """The loss at evenly spaced points from `one` to `two`.
+
+    >>> problem = Problem(lambda x: x @ x, jnp.zeros(2))
+    >>> found = loss_between(problem, np.array([-1.0, 0.0]), np.array([1.0, 0.0]))
+    >>> len(found), found[0], found[20], found[-1]
+    (41, 1.0, 0.0, 1.0)
+    """
+    t = np.linspace(0, 1, NUM_BETWEEN)[:, None]
+    points = jnp.asarray((1 - t) * one + t * two, problem.dtype)
+    values = np.asarray(compiled(_map_values)(problem, points))
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+
+
+def _map_values(problem: Problem, points: Array) -> Array:
+    return jax.lax.map(problem.value, points)
+
+
+def _hessian(problem: Problem, x: Array) -> Array:
+    return problem.hessian(x)
+
+
+def flatness(problem: Problem, x: np.ndarray) -> dict[str, float] | None:
+    """Trace and largest eigenvalue of the Hessian at a point; None where it is too large.
+
+    >>> found = flatness(Problem(lambda x: x[0] ** 2 + 3 * x[1] ** 2, jnp.zeros(2)), np.zeros(2))
+    >>> round(found["trace"], 6), round(found["largest"], 6)
+    (8.0, 6.0)
+    """
+    if problem.size >= DENSE_BELOW:
+        return None
+    hessian = np.asarray(compiled(_hessian)(problem, jnp.asarray(x, problem.dtype)))
+    if not np.isfinite(hessian).all():
+        return None
+    eigenvalues = np.linalg.eigvalsh((hessian + hessian.T) / 2)
+    return {"trace": float(eigenvalues.sum()), "largest": float(eigenvalues[-1])}

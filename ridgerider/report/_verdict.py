@@ -1,0 +1,150 @@
+"""The answer first: is it done, can it be trusted, what was found, which one is best."""
+
+import shlex
+from collections import Counter
+from typing import Any
+
+from ridgerider.report._plain import count
+from ridgerider.report._read import Reader
+
+KINDS = {
+    "minimum": ("a minimum", "minima"),
+    "at infinity": ("a minimum at infinity", "minima at infinity"),
+    "saddle": ("a saddle", "saddles"),
+    "unverified": ("a point not verified", "points not verified"),
+    "unconverged": ("a point not stationary", "points not stationary"),
+}
+SPENT = {"max_steps": "steps", "max_hvps": "Hessian-vector products", "max_seconds": "seconds"}
+
+
+def verdict(reader: Reader) -> dict[str, Any]:
+    """What to say of a run before anything else, part by part; `text` is all of it.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> path = Path(tempfile.mkdtemp()) / "run.sqlite"
+    >>> _ = rr.search(wells(1), out=path)
+    >>> reader = Reader(path)
+    >>> reader.read()
+    3
+    >>> found = verdict(reader)
+    >>> found["state"], found["headline"], found["best"]
+    ('finished', '2 different minima (2 points)', '0+')
+    >>> found["parts"][0]
+    'Finished: all 2 branches that were found were ridden.'
+    """
+    state, first, go_on = _state(reader)
+    best = reader.best()
+    parts = [first, _certificates(reader), _ends(reader), _best(reader, best), *_doubts(reader)]
+    parts = [part for part in parts if part]
+    headline = _headline(reader)
+    return {
+        "state": state,
+        "headline": headline,
+        "best": None if best is None else best["fingerprint"],
+        "parts": parts,
+        "text": f"{headline}. {' '.join(parts)}",
+        "go_on": go_on,
+        "budget": reader.spent(),
+    }
+
+
+def _headline(reader: Reader) -> str:
+    num, points = len(reader.groups), reader.num_points
+    if reader.signature is not None:
+        what = f"{count(num, 'different solution', 'different solutions')} by `{reader.signature}`"
+    else:
+        what = count(num, "different minimum", "different minima")
+    return f"{what} ({count(points, 'point', 'points')})"
+
+
+def _state(reader: Reader) -> tuple[str, str, str]:
+    """Finished, stopped by a budget, or neither; what to say of it; and how to go on."""
+    num, waiting = reader.num_rides, reader.file.num_open
+    go_on = f"ridgerider resume {shlex.quote(str(reader.path))}"
+    if not waiting and reader.legs:
+        what = count(num, "branch that was found was", "branches that were found were")
+        every = "all " if num != 1 else ""
+        return "finished", f"Finished: {every}{what} ridden{_within(reader)}.", ""
+    left = f"{count(waiting, 'branch', 'branches')} open"
+    for name, (done, limit) in reader.spent().items():
+        if done >= limit:
+            spent = count(num, "ride", "rides")
+            if name != "max_rides":
+                spent = f"{done:,.4g} {SPENT[name]}"
+            say = f"Stopped after {spent}, as `{name}` says, with {left}."
+            return "stopped", say, f"{go_on} --{name.replace('_', '-')} {2 * limit:g}"
+    return "open", f"Not finished: {count(num, 'ride', 'rides')}, {left}.", go_on
+
+
+def _within(reader: Reader) -> str:
+    settings = reader.meta.get("settings") or {}
+    names = [name for name in ("max_depth", "max_ridges") if settings.get(name) is not None]
+    limits = [f"`{name}` {settings[name]}" for name in names]
+    return f" (within {' and '.join(limits)})" if limits else ""
+
+
+def _certificates(reader: Reader) -> str:
+    found = Counter(leg["certificate"] for leg in reader.legs if leg["certificate"])
+    total = sum(found.values())
+    if not total:
+        return ""
+    say = f"{found['complete']:,} of {count(total, 'ride', 'rides')} with a complete certificate"
+    why = [
+        text.format(number)
+        for reason, text in (
+            ("overlap", "{:,} may have changed ridges"),
+            ("gap", "{:,} with a gap too small against the residual, or unknown"),
+        )
+        if (number := found[reason])
+    ]
+    return f"{say}{': ' + ', '.join(why) if why else ''}."
+
+
+def _ends(reader: Reader) -> str:
+    found = Counter(leg["solution"]["kind"] for leg in reader.legs if "solution" in leg)
+    if not found:
+        return "Rides were not followed by descents." if reader.num_rides else ""
+    return f"Descents ended at {', '.join(count(found[k], *KINDS[k]) for k in KINDS if found[k])}."
+
+
+def _best(reader: Reader, best: dict[str, Any] | None) -> str:
+    if best is None:
+        return ""
+    loss = f"{reader.level(best):.6g}"
+    named = reader.metric_names
+    found = [
+        f"{name} {reader.metric(best, name):.4g}" for name in named if _has(reader, best, name)
+    ]
+    where = best["fingerprint"] or "the start"
+    return f"Lowest loss {loss} at {where}{', ' + ', '.join(found) if found else ''}."
+
+
+def _has(reader: Reader, leg: dict[str, Any], name: str) -> bool:
+    return reader.metric(leg, name) is not None
+
+
+def _doubts(reader: Reader) -> list[str]:
+    doubts = Counter(
+        leg["solution"]["doubt"] for leg in reader.legs if leg.get("solution", {}).get("doubt")
+    )
+    said = [
+        f"Doubtful: {count(number, 'end', 'ends')}, because {why}."
+        for why, number in doubts.most_common(2)
+    ]
+    lost = sum("RidgeLost" in leg["ended_by"] for leg in reader.legs)
+    if lost:
+        said.append(f"{count(lost, 'ride', 'rides')} lost the ridge and ended there.")
+    broken = sum("not_finite" in leg["ended_by"] for leg in reader.legs)
+    if broken:
+        said.append(f"{count(broken, 'ride', 'rides')} came to NaN or infinity.")
+    if reader.signature is not None:
+        unsure = reader.num_groups_unverified()
+        if unsure:
+            said.append(
+                f"{unsure} of the {len(reader.groups)} are seen by what they do alone: no descent "
+                "to them ended at a verified minimum."
+            )
+    return said
