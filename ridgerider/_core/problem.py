@@ -121,6 +121,7 @@ class Problem(eqx.Module):
         _checked_start(start)
         functions = from_functions(start, value_and_grad, value, hvp, hessian, batch, step, check)
         return Problem(functions, start)
+
     def __hash__(self) -> int:
         """Of this object: its arrays have no hash, and `jax.jit(problem.hessian)` asks for one."""
         return id(self)
@@ -242,10 +243,6 @@ class Problem(eqx.Module):
         return hvp
 
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
-        if isinstance(self.loss, Functions):
-            functions = self.loss
-            return self._mean(lambda args: functions.hessian(x, *args))
-        return self._mean(lambda args: jax.hessian(self._value)(x, args))
         return _hessian(self, x)
 
     @property
@@ -307,6 +304,9 @@ class Problem(eqx.Module):
 
 @eqx.filter_jit  # so that programs share one trace of it
 def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
+    if isinstance(problem.loss, Functions):
+        functions = problem.loss
+        return problem._mean(lambda args: functions.hessian(x, *args))
     return problem._mean(lambda args: jax.hessian(problem._value)(x, args))
 
 

@@ -285,7 +285,7 @@ def _ride_all(
                 leg = replace(leg, same_as=ends.add(leg.fingerprint, leg.finish))
             children = branches_at(leg, settings, order)
             if measures:  # first, so that whoever reads the leg finds them
-                has_finish = job.rider.finish is not None
+                has_finish = getattr(job.rider, "finish", None) is not None
                 store.set_measures(None, measured(measures, job.problem, leg, has_finish))
             store.add(leg, children)
             found[leg.fingerprint] = children

@@ -223,12 +223,16 @@ class ShuffledExecutor(ThreadPoolExecutor):
 
     def __init__(self, seed):
         super().__init__(1)
-        self.random = np.random.default_rng(seed)
+        self.random, self.waiting = np.random.default_rng(seed), []
 
     def submit(self, work, *args):
-        future, result = Future(), work(*args)
-        threading.Timer(self.random.uniform(0, 0.2), future.set_result, [result]).start()
+        self.waiting.append((future := Future(), work, args))
+        threading.Timer(0.3, self.work_on_any).start()  # by then all of a round have been sent
         return future
+
+    def work_on_any(self):
+        future, work, args = self.waiting.pop(self.random.integers(len(self.waiting)))
+        future.set_result(work(*args))
 
 
 @pytest.mark.parametrize("order", ["breadth_first", "best_first"])
