@@ -28,7 +28,7 @@ from ridgerider._search.tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3
-REACH = 4.0  # descents and other rides widen the view to at most this many times the two rides'
+REACH = 2.0  # descents and other rides widen the view to at most this many times the two rides'
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,16 @@ class Plane:
 
     def project(self, points: np.ndarray) -> Float[np.ndarray, "points 2"]:
         return (np.atleast_2d(points) - self.origin) @ np.stack([self.first, self.second], axis=1)
+
+    def away(self, points: np.ndarray) -> float:
+        """How far the points are from the plane, the farthest of them.
+
+        >>> plane = Plane(np.zeros(3), np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0]))
+        >>> plane.away(np.array([[1.0, -2.0, 3.0], [1.0, 1.0, 0.0]]))
+        2.0
+        """
+        inside = self.project(points) @ np.stack([self.first, self.second])
+        return float(np.linalg.norm(np.atleast_2d(points) - self.origin - inside, axis=1).max())
 
     def loss(
         self, problem: Problem, a: Float[np.ndarray, " columns"], b: Float[np.ndarray, " rows"]
@@ -79,6 +89,7 @@ class Path:
     """A ride in the plane, then the straight line to where descent from its end came to rest.
 
     `is_exact`: every step of the ride is there; else it is the straight line between its ends.
+    `away`: how far from the plane it goes.
     """
 
     fingerprint: Fingerprint
@@ -86,6 +97,7 @@ class Path:
     end: Float[np.ndarray, "2"] | None
     kind: str | None
     is_exact: bool
+    away: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -193,6 +205,7 @@ def _path(result: Result, plane: Plane, leg: Leg) -> Path:
         end=None if finish is None else plane.project(np.asarray(finish.x))[0],
         kind=None if finish is None else finish.kind,
         is_exact="path" in leg.trace,
+        away=plane.away(points),
     )
 
 

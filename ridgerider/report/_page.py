@@ -17,13 +17,26 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.problem import Problem
-from ridgerider.plot._landscape import Landscape
+from ridgerider._search.tree import Fingerprint
+from ridgerider.plot._landscape import Landscape, Path
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._plain import plain
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 
-SCRIPTS = ("base", "tree", "leg", "tables", "cost", "landscape", "main")
+MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
+SCRIPTS = (
+    "base",
+    "terms",
+    "export",
+    "tree",
+    "leg",
+    "tables",
+    "differ",
+    "cost",
+    "landscape",
+    "main",
+)
 
 
 def page(
@@ -123,6 +136,7 @@ def plain_landscape(found: Landscape) -> dict[str, Any]:
         "num_columns": len(found.a),
         "num_rows": len(found.b),
         "loss": base64.b64encode(found.loss.astype("<f4").tobytes()).decode(),
+        "num_paths": len(found.paths),
         "paths": [
             {
                 "fingerprint": str(path.fingerprint),
@@ -131,10 +145,18 @@ def plain_landscape(found: Landscape) -> dict[str, Any]:
                 "kind": path.kind,
                 "is_exact": path.is_exact,
             }
-            for path in found.paths
+            for path in _nearest(found)
             if np.isfinite(path.points).all() and (path.end is None or np.isfinite(path.end).all())
         ],
     }
+
+
+def _nearest(found: Landscape) -> list[Path]:
+    """The two rides and what leads to them, and of the others those nearest to the plane."""
+    own = {Fingerprint(name[: i + 1]) for name in found.rides for i in range(len(name))}
+    others = [path for path in found.paths if path.fingerprint not in own]
+    others.sort(key=lambda path: path.away)
+    return [path for path in found.paths if path.fingerprint in own] + others[:MAX_PATHS]
 
 
 def _few(num: int, most: int = 200) -> np.ndarray:

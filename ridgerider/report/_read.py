@@ -1,6 +1,7 @@
 """What a page shows of a run file, as plain data for JSON."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class Reader:
     def signature(self) -> str | None:
         """What the signature is called, if the run has one."""
         about = (self.meta.get("measures") or {}).get("signature")
-        return None if about is None else str(about["name"]).rpartition(":")[2]
+        return None if about is None else re.split("[:.]", str(about["name"]))[-1]
 
     @property
     def metric_names(self) -> list[str]:

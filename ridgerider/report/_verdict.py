@@ -75,7 +75,7 @@ def _state(reader: Reader) -> tuple[str, str, str]:
             if name != "max_rides":
                 spent = f"{done:,.4g} {SPENT[name]}"
             say = f"Stopped after {spent}, as `{name}` says, with {left}."
-            return "stopped", say, f"{go_on} --{name.replace('_', '-')} {2 * limit:g}"
+            return "stopped", say, f"{go_on} --{name.replace('_', '-')} {2 * max(done, limit):g}"
     return "open", f"Not finished: {count(num, 'ride', 'rides')}, {left}.", go_on
 
 
@@ -92,6 +92,8 @@ def _certificates(reader: Reader) -> str:
     if not total:
         return ""
     say = f"{found['complete']:,} of {count(total, 'ride', 'rides')} with a complete certificate"
+    if total < reader.num_rides:
+        say += f" ({reader.num_rides - total:,} more took no step)"
     why = [
         text.format(number)
         for reason, text in (
@@ -140,7 +142,7 @@ def _doubts(reader: Reader) -> list[str]:
     broken = sum("not_finite" in leg["ended_by"] for leg in reader.legs)
     if broken:
         said.append(f"{count(broken, 'ride', 'rides')} came to NaN or infinity.")
-    if reader.signature is not None:
+    if reader.signature is not None and reader.has_descents:
         unsure = reader.num_groups_unverified()
         if unsure:
             said.append(

@@ -18,7 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from ridgerider._search.reader import AnotherRun
 from ridgerider._search.result import Result
+from ridgerider._search.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
+from ridgerider.report._differ import loss_between
 from ridgerider.report._page import embedded, page, plain_landscape, summary
 from ridgerider.report._read import Reader
 
@@ -76,6 +78,21 @@ class Watched:
             if self._load is None:
                 raise ValueError("the problem of this run is not at hand.")
             return embedded(plain_landscape(landscape(self._load(), one, two)))
+        except (ValueError, OSError) as error:
+            return embedded({"error": str(error)})
+
+    def segment(self, one: str, two: str) -> str:
+        """The loss on the straight way between the ends of two legs."""
+        try:
+            if self._load is None:
+                raise ValueError("the problem of this run is not at hand.")
+            names = [Fingerprint.parse(one), Fingerprint.parse(two)]
+            with self._lock:
+                points = self._reader.file.ends(names)
+            problem = self._load().problem
+            if problem is None or any(name not in points for name in names):
+                raise ValueError("the problem or one of the two legs is not at hand.")
+            return embedded({"loss": loss_between(problem, *(points[name] for name in names))})
         except (ValueError, OSError) as error:
             return embedded({"error": str(error)})
 
@@ -147,7 +164,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Three addresses: the page, its data, a landscape."""
+    """Four addresses: the page, its data, a landscape, the loss between two solutions."""
 
     server: Server
     server_version, sys_version = "ridgerider", ""
@@ -160,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         if asked.path == "/":
             self._answer(200, "text/html", watched.page())
-        elif asked.path not in ("/data", "/landscape"):
+        elif asked.path not in ("/data", "/landscape", "/segment"):
             self._answer(404, "text/plain", "There is nothing here.")
         elif not self.headers.get("X-Ridgerider"):  # another site cannot send this header
             self._answer(403, "text/plain", "Only the page itself may ask.")
@@ -170,7 +187,8 @@ class Handler(BaseHTTPRequestHandler):
                 200, "application/json", watched.data(int(after) if after.isdecimal() else 0)
             )
         else:
-            found = watched.landscape(query.get("one", ""), query.get("two", ""))
+            compute = watched.landscape if asked.path == "/landscape" else watched.segment
+            found = compute(query.get("one", ""), query.get("two", ""))
             self._answer(200, "application/json", found)
 
     do_HEAD = do_GET

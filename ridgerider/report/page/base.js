@@ -6,7 +6,7 @@ const COSTS = ["values", "gradients", "Hessian-vector products", "Hessians", "ei
 const REASONS = {
   curvature_gone: "the curvature along the ridge is no longer negative",
   RidgeLost: "the ridge was lost: the direction overlaps its eigenspace too little",
-  Stalled: "the loss no longer fell",
+  Stalled: "the loss hardly changed over its last steps",
   not_finite: "the next step led to NaN or infinity",
   max_steps: "it was as long as a ride may be",
   start: "here the search set out",
@@ -15,6 +15,17 @@ const ENDS = { minimum: "a minimum", "at infinity": "a minimum at infinity", sad
 
 /** How a direction inside a repeated eigenvalue was singled out. */
 const branchOf = ([order, kappa, size]) => (order < 3 ? "one direction of an eigenspace" : `kappa ${show(kappa, 4)}`) + (size > 1 ? `, one of ${size} alike` : "");
+
+/** A text with its middle left out, where the ends tell more. */
+function short(text, most = 26) {
+  const half = Math.floor((most - 1) / 2);
+  return text.length <= most ? text : `${text.slice(0, most - 1 - half)}…${text.slice(text.length - half)}`;
+}
+
+/** A run that has ended has no "so far". */
+function soFar() {
+  return data.verdict && data.verdict.state === "open" ? " so far" : "";
+}
 
 /** The loss of a solution; at infinity what it falls to. */
 const levelOf = (end) => (end.kind === "at infinity" ? end.limit : end.loss);
@@ -105,6 +116,7 @@ function floats(text) {
 const legs = [];
 const byName = new Map();
 const classes = []; // of each: its members, in the order they landed
+const groups = []; // the same of solutions, by what they do
 
 /** Cut `0+ 3.2-` into turns. */
 function turnsOf(fingerprint) {
@@ -131,6 +143,7 @@ function addLegs(rows) {
     if (parent) parent.children.push(leg);
     if (parent) grown.add(parent);
     if (leg.solution && leg.solution.class !== undefined) (classes[leg.solution.class] ??= []).push(leg);
+    if (leg.group !== undefined) (groups[leg.group] ??= []).push(leg);
   }
   for (const parent of grown) parent.children.sort((one, two) => one.rank - two.rank);
 }
@@ -141,6 +154,7 @@ function standsFor(number) {
 }
 
 function numOpen(leg) {
+  if (leg.linked_to !== undefined) return 0;
   const limit = data.meta.settings && data.meta.settings.max_depth;
   return limit && leg.depth >= limit ? 0 : Math.max(0, leg.num_branches - leg.children.length);
 }

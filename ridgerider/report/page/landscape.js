@@ -34,7 +34,8 @@ async function askForLandscape() {
   if (scenery.busy) return undefined;
   scenery.busy = true;
   $("ask").disabled = true;
-  say("Computing the loss in this plane …");
+  const busy = make("span", { class: "busy", id: "landscape-busy", role: "status" }, "computing the loss in this plane …");
+  $("landscape-controls").append(busy);
   try {
     const answer = await fetch(`landscape?${new URLSearchParams({ one: names[0], two: names[1] })}`, { headers: { "X-Ridgerider": data.token } });
     const found = await answer.json();
@@ -42,6 +43,7 @@ async function askForLandscape() {
     else { scenery.shown = data.landscapes.push(found) - 1; landscapeControls(); showLandscape(); }
   } catch { say("The search's page is no longer served"); }
   scenery.busy = false;
+  busy.remove();
   if ($("ask")) $("ask").disabled = false;
   return undefined;
 }
@@ -64,20 +66,48 @@ function showLandscape() {
     return undefined;
   }
   const canvas = make("canvas", { role: "img", id: "scene", "aria-label": `Loss in the plane of the rides ${scene.rides.join(" and ")}` });
-  // The same scale across and up, unless that makes it too flat or too high.
-  const shape = (scene.b[1] - scene.b[0]) / (scene.a[1] - scene.a[0]);
-  canvas.style.height = `${Math.min(box.clientWidth * Math.min(Math.max(shape, 0.4), 0.9), Math.max(360, 0.62 * window.innerHeight))}px`;
-  const exact = scene.paths.filter((path) => path.is_exact).length;
-  fill(box, make("div", { class: "figure" }, canvas), make("p", { class: "caption" },
-    `Loss in the plane through the fork of ${scene.rides[0]} (white, across) and ${scene.rides[1]} (amber) and through both ends; `,
-    `darker is lower. ${exact === scene.paths.length ? "Rides are drawn step by step" : `${plural(exact, "ride is", "rides are")} drawn step by step, the others as straight lines between their ends`}; dotted: descent. `,
-    "Paths leave the plane: the loss under them is the plane's."));
-  drawScene(canvas, scene);
+  // The same scale across and up.
+  const shape = (scene.b[1] - scene.b[0]) / (scene.a[1] - scene.a[0]), room = box.clientWidth - FIELD.left - FIELD.right;
+  const inner = Math.min(room * shape, Math.max(340, 0.62 * window.innerHeight));
+  canvas.style.height = `${inner + FIELD.top + FIELD.bottom}px`;
+  const exact = scene.paths.filter((path) => path.is_exact).length, left = scene.num_paths - scene.paths.length;
+  const where = make("p", { class: "caption", id: "scene-where", role: "status" }, "Point into the picture for the loss there.");
+  fill(box, make("div", { class: "figure" }, canvas), where, make("p", { class: "caption" },
+    `Loss in the plane through the fork of ${short(scene.rides[0])} (white, across) and ${short(scene.rides[1])} (amber) and through both ends; both axes have the same scale, in units of the parameters. `,
+    `Darker is lower. ${exact === scene.paths.length ? "Rides are drawn step by step" : `${plural(exact, "ride is", "rides are")} drawn step by step, the others as straight lines between their ends`}${left > 0 ? `; of the others only the ${scene.paths.length} nearest to the plane` : ""}. `,
+    "A dotted line joins the end of a ride with where the descent from there came to rest; the way of a descent is not stored. Paths leave the plane: the loss under them is the plane's."));
+  drawScene(...sharp(canvas), scene);
+  canvas.addEventListener("pointermove", (event) => {
+    const value = sceneAt(scene, canvas.clientWidth, canvas.clientHeight, event.offsetX, event.offsetY);
+    where.textContent = value ? `loss ${show(value.loss, 5)} at ${show(value.a, 4)} along, ${show(value.b, 4)} across` : "Point into the picture for the loss there.";
+  });
+  putSaves("landscape-bar", "landscape", { picture: () => recorded(canvas, (...onto) => drawScene(...onto, scene)), table: () => sceneRows(scene) });
   return undefined;
 }
 
-function drawScene(canvas, scene) {
-  const [context, width, height] = sharp(canvas);
+const FIELD = { left: 58, right: 78, top: 12, bottom: 42 };
+
+/** The picture's place on the canvas, as large as the same scale both ways allows. */
+function placeScene(scene, width, height) {
+  const [a0, a1] = scene.a, [b0, b1] = scene.b;
+  const scale = Math.min((width - FIELD.left - FIELD.right) / (a1 - a0), (height - FIELD.top - FIELD.bottom) / (b1 - b0));
+  const w = scale * (a1 - a0), h = scale * (b1 - b0), left = FIELD.left + Math.max(0, (width - FIELD.left - FIELD.right - w) / 2), top = FIELD.top;
+  return { left, top, w, h, px: (a) => left + scale * (a - a0), py: (b) => top + h - scale * (b - b0), a: (x) => a0 + (x - left) / scale, b: (y) => b0 + (top + h - y) / scale };
+}
+
+function sceneAt(scene, width, height, x, y) {
+  const place = placeScene(scene, width, height), a = place.a(x), b = place.b(y), loss = floats(scene.loss);
+  if (a < scene.a[0] || a > scene.a[1] || b < scene.b[0] || b > scene.b[1]) return null;
+  const column = Math.round(((a - scene.a[0]) / (scene.a[1] - scene.a[0])) * (scene.num_columns - 1)), row = Math.round(((b - scene.b[0]) / (scene.b[1] - scene.b[0])) * (scene.num_rows - 1));
+  return { a, b, loss: loss[row * scene.num_columns + column] };
+}
+
+function sceneRows(scene) {
+  const loss = floats(scene.loss), at = ([low, high], i, num) => low + ((high - low) * i) / (num - 1);
+  return { names: ["along", "across", "loss"], rows: Array.from(loss, (value, k) => [at(scene.a, k % scene.num_columns, scene.num_columns), at(scene.b, Math.floor(k / scene.num_columns), scene.num_rows), value]) };
+}
+
+function drawScene(context, width, height, scene) {
   const loss = floats(scene.loss), { num_columns: columns, num_rows: rows } = scene;
   const sorted = Array.from(loss).filter(Number.isFinite).sort((one, two) => one - two);
   const low = sorted[0], high = sorted[Math.floor(sorted.length * 0.92)] || low + 1;
@@ -88,15 +118,13 @@ function drawScene(canvas, scene) {
   }
   const small = make("canvas", { width: columns, height: rows });
   small.getContext("2d").putImageData(image, 0, 0);
-  const frame = { left: 8, right: 8, top: 8, bottom: 8 };
-  const px = (a) => frame.left + ((a - scene.a[0]) / (scene.a[1] - scene.a[0])) * (width - frame.left - frame.right);
-  const py = (b) => height - frame.bottom - ((b - scene.b[0]) / (scene.b[1] - scene.b[0])) * (height - frame.top - frame.bottom);
+  const place = placeScene(scene, width, height), { px, py } = place;
   context.imageSmoothingQuality = "high";
   context.save();
   context.beginPath();
-  context.rect(frame.left, frame.top, width - frame.left - frame.right, height - frame.top - frame.bottom);
+  context.rect(place.left, place.top, place.w, place.h);
   context.clip();
-  context.drawImage(small, frame.left, frame.top, width - frame.left - frame.right, height - frame.top - frame.bottom);
+  context.drawImage(small, place.left, place.top, place.w, place.h);
   contours(context, loss, columns, rows, low, high, (j) => px(scene.a[0] + (j / (columns - 1)) * (scene.a[1] - scene.a[0])), (i) => py(scene.b[0] + (i / (rows - 1)) * (scene.b[1] - scene.b[0])));
   // A leg on the way to both belongs to the first.
   const own = new Map(scene.rides.flatMap((name, i) => turnsOf(name).map((_, k, all) => [all.slice(0, k + 1).join(" "), i])).reverse());
@@ -105,6 +133,41 @@ function drawScene(canvas, scene) {
   const start = scene.paths.find((path) => path.is_exact) || scene.paths[0];
   if (start) mark(context, "start", px(start.points[0][0]), py(start.points[0][1]), 5);
   context.restore();
+  sceneAxes(context, scene, place);
+  colorBar(context, place.left + place.w + 14, place.top, 12, place.h, low, high);
+}
+
+function sceneAxes(context, scene, place) {
+  context.font = "11px system-ui, sans-serif";
+  context.fillStyle = context.strokeStyle = paint.soft;
+  context.lineWidth = 1;
+  const line = (x0, y0, x1, y1) => { context.beginPath(); context.moveTo(x0, y0); context.lineTo(x1, y1); context.stroke(); };
+  const bottom = place.top + place.h;
+  context.textAlign = "center";
+  context.textBaseline = "alphabetic";
+  for (const mark of ticks(...scene.a, Math.max(2, Math.floor(place.w / 80)))) { line(place.px(mark), bottom, place.px(mark), bottom + 4); context.fillText(show(mark, 3), place.px(mark), bottom + 16); }
+  context.fillText(`along ride ${short(scene.rides[0])}`, place.left + place.w / 2, bottom + 33);
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (const mark of ticks(...scene.b, Math.max(2, Math.floor(place.h / 50)))) { line(place.left - 4, place.py(mark), place.left, place.py(mark)); context.fillText(show(mark, 3), place.left - 7, place.py(mark)); }
+  const x = place.left - 44, y = place.top + place.h / 2, words = `across, towards ${short(scene.rides[1], 16)}`;
+  context.textAlign = "center";
+  if (context.turnAt) { context.turnAt(x, y); context.fillText(words, 0, 0); context.turnBack(); return; }
+  context.save();
+  context.translate(x, y);
+  context.rotate(-Math.PI / 2);
+  context.fillText(words, 0, 0);
+  context.restore();
+}
+
+/** From the lowest loss up; the root of the height, as in the picture. */
+function colorBar(context, x, top, width, height, low, high) {
+  for (let i = 0; i < height; i++) { context.fillStyle = `rgb(${viridis(0.92 * (1 - i / height)).join(",")})`; context.fillRect(x, top + i, width, 1.5); }
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillStyle = paint.soft;
+  for (const t of height > 120 ? [0, 0.25, 0.5, 0.75, 1] : [0, 1]) context.fillText(`${t === 1 ? "≥ " : ""}${show(low + t * t * (high - low), 3)}`, x + width + 5, top + height * (1 - t));
 }
 
 function drawPath(context, path, which, px, py) {

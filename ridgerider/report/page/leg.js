@@ -11,7 +11,7 @@ function strong(text) {
 }
 
 function jump(leg, text = nameOf(leg)) {
-  return make("button", { class: "link fp", onclick: () => select(leg, "link") }, text);
+  return make("button", { class: "link fp", title: short(text) === text ? null : text, onclick: () => select(leg, "link") }, short(text));
 }
 
 /** What happened on this leg, in sentences. */
@@ -26,9 +26,10 @@ function story(leg, trace) {
     parts.push(". In ", strong(plural(leg.num_steps, "step", "steps")));
     if (steps) parts.push(` the loss went from ${show(trace.loss[0])} to `, strong(show(leg.loss)), ` and the eigenvalue to ${show(trace.eigenvalue[steps], 4)}`);
     parts.push(`. It ended because ${leg.ended_by.map((reason) => REASONS[reason] || `the rule ${reason} fired`).join(", and ")}. `);
-    if (steps) parts.push(certificate(trace), " ");
+    if (steps) parts.push(certificate(trace, leg), " ");
   }
-  if (leg.num_ridges) parts.push(`${plural(leg.num_ridges, "ridge leads", "ridges lead")} on from here. `);
+  if (leg.linked_to !== undefined) parts.push("It came to the point where ", jump(byName.get(leg.linked_to) || legs[0]), " had come before, and leads on from there. ");
+  else if (leg.num_ridges) parts.push(`${plural(leg.num_ridges, "ridge leads", "ridges lead")} on from here. `);
   else parts.push("No ridge leads on from here. ");
   const end = leg.solution;
   if (end) {
@@ -41,26 +42,19 @@ function story(leg, trace) {
   return make("p", { class: "story" }, parts);
 }
 
-/** From the eigenvalue to the nearest other: the gap, or where it is unknown the nearest that was seen. */
-function gapAt(trace, i) {
-  if (!Number.isNaN(trace.gap[i])) return trace.gap[i];
-  const near = Object.keys(trace).filter((name) => name.startsWith("neighbour"));
-  if (!near.length || !(trace.multiplicity[i] > 0)) return NaN;
-  return Math.min(Infinity, ...near.map((name) => Math.abs(trace[name][i] - trace.eigenvalue[i])).filter((one) => one >= 0));
+function traceRows(trace) {
+  const names = Object.keys(trace);
+  return { names, rows: Array.from(trace.step, (_, i) => names.map((name) => trace[name][i])) };
 }
 
 /** Whether overlap and residual show that the ride stayed on its ridge. */
-function certificate(trace) {
-  let weakest = Infinity, where = 0, isEigenpair = true;
-  for (let i = 1; i < trace.overlap.length; i++) {
-    if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
-    // The sine of the angle to the eigenspace is at most residual / gap.
-    if (trace.gap && !(trace.residual[i] <= 0.1 * gapAt(trace, i))) isEigenpair = false;
-  }
+function certificate(trace, leg) {
+  let weakest = Infinity, where = 0;
+  for (let i = 1; i < trace.overlap.length; i++) if (trace.overlap[i] < weakest) [weakest, where] = [trace.overlap[i], trace.step[i]];
   if (!Number.isFinite(weakest)) return "";
   if (weakest < 0.7072) return `At step ${where} its overlap was ${show(weakest, 4)}, below 0.7072: there it may have changed to another ridge.`;
   const never = `Its overlap was never below ${show(weakest, 4)} (step ${where})`;
-  return isEigenpair ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is not small against its gap, or the gap is unknown: nothing proves that it stayed on its ridge.`;
+  return leg.certificate === "complete" ? `${never}, so it stayed on its ridge.` : `${never}, but its residual is not small against its gap, or the gap is unknown: nothing proves that it stayed on its ridge.`;
 }
 
 function facts(pairs) {
@@ -75,8 +69,9 @@ function showLeg(leg) {
   const end = leg.solution;
   fill(box,
     make("nav", { class: "crumbs", "aria-label": "Path" }, crumbs),
-    make("div", { class: "bar" }, make("h2", { tabindex: "-1" }, leg.parent ? "Leg " : "", make("span", { class: "fp", id: "leg-name" }, nameOf(leg))),
+    make("div", { class: "bar" }, make("h2", { tabindex: "-1" }, leg.parent ? "Leg " : "", make("span", { class: "fp", id: "leg-name", title: nameOf(leg) }, nameOf(leg))),
       leg.parent && make("button", { onclick: () => copy(leg.fingerprint) }, "copy"),
+      make("button", { id: "copy-link", onclick: () => copy(location.href), title: "Copy the address of this page at this leg" }, "copy link"),
       leg.parent && make("button", { onclick: () => copy(command), title: command }, "copy replay")),
     story(leg, trace),
     facts([
@@ -88,12 +83,15 @@ function showLeg(leg) {
       end && [`${end.kind}: loss`, show(levelOf(end), 7)],
       end && ["least eigenvalue", show(end.least_eigenvalue)],
       end && ["gradient norm", show(end.grad_norm, 3)],
-      ["HVPs", count(leg.cost[2])], ["gradients", count(leg.cost[1])], ["seconds", show(leg.cost[5], 3)],
+      leg.certificate && [term("certificate"), { complete: "complete", overlap: "overlap too small", gap: "gap too small or unknown" }[leg.certificate]],
+      data.signature && leg.group !== undefined && [term("signature"), data.labels[leg.group]],
+      ...data.metrics.map((name) => leg.metrics && [name, show(metricOf(leg, name), 5)]),
+      [term("HVP", "HVPs"), count(leg.cost[2])], ["gradients", count(leg.cost[1])], ["seconds", show(leg.cost[5], 3)],
     ]),
     leadsOn(leg),
-    trace && trace.step.length > 1 && make("h3", {}, "Along the ride"),
+    trace && trace.step.length > 1 && make("div", { class: "bar tight" }, make("h3", {}, "Along the ride"), saves("ride", { picture: () => stacked($("ride")), table: () => traceRows(trace) })),
     trace && trace.step.length > 1 && rideCharts(trace, leg),
-    make("h3", {}, leg.parent ? "Spectrum at its end" : "Spectrum"),
+    make("div", { class: "bar tight" }, make("h3", {}, leg.parent ? "Spectrum at its end" : "Spectrum"), saves("spectrum", { picture: () => stacked($("spectrum")), table: () => ({ names: ["eigenvalue", "multiplicity", "spread", "gap", "is complete"], rows: details.clusters }) })),
     spectrumChart(details),
     clusterTable(details));
   box.scrollTop = 0;
@@ -124,10 +122,12 @@ function chart({ title, x, series, height = 112, log = false, rules = [], band =
   const px = (value) => PLOT.left + ((value - x0) / (x1 - x0)) * (width - PLOT.left - PLOT.right);
   const py = (value) => PLOT.top + ((high - scale(value)) / (high - low)) * (height - PLOT.top - PLOT.bottom);
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
-  const marks = log ? ticks(Math.ceil(low), Math.floor(high), 3).filter(Number.isInteger).map((power) => 10 ** power) : ticks(low, high, 3);
+  // Of a range without a whole power of ten its ends are told.
+  const powers = Math.ceil(low) <= Math.floor(high) ? ticks(Math.ceil(low), Math.floor(high), 3).filter(Number.isInteger) : [low, high];
+  const marks = log ? powers.map((power) => 10 ** power) : ticks(low, high, 3);
   for (const mark of marks) {
     svg.append(make("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: py(mark), y2: py(mark) }),
-      make("text", { x: PLOT.left - 6, y: py(mark) + 4, "text-anchor": "end" }, log ? show(mark, 1) : show(mark, 4)));
+      make("text", { x: PLOT.left - 6, y: py(mark) + 4, "text-anchor": "end" }, log ? show(mark, 2) : show(mark, 4)));
   }
   for (const mark of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
     if (xTitle !== null) svg.append(make("text", { x: px(mark), y: height - 4, "text-anchor": "middle" }, show(mark, 4)));
@@ -247,7 +247,7 @@ function spectrumChart(details) {
     else svg.append(make("circle", { cx: px(eigenvalue), cy: py(multiplicity), r: 3, fill: color }));
     if (multiplicity > 1) svg.append(make("text", { x: px(eigenvalue), y: py(multiplicity) - 6, "text-anchor": "middle" }, `×${multiplicity}`));
   }
-  return make("div", { class: "chart" }, svg, make("p", { class: "caption" }, "▼ leads downhill, ● does not; height and × say how often an eigenvalue is repeated."));
+  return make("div", { class: "chart", id: "spectrum" }, svg, make("p", { class: "caption" }, "▼ leads downhill, ● does not; height and × say how often an eigenvalue is repeated."));
 }
 
 function clusterTable(details) {

@@ -1,11 +1,20 @@
-// Tables of solutions and of legs. Only the rows in view exist.
+// Tables of solutions and of legs. Only the rows in view exist; on paper all of them.
+
+const MAX_PRINTED = 2000;
+let isPrinting = false;
+
+function printed(isIt) {
+  if (isPrinting === isIt) return;
+  isPrinting = isIt;
+  for (const table of Object.values(tables)) table.draw();
+}
 
 class Table {
   /** `columns`: name, value(leg) to sort by, cell(leg) to show; `choose(leg)`: whether it is listed. */
   constructor(box, columns, choose, sorted, label) {
     Object.assign(this, { columns, choose, column: sorted, way: 1, rows: [] });
     this.body = make("tbody");
-    this.head = make("tr", {}, columns.map((column, i) => make("th", { scope: "col", class: column.text ? "text" : null },
+    this.head = make("tr", {}, columns.map((column, i) => make("th", { scope: "col", class: column.text ? "text" : null, title: column.term ? TERMS[column.term] : null },
       make("button", { onclick: () => this.sortBy(i) }, column.name))));
     this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
       make("table", {}, make("thead", {}, this.head), this.body));
@@ -39,9 +48,10 @@ class Table {
 
   draw() {
     this.size ??= matchMedia("(max-width: 640px)").matches ? 40 : 34;
-    const shown = Math.min(this.rows.length, 12);
+    const shown = isPrinting ? Math.min(this.rows.length, MAX_PRINTED) : Math.min(this.rows.length, 12);
     this.scroll.style.height = `${(Math.max(shown, 1) + 1) * this.size + 16}px`;
-    const first = Math.max(0, Math.floor(this.scroll.scrollTop / this.size) - 6);
+    this.scroll.classList.toggle("more", this.scroll.scrollTop + (shown + 1) * this.size < this.rows.length * this.size);
+    const first = isPrinting ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / this.size) - 6);
     const end = Math.min(this.rows.length, first + shown + 14);
     const space = (num) => {
       const cell = make("td", { colspan: this.columns.length });
@@ -51,12 +61,24 @@ class Table {
     const rows = this.rows.slice(first, end).map((leg) => make("tr", { class: leg === state.selected ? "row chosen" : "row" },
       this.columns.map((column) => make("td", { class: column.text ? "text" : null }, column.cell(leg)))));
     if (!rows.length) rows.push(make("tr", {}, make("td", { class: "text quiet", colspan: this.columns.length }, "nothing to show")));
-    fill(this.body, first > 0 && space(first), rows, end < this.rows.length && space(this.rows.length - end));
+    fill(this.body, first > 0 && space(first), rows, end < this.rows.length && !isPrinting && space(this.rows.length - end));
+    if (isPrinting && end < this.rows.length) this.body.append(make("tr", {}, make("td", { class: "text quiet", colspan: this.columns.length }, `and ${count(this.rows.length - end)} more`)));
+  }
+
+  /** All rows that are listed, as plain values. */
+  plain() {
+    const columns = this.columns.filter((column) => !column.plain);
+    return { names: columns.map((column) => column.name), rows: this.rows.map((leg) => columns.map((column) => (column.raw || column.value)(leg))) };
   }
 }
 
 function fingerprintCell(leg) {
   return [jump(leg), leg.fingerprint && make("button", { class: "copy", "aria-label": `Copy ${leg.fingerprint}`, title: "copy", onclick: () => copy(leg.fingerprint) }, copyIcon())];
+}
+
+function kindCell(leg) {
+  const { kind = "ride", doubt = "" } = leg.solution || {};
+  return [make("span", { class: `mark ${kind.replace(" ", "-")}`, "aria-hidden": "true" }, SHAPES[kind] || "·"), make("span", { title: doubt || TERMS[kind] }, ` ${kind}`)];
 }
 
 function copyIcon() {
@@ -68,7 +90,7 @@ function matches(leg, text) {
   return leg.fingerprint.includes(text.trim().split(/\s+/).join(" ").replaceAll("−", "-"));
 }
 
-const fingerprintColumn = { name: "fingerprint", text: true, value: (leg) => leg.rankPath ??= leg.turns.map((turn) => turn.padStart(6, "0")).join(" "), cell: fingerprintCell };
+const fingerprintColumn = { name: "fingerprint", text: true, term: "fingerprint", raw: (leg) => leg.fingerprint, value: (leg) => leg.rankPath ??= leg.turns.map((turn) => turn.padStart(6, "0")).join(" "), cell: fingerprintCell };
 
 function solutionColumns() {
   const end = (leg) => leg.solution;
@@ -77,12 +99,12 @@ function solutionColumns() {
     fingerprintColumn,
     { name: "loss", value: (leg) => levelOf(end(leg)), cell: (leg) => show(levelOf(end(leg)), 6) },
     { name: "least eigenvalue", value: (leg) => end(leg).least_eigenvalue, cell: (leg) => show(end(leg).least_eigenvalue, 4) },
-    { name: "kind", text: true, value: (leg) => end(leg).kind, cell: (leg) => [make("span", { class: `mark ${end(leg).kind.replace(" ", "-")}`, title: end(leg).doubt || null, "aria-hidden": "true" }, SHAPES[end(leg).kind]), ` ${end(leg).kind}`] },
-    { name: "flat", value: (leg) => end(leg).num_flat ?? 0, cell: (leg) => end(leg).num_flat ?? 0 },
-    { name: "class", text: true, value: number, cell: (leg) => (number(leg) === null ? "–" : [`${number(leg) + 1} `, standsFor(number(leg)) === leg ? make("span", { class: "quiet" }, "stands for it") : ["as ", jump(standsFor(number(leg)))]]) },
+    { name: "kind", text: true, value: (leg) => end(leg).kind, cell: kindCell },
+    { name: "flat", term: "flat", value: (leg) => end(leg).num_flat ?? 0, cell: (leg) => end(leg).num_flat ?? 0 },
+    { name: "class", text: true, term: "class", value: number, raw: (leg) => (number(leg) === null ? null : number(leg) + 1), cell: (leg) => (number(leg) === null ? "–" : [`${number(leg) + 1} `, standsFor(number(leg)) === leg ? make("span", { class: "quiet" }, "stands for it") : ["as ", jump(standsFor(number(leg)))]]) },
     { name: "legs", value: (leg) => (number(leg) === null ? 1 : classes[number(leg)].length), cell: (leg) => count(number(leg) === null ? 1 : classes[number(leg)].length) },
     { name: "gradient norm", value: (leg) => end(leg).grad_norm, cell: (leg) => show(end(leg).grad_norm, 2) },
-    { name: "turns", value: (leg) => leg.depth, cell: (leg) => leg.depth },
+    { name: "turns", term: "turn", value: (leg) => leg.depth, cell: (leg) => leg.depth },
   ];
 }
 
@@ -95,6 +117,7 @@ function legColumns() {
     { name: "loss", value: (leg) => leg.loss, cell: (leg) => show(leg.loss, 6) },
     { name: "eigenvalue", value: (leg) => leg.eigenvalue, cell: (leg) => show(leg.eigenvalue, 4) },
     { name: "ended by", text: true, value: (leg) => leg.ended_by.join(), cell: (leg) => leg.ended_by.join(", ") },
+    { name: "certificate", text: true, term: "certificate", value: (leg) => leg.certificate, cell: (leg) => leg.certificate || "–" },
     cost(2), cost(1), cost(0), cost(3), cost(5, 3),
   ];
 }
@@ -108,7 +131,9 @@ function makeTables() {
   tables.legs = new Table($("legs"), legColumns(), (leg) => leg.parent && (!reason.value || leg.ended_by.includes(reason.value)) && matches(leg, findLeg.value), 1, "Legs");
   for (const control of [kind, find]) control.addEventListener("input", () => { tables.solutions.scroll.scrollTop = 0; refreshTables(); });
   for (const control of [reason, findLeg]) control.addEventListener("input", () => { tables.legs.scroll.scrollTop = 0; refreshTables(); });
-  state.listeners.push(() => { tables.solutions.draw(); tables.legs.draw(); });
+  putSaves("solutions-bar", "ends", { table: () => tables.solutions.plain() });
+  putSaves("legs-bar", "legs", { table: () => tables.legs.plain() });
+  state.listeners.push(() => { for (const table of Object.values(tables)) table.draw(); });
 }
 
 function refreshTables() {

@@ -59,8 +59,12 @@ function yAt(loss, depth, height) {
 }
 
 function drawTree() {
-  const [context, width, height] = sharp($("tree"));
+  paintTree(...sharp($("tree")));
+}
+
+function paintTree(context, width, height) {
   tree.places = [];
+  tree.labels = [];
   drawScale(context, width, height);
   if (!legs.length) return;
   context.save();
@@ -69,7 +73,7 @@ function drawTree() {
   context.clip();
   const marked = new Set();
   for (let leg = state.selected; leg; leg = leg.parent) marked.add(leg);
-  const chosen = state.selected && state.selected.solution ? state.selected.solution.class : undefined;
+  const chosen = state.selected ? state.selected.group : undefined;
   const one = unit(width);
   const radius = Math.min(Math.max(one * 0.28, 1.6), 6);
   const nodes = [], stack = [legs[0]];
@@ -94,6 +98,7 @@ function drawTree() {
     for (const child of leg.children) stack.push(child);
   }
   for (const [leg, x, y, isBundle] of nodes) drawEnd(context, leg, x, y, height, radius, isBundle, one, chosen, marked);
+  drawLabels(context);
   context.restore();
 }
 
@@ -130,7 +135,18 @@ function drawEdge(context, leg, x, y, width, height, isMarked, one) {
   context.bezierCurveTo(x0, bend, x, y0 + (y - y0) * 0.4, x, y);
   context.stroke();
   context.globalAlpha = 1;
-  if ((leg.last - leg.first + 1) * one > 24) label(context, leg.turn, x + (x < x0 ? -3 : 3), y - (y - y0) * 0.3 - 3, x < x0 ? "right" : "left", isMarked);
+  if ((leg.last - leg.first + 1) * one > 14 || isMarked) tree.labels.push([leg.turn, x + (x < x0 ? -3 : 3), y - (y - y0) * 0.3 - 3, x < x0 ? "right" : "left", isMarked]);
+}
+
+/** Those of the way to the selected leg first; none over another. */
+function drawLabels(context) {
+  const taken = [];
+  for (const [text, x, y, align, isMarked] of tree.labels.sort((one, two) => two[4] - one[4])) {
+    const width = 7.2 * text.length, left = align === "right" ? x - width : x;
+    if (taken.some(([l, r, at]) => left < r + 3 && left + width > l - 3 && Math.abs(at - y) < 13)) continue;
+    taken.push([left, left + width, y]);
+    label(context, text, x, y, align, isMarked);
+  }
 }
 
 function label(context, text, x, y, align, isStrong) {
@@ -173,7 +189,7 @@ function drawEnd(context, leg, x, y, height, radius, isBundle, one, chosen, mark
     }
     context.setLineDash([]);
   }
-  if (isEnd && chosen !== undefined && solution.class === chosen) ring(context, x, bottom, radius + 4, paint.minimum, 1.5);
+  if (isEnd && chosen !== undefined && leg.group === chosen) ring(context, x, bottom, radius + 4, paint.minimum, 1.5);
   if (isSelected) ring(context, x, y, radius + 5, paint.accent, 2.5);
   if (leg === tree.hover) ring(context, x, y, radius + 3, paint.ink, 1.2);
   if (!leg.parent) mark(context, "start", x, y, radius + 2);
@@ -215,7 +231,7 @@ function mark(context, kind, x, y, r) {
 
 function clampPan(width) {
   const over = Math.max(0, (unit(width) * tree.num - (width - EDGE.left - EDGE.right)) / 2);
-  tree.pan = Math.min(Math.max(tree.pan, -over - 40), over + 40);
+  tree.pan = Math.min(Math.max(tree.pan, -over - 60), over + 60);
 }
 
 function zoomBy(factor, at = null) {
@@ -238,7 +254,7 @@ function reveal(leg) {
     tree.zoom = wanted;
   }
   const x = xOf(leg, width);
-  if (x < EDGE.left + 20 || x > width - EDGE.right - 20) tree.pan += (EDGE.left + width - EDGE.right) / 2 - x;
+  if (x < EDGE.left + 48 || x > width - EDGE.right - 48) tree.pan += (EDGE.left + width - EDGE.right) / 2 - x;
   clampPan(width);
 }
 
@@ -255,7 +271,7 @@ function nearest(event) {
 }
 
 function describe(leg) {
-  const parts = [`${nameOf(leg)}`, `loss ${show(leg.loss)}`];
+  const parts = [short(nameOf(leg), 40), `loss ${show(leg.loss)}`];
   if (leg.eigenvalue !== null) parts.push(`eigenvalue ${show(leg.eigenvalue, 4)}`);
   if (leg.way) parts.push(branchOf(leg.way));
   if (leg.solution) parts.push(`${leg.solution.kind} at ${show(levelOf(leg.solution))}`);
@@ -333,8 +349,10 @@ function listenToTree() {
   canvas.addEventListener("pointercancel", done);
   canvas.addEventListener("pointerleave", () => { tree.hover = null; $("tip").hidden = true; drawTree(); });
   canvas.addEventListener("wheel", (event) => {
-    if (event.ctrlKey || Math.abs(event.deltaY) > Math.abs(event.deltaX)) zoomBy(Math.exp(-event.deltaY * 0.002), event.offsetX);
-    else { tree.pan -= event.deltaX; clampPan(canvas.clientWidth); drawTree(); }
+    // The wheel belongs to the page; only with Ctrl (and by pinching, which comes as that) it zooms.
+    if (event.ctrlKey || event.metaKey) zoomBy(Math.exp(-event.deltaY * 0.002), event.offsetX);
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) && tree.zoom > 1) { tree.pan -= event.deltaX; clampPan(canvas.clientWidth); drawTree(); }
+    else return;
     event.preventDefault();
   }, { passive: false });
   canvas.addEventListener("keydown", onTreeKey);
@@ -348,6 +366,7 @@ function listenToTree() {
       drawTree();
     });
   }
+  putSaves("tree-bar", "tree", { picture: () => recorded(canvas, paintTree), table: () => ({ names: ["fingerprint", "parent", "loss", "eigenvalue", "steps", "ended by", "kind", "loss of descent"], rows: legs.map((leg) => [leg.fingerprint, leg.parent ? leg.parent.fingerprint : null, leg.loss, leg.eigenvalue, leg.num_steps, leg.ended_by.join(" "), leg.solution ? leg.solution.kind : null, leg.solution ? levelOf(leg.solution) : null]) }) });
   $("go").addEventListener("submit", (event) => {
     event.preventDefault();
     const wanted = $("go-to").value.trim().split(/\s+/).join(" ").replaceAll("−", "-");
@@ -392,5 +411,5 @@ function drawLegend() {
   const context = ramp.getContext("2d");
   for (let x = 0; x < 90; x++) { context.fillStyle = strength(1 - x / 89); context.fillRect(x, 0, 1, 8); }
   fill($("legend"), make("span", {}, "eigenvalue ", show(steepest(), 3), ramp, "0"), shape("start", "start"), shape("branch", "ride ended, ridges lead on"),
-    shape("minimum", "minimum"), shape("at infinity", "at infinity"), shape("saddle", "saddle"), shape("unverified", "unverified"), shape("unconverged", "unconverged"), shape("lost", "ridge lost"), make("span", {}, "┄ descent"));
+    shape("minimum", "minimum"), shape("at infinity", "at infinity"), shape("saddle", "saddle"), shape("unverified", "unverified"), shape("unconverged", "unconverged"), shape("lost", "ridge lost"), make("span", {}, "┄ descent"), make("span", {}, "Ctrl + wheel zooms"));
 }
