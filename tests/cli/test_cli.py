@@ -1,4 +1,5 @@
 import inspect
+import io
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ from importlib.metadata import version as rr_version
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import ridgerider as rr
@@ -68,6 +70,76 @@ def test_search_show_resume_replay_report():
     assert Path("page.html").exists()
     with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
         run("report", "runs/mine-problem", "--landscape", "0+", "0-")
+
+
+def test_signatures_and_metrics_are_stored_with_the_run():
+    Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
+    options = ["--signature", "mine:size", "--metric", "twice=mine:twice"]
+    out = run("search", "mine:problem", "--out", "here", *options)
+    assert "1 different solution by `size` (2 points)" in out and "twice" in out
+    assert set(rr.load("here/run.sqlite").measures()) == {"signature", "twice"}
+    Path("mine.py").unlink()  # values are read, nothing that the file names is imported
+    assert "1 different solution by `size`" in run("show", "here")
+    run("report", "here")
+    assert '"signature":"size"' in Path("here/report.html").read_text()
+
+
+def test_a_run_that_is_there_is_measured():
+    Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
+    run("search", "mine:problem", "--out", "here")
+    for command in ("show", "report", "watch"):
+        with pytest.raises(ValueError, match="need the problem: say where it is with --problem"):
+            run(command, "here", "--signature", "mine:size")
+    given = ["--problem", "mine:problem"]
+    assert "1 different solution by" in run("show", "here", "--signature", "mine:size", *given)
+    run("report", "here", "--metric", "twice=mine:twice", *given)
+    assert '"twice"' in Path("here/report.html").read_text()
+    for option, name, message in (
+        ("--metric", "mine:twice", "must be NAME=MODULE:FUNCTION"),
+        ("--metric", "twice=mine", "must be module:function"),
+        ("--signature", "mine:nothing", "has no attribute 'nothing'"),
+        ("--signature", "mine:number", "must be a function, not int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run("show", "here", option, name, *given)
+
+
+def test_help_has_an_example_and_switches_have_no_type():
+    for command in ("search", "resume", "show", "replay", "report", "watch", "reproduce", "demo"):
+        out = run(command, "--help")
+        assert f"Example: ridgerider {command}" in out and "<bool>" not in out
+    assert "FINGERPRINT" in run("show", "--help") and "FINGERPRINT" in run("replay", "--help")
+    assert "<bool>" not in run("--help")
+
+
+def test_no_number_is_cut_at_80_columns():
+    columns = {"fingerprint": ["0+ 1-" * 3], "loss": ["-1.23456e-10"], "payoff": ["0.98765"]}
+    for width in range(10, 80):
+        kept = _shown.fitting(columns, width)
+        used = 1 + sum(3 + max(map(len, [name, *cells])) for name, cells in kept.items())
+        assert used <= width or list(kept) == ["fingerprint"]
+    run("search", "mine:problem", "--out", "here")
+    out = run("show", "here")
+    losses = [row.split("│")[2].strip() for row in out.splitlines() if row.startswith("│")]
+    assert losses == ["-0.25", "-0.25"]
+
+
+def test_the_bar_is_full_when_the_tree_is_exhausted(monkeypatch):
+    shown = Console(force_terminal=True, width=100, file=io.StringIO(), color_system=None)
+    monkeypatch.setattr(_shown, "console", shown)
+    with _shown.shown_progress(Path("runs/run.sqlite"), 100) as tell:
+        tell(rr.Progress(num_rides=2, num_open=0))
+    (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
+    assert "━" * 20 in last and "2/100 rides" in last
+
+
+MEASURES_FILE = """
+def size(params):
+    return [round(abs(float(params["x"][0])), 2)]
+
+def twice(params):
+    return 2 * params["x"][0]
+"""
 
 
 def test_watch_serves_until_it_is_stopped(monkeypatch):

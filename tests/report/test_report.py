@@ -24,11 +24,10 @@ from ridgerider.report._read import Reader
 from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
 from tests.cases import make_quadratic
+from tests.report.conftest import READY
 from tests.search.made_up_runs import make_leg, make_run
 
 NAME = "<script>alert(1)</script>"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-READY = "html[data-ready]"
 MINUS = "\u2212"
 
 
@@ -45,45 +44,6 @@ def copy(run, tmp_path):
 
 
 # --- in the browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Open a page and watch it: no error may appear and nothing else may be loaded."""
-    contexts, troubles, asked = [], [], []
-
-    def open_page(address, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: troubles.append("dialog") or dialog.dismiss())
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address)
-        page.wait_for_selector(READY, state="attached")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not troubles
-    assert all(url.startswith(("file:", "data:", "blob:", "http://127.0.0.1:")) for url in asked)
-    pages = {url.partition("#")[0] for url in asked if url.startswith("file:")}
-    assert len(pages) <= len(contexts)
 
 
 @pytest.fixture
