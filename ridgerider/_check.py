@@ -1,12 +1,14 @@
 """Every check of an argument: one sentence that names it, what was wanted and what came.
 
-A setting may be an array, also under a trace: of those nothing is asked.
+A setting may be an array; under a trace nothing can be asked of it.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import jax
+import numpy as np
 
 
 def check_count(name: str, value: Any, least: int = 1, most: int | None = None) -> None:
@@ -24,19 +26,19 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def check_fraction(name: str, value: Any) -> None:
-    _check(name, value, lambda number: 0 <= number < 1, "at least 0 and below 1")
+    _check(name, value, lambda number: (number >= 0) & (number < 1), "at least 0 and below 1")
 
 
 def check_share(name: str, value: Any) -> None:
-    _check(name, value, lambda number: 0 <= number <= 1, "between 0 and 1")
+    _check(name, value, lambda number: (number >= 0) & (number <= 1), "between 0 and 1")
 
 
 def check_positive(name: str, value: Any) -> None:
-    _check(name, value, lambda number: 0 < number < math.inf, "positive")
+    _check(name, value, lambda number: number > 0, "positive")
 
 
 def check_at_least(name: str, value: Any, least: float = 0) -> None:
-    _check(name, value, lambda number: least <= number < math.inf, f"at least {least}")
+    _check(name, value, lambda number: number >= least, f"at least {least}")
 
 
 def check_callable(name: str, value: Any, how: str = "") -> None:
@@ -57,7 +59,35 @@ def needs(extra: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _check(name: str, value: Any, is_right: Callable[[float], bool], wanted: str) -> None:
-    if isinstance(value, int | float) and not is_right(value):
-        finite = " and finite" if value == math.inf else ""
+def one_line(what: object) -> str:
+    """Text for the middle of a sentence: without line breaks, and no full stop at its end.
+
+    >>> one_line("no such\\nfile.")
+    'no such file'
+    """
+    try:
+        text = str(what)
+    except Exception:  # an exception of the user's own may fail at this as well
+        text = ""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[:2000]).split())
+    text = text if len(text) <= 400 else f"{text[:400]}..."
+    return text.rstrip(".") or type(what).__name__
+
+
+def _check(name: str, value: Any, is_right: Callable[[Any], Any], wanted: str) -> None:
+    if value is None or _is_unknown(value):  # whether None will do, a rule knows for itself
+        return
+    is_array = isinstance(value, np.ndarray | np.generic | jax.Array) and value.dtype.kind in "iuf"
+    if not is_array and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"`{name}` must be a number, {wanted}, not {value!r}.")
+    entries = np.asarray(value, None if is_array else float)
+    is_finite = np.isfinite(entries)
+    if not np.all(is_finite & is_right(np.where(is_finite, entries, 0))):
+        finite = "" if np.all(is_finite) else " and finite"
         raise ValueError(f"`{name}` must be {wanted}{finite}, not {value!r}.")
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether the entries are not at hand: under a trace, or in another process."""
+    is_elsewhere = isinstance(value, jax.Array) and not value.is_fully_addressable
+    return isinstance(value, jax.core.Tracer) or is_elsewhere

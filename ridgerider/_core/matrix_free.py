@@ -83,6 +83,7 @@ class BlockSpectrum(eqx.Module):
         check_count("max_hvps", self.max_hvps, self.k)
         if self.max_rows is not None:
             check_count("max_rows", self.max_rows, self.k + 2)
+        check_count("dense_below", self.dense_below, 0)
         check_gauge(self.gauge)
         for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
             check_fraction(name, getattr(self, name))

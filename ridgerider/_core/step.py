@@ -10,7 +10,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from ridgerider._check import check_fraction, check_positive
 from ridgerider._core.certificate import Certificate, Certified
@@ -42,6 +42,7 @@ class Trial(Certified, eqx.Module):
 
 
 Attempt = Callable[[Scalar], Trial]
+MAX_HALVINGS = 100  # of one step; a `min_size` that rounds to zero would end none
 
 
 class FixedStep(eqx.Module):
@@ -81,18 +82,19 @@ class Backtracking(eqx.Module):
         check_fraction("delta_break", self.delta_break)
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
-        def is_too_far(carry: tuple[Trial, Scalar, Bool[Array, ""]]) -> Bool[Array, ""]:
-            trial, untried, is_first = carry
+        def is_too_far(carry: tuple[Trial, Scalar, Int[Array, ""]]) -> Bool[Array, ""]:
+            trial, untried, tries = carry
             # Written with `not >=`, so that a NaN counts as too far.
-            return is_first | (~(trial.overlap >= self.delta_break) & (untried >= self.min_size))
+            goes_on = ~(trial.overlap >= self.delta_break) & (untried >= self.min_size)
+            return (tries == 0) | (goes_on & (tries <= MAX_HALVINGS))
 
         def again(
-            carry: tuple[Trial, Scalar, Bool[Array, ""]],
-        ) -> tuple[Trial, Scalar, Bool[Array, ""]]:
-            last, untried, _ = carry
+            carry: tuple[Trial, Scalar, Int[Array, ""]],
+        ) -> tuple[Trial, Scalar, Int[Array, ""]]:
+            last, untried, tries = carry
             trial = attempt(untried)
             trial = eqx.tree_at(lambda t: t.cost, trial, last.cost + trial.cost)
-            return trial, untried / 2, jnp.array(False)
+            return trial, untried / 2, tries + 1
 
         # Starting from an empty trial compiles `attempt` once instead of twice; as a function of
         # its own it is traced once as well.
@@ -100,7 +102,7 @@ class Backtracking(eqx.Module):
         empty = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size)
         )
-        trial, _, _ = jax.lax.while_loop(is_too_far, again, (empty, size, jnp.array(True)))
+        trial, _, _ = jax.lax.while_loop(is_too_far, again, (empty, size, jnp.array(0)))
         accepted = trial.step_size
         grown = jnp.minimum(2 * accepted, jnp.asarray(self.size, accepted.dtype))
         return trial, jnp.where(accepted == size, grown, accepted)

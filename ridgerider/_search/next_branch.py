@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ridgerider._check import check_count
 from ridgerider._search.describe import describe
 from ridgerider._search.tree import Branch, hashed
 
@@ -66,6 +67,9 @@ class RandomOrder:
     """
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, 0)
 
     def __call__(self, branch: Branch) -> int:
         return int.from_bytes(hashed("order", self.seed, branch.fingerprint))

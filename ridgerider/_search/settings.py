@@ -32,6 +32,8 @@ class Settings:
     go_on: Literal["saddle", "end", "both"] = "end"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.order, str):
+            raise ValueError(f"`order` must be a name, not {self.order!r}.")
         check_choice("members", self.members, MEMBERS)
         check_choice("go_on", self.go_on, GO_ON)
         check_choice("finish_at", self.finish_at, ("leg", "leaf"))
@@ -64,9 +66,11 @@ class Budget:
             if (
                 isinstance(value, bool)
                 or not isinstance(value, numbers.Real)
-                or not float(value) >= 0
+                or not 0 <= float(value) < math.inf
             ):
-                raise ValueError(f"`{name}` must be a number of at least 0 or None, not {value!r}.")
+                raise ValueError(
+                    f"`{name}` must be a number of at least 0, and finite, or None, not {value!r}."
+                )
             # A NumPy number would not go into the run file.
             plain = int(value) if isinstance(value, numbers.Integral) else float(value)
             object.__setattr__(self, name, plain)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._check import check_positive
+from ridgerider._check import check_at_least, check_positive
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider.baselines._ends import Ends, Tally, Until
@@ -136,6 +136,7 @@ class EigenvectorDescent(eqx.Module):
     def __check_init__(self) -> None:
         for name in ("spread", "largest", "num_sizes", "max_length", "round_size"):
             check_positive(name, getattr(self, name))
+        check_at_least("tolerance", self.tolerance)
 
     def __call__(
         self,

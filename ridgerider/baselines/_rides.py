@@ -39,6 +39,8 @@ class Rides(eqx.Module):
 
     def __check_init__(self) -> None:
         check_count("round_size", self.round_size)
+        if self.max_ridges is not None:
+            check_count("max_ridges", self.max_ridges)
 
     def __call__(
         self,

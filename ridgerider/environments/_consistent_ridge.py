@@ -144,6 +144,7 @@ class Agree(eqx.Module):
     def __check_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
         check_count("max_rows", self.max_rows, 3)
+        check_count("dense_below", self.dense_below, 0)
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
