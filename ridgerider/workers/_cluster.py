@@ -2,7 +2,7 @@
 
 from concurrent.futures import Executor
 
-from ridgerider._check import check_count, needs
+from ridgerider._check import check_count, check_positive, needs
 from ridgerider.workers._pool import check_lease
 
 
@@ -27,6 +27,7 @@ def dask(
     1024
     """
     check_lease(lease)
+    check_positive("timeout", timeout)
     if num_workers is not None:
         check_count("num_workers", num_workers)
     with needs("cluster", "`dask`"):

@@ -4,11 +4,15 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,7 +22,10 @@ from ridgerider._search.tree import Branch, Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything
-NUM_STARTS = 3  # processes that die before they are up, until it is no accident
+NUM_STARTS = 3  # processes that end by themselves before they are up, until it is no accident
+NUM_KILLS = 1000  # processes that others kill before they are up
+PAUSES = (0.1, 5.0)  # seconds before the next start: the first, doubled each time, and the most
+AT_ENTRY = "RIDGERIDER_WORKER_NOTE"  # where a process says that it came upon an entry unprotected
 
 #: The environment of a process that computes with one thread. The number of threads decides how
 #: sums are split, and so their last bits: set this before Python starts, and a search without an
@@ -60,6 +67,7 @@ class ProcessPool(Executor):
     losses = (WorkerLost,)
 
     def __init__(self, num_workers: int, lease: float | None = None):
+        _check_entry()
         check_count("num_workers", num_workers)
         check_lease(lease)
         self.capacity = 2 * num_workers  # so that none waits for its next task
@@ -112,46 +120,81 @@ class _Worker:
         self.pid: int | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._lease, self._job, self._stopped = lease, "", threading.Event()
+        self._child: BaseProcess | None = None  # while it starts
 
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        pool = self._pool or self._start()
+        pool = self._ready(work)
         try:
-            if not isinstance(work, Job):
-                return self._wait(pool.submit(work, *args))
-            name = work.parcel[0]
-            if name != self._job:
-                pool.submit(_open, *work.parcel).result()
-                self._job = name
-            return self._wait(pool.submit(_ride, name, *args))
+            if isinstance(work, Job):
+                return self._wait(pool.submit(_ride, work.parcel[0], *args))
+            return self._wait(pool.submit(work, *args))
         except BrokenProcessPool:
             self.clear()
             raise WorkerLost("it was killed, crashed or ran out of memory") from None
+
+    def _ready(self, work: Callable[..., Any]) -> ProcessPoolExecutor:
+        """A process that has the job. One that dies before is no fault of the task to come."""
+        for _ in range(NUM_STARTS):
+            pool = self._pool or self._start()
+            if not isinstance(work, Job) or work.parcel[0] == self._job:
+                return pool
+            try:
+                pool.submit(_open, *work.parcel).result()
+            except BrokenProcessPool:
+                self.clear()
+            else:
+                self._job = work.parcel[0]
+                return pool
+        raise WorkerLost("it died when it opened the job")
 
     def stop(self) -> None:
         self._stopped.set()
         self._kill()
 
     def _start(self) -> ProcessPoolExecutor:
-        for _ in range(NUM_STARTS):
-            if self._stopped.is_set():
-                raise WorkerLost("the pool was shut down")
-            with self._starting, _environment(ONE_THREAD):
-                pool = ProcessPoolExecutor(
-                    1, multiprocessing.get_context("spawn"), initializer=_die_with_parent
-                )
-                ready = pool.submit(os.getpid)
-            try:
-                self.pid = ready.result(START_SECONDS)
-            except BrokenProcessPool:
-                continue
-            self._pool = pool
-            if self._stopped.is_set():  # meanwhile
-                self._kill()
-            return pool
-        raise OSError(
-            "a worker process cannot be started: it dies at once. Is the entry of your script "
-            'protected by `if __name__ == "__main__":`?'
-        )
+        ended, pause = 0, PAUSES[0]
+        with tempfile.TemporaryDirectory() as scratch:
+            note = Path(scratch) / "note"
+            for _ in range(NUM_KILLS):
+                pool = self._try_to_start(note)
+                if pool is not None:
+                    return pool
+                if note.exists():
+                    raise OSError(
+                        "a worker process cannot be started: the entry of your script must be "
+                        'protected by `if __name__ == "__main__":`, as each worker imports it.'
+                    )
+                code = None if self._child is None else self._child.exitcode
+                ended += code is None or code >= 0  # else a signal ended it
+                if ended == NUM_STARTS:
+                    raise OSError(
+                        f"a worker process cannot be started: it ends by itself, with exit code "
+                        f"{code}, while it imports your script or the library."
+                    )
+                self._stopped.wait(pause)
+                pause = min(2 * pause, PAUSES[1])
+        raise OSError(f"a worker process cannot be started: it was killed {NUM_KILLS} times.")
+
+    def _try_to_start(self, note: Path) -> ProcessPoolExecutor | None:
+        """A process that is up; None if it died on the way there."""
+        if self._stopped.is_set():
+            raise WorkerLost("the pool was shut down")
+        context = _Spawning()
+        with self._starting, _environment({**ONE_THREAD, AT_ENTRY: str(note)}):
+            pool = ProcessPoolExecutor(1, context, initializer=_die_with_parent)
+            ready = pool.submit(os.getpid)
+        self._child = context.child
+        try:
+            self.pid = ready.result(START_SECONDS)
+        except BrokenProcessPool:
+            pool.shutdown(wait=True)
+            if self._child is not None:
+                self._child.join(START_SECONDS)
+            return None
+        self._pool = pool
+        if self._stopped.is_set():  # meanwhile
+            self._kill()
+        return pool
 
     def _wait(self, future: "Future[T]") -> T:
         try:
@@ -164,14 +207,34 @@ class _Worker:
             raise WorkerLost(f"it did not answer within its lease of {self._lease} s") from None
 
     def _kill(self) -> None:
-        if self.pid is not None:
+        pid = self.pid or (self._child.pid if self._child is not None else None)
+        if pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def clear(self) -> None:
         pool, self._pool, self._job, self.pid = self._pool, None, "", None
         if pool is not None:
             pool.shutdown(wait=True)
+
+
+class _Spawning(SpawnContext):
+    """A context that remembers the process it has made."""
+
+    child: BaseProcess | None = None
+
+    def Process(self, *args: Any, **keywords: Any) -> Any:  # type: ignore[override]
+        self.child = SpawnContext.Process(*args, **keywords)
+        return self.child
+
+
+def _check_entry() -> None:
+    """Raise in a worker that imports the script of its parent and comes upon another pool."""
+    note = os.environ.get(AT_ENTRY)
+    if note and getattr(multiprocessing.current_process(), "_inheriting", False):
+        with contextlib.suppress(OSError):
+            Path(note).touch()
+        raise OSError("a worker must not start workers: protect the entry of your script.")
 
 
 def _die_with_parent() -> None:
@@ -209,5 +272,6 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def check_lease(lease: float | None) -> None:
-    if lease is not None and not (isinstance(lease, int | float) and lease > 0):
+    is_number = isinstance(lease, int | float) and not isinstance(lease, bool)
+    if lease is not None and not (is_number and 0 < lease < threading.TIMEOUT_MAX):
         raise ValueError(f"`lease` must be a number of seconds above 0 or None, not {lease!r}.")
