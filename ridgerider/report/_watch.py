@@ -6,16 +6,19 @@ request, a landscape.
 """
 
 import ipaddress
+import re
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ridgerider._check import one_line
 from ridgerider._search.reader import AnotherRun
 from ridgerider._search.result import Result
 from ridgerider._search.tree import Fingerprint
@@ -26,6 +29,9 @@ from ridgerider.report._read import Reader
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NUM_PORTS = 20  # tried from the one that was asked for
+MAX_CONNECTIONS = 32  # at a time; what comes beyond them is closed
+SECONDS = 10  # that a request may take to arrive, or an answer to be taken
+MAX_DIGITS = 12  # of a number in a request
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -48,7 +54,7 @@ class Watched:
         measure: Callable[[], None] | None = None,
     ):
         self.path, self._load, self._measure = path, load, measure
-        self._lock = threading.Lock()
+        self._lock, self._riding = threading.Lock(), threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -77,9 +83,10 @@ class Watched:
         try:
             if self._load is None:
                 raise ValueError("the problem of this run is not at hand.")
-            return embedded(plain_landscape(landscape(self._load(), one, two)))
-        except (ValueError, OSError) as error:
-            return embedded({"error": str(error)})
+            with self._riding:  # one at a time
+                return embedded(plain_landscape(landscape(self._load(), one, two)))
+        except Exception as error:  # the problem is the user's own code
+            return embedded({"error": one_line(error)})
 
     def segment(self, one: str, two: str) -> str:
         """The loss on the straight way between the ends of two legs."""
@@ -106,7 +113,7 @@ class Watched:
             self._begin()
             self._read()
         except (OSError, ValueError) as error:
-            self._reader.trouble = f"Waiting for a run: {error}"
+            self._reader.trouble = f"Waiting for a run: {one_line(error)}."
 
 
 class Server(ThreadingHTTPServer):
@@ -117,6 +124,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, watched: Watched, host: str = LOCAL[0], port: int = 8765):
         self.watched, self.host = watched, host
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         if ":" in host:
             self.address_family = socket.AF_INET6
         for number in range(port, port + NUM_PORTS if port else 1):
@@ -135,10 +143,23 @@ class Server(ThreadingHTTPServer):
                 f"listened to at {host}: {reason.strerror}."
             )
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        """A browser that goes away in the middle of an answer is no news; all else is a line."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            print(f"a request failed: {type(error).__name__}: {one_line(error)}", file=sys.stderr)
 
     @property
     def url(self) -> str:
@@ -151,13 +172,10 @@ class Server(ThreadingHTTPServer):
         A name that somebody else controls may point here, an address may not: where other
         interfaces are served, any address will do.
         """
-        try:
-            found = urlsplit(f"//{host}")
-            name, port = found.hostname, found.port or 80
-        except ValueError:
+        found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]+)(?::(\d{1,5}))?", (host or "").lower())
+        if found is None or int(found[2] or 80) != self.server_address[1]:
             return False
-        if host is None or name is None or port != self.server_address[1]:
-            return False
+        name = found[1].strip("[]")
         if name == self.host.lower() or (self.host in LOCAL and name in LOCAL):
             return True
         return self.host not in LOCAL and (name in LOCAL or _is_address(name))
@@ -168,13 +186,34 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Server
     server_version, sys_version = "ridgerider", ""
+    timeout = SECONDS  # for each part of a request
+
+    def handle(self) -> None:
+        """A request that comes byte by byte is cut off as well."""
+        self._clock = threading.Timer(SECONDS, self._cut_off)
+        self._clock.daemon = True
+        self._clock.start()
+        try:
+            super().handle()
+        finally:
+            self._clock.cancel()
+
+    def _cut_off(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        if not self.server.is_ours(self.headers.get("Host")):
+        self._clock.cancel()  # it is all here
+        if not self.server.is_ours(self._only("Host")):
             self._answer(421, "text/plain", "This server answers to its own name only.")
             return
         watched, asked = self.server.watched, urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        try:
+            asked_for = parse_qs(asked.query, max_num_fields=10)
+        except ValueError:
+            self._answer(400, "text/plain", "There are too many questions.")
+            return
+        query = {name: values[-1] for name, values in asked_for.items()}
         if asked.path == "/":
             self._answer(200, "text/html", watched.page())
         elif asked.path not in ("/data", "/landscape", "/segment"):
@@ -183,9 +222,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(403, "text/plain", "Only the page itself may ask.")
         elif asked.path == "/data":
             after = query.get("after", "")
-            self._answer(
-                200, "application/json", watched.data(int(after) if after.isdecimal() else 0)
-            )
+            is_number = after.isascii() and after.isdecimal() and len(after) <= MAX_DIGITS
+            self._answer(200, "application/json", watched.data(int(after) if is_number else 0))
         else:
             compute = watched.landscape if asked.path == "/landscape" else watched.segment
             found = compute(query.get("one", ""), query.get("two", ""))
@@ -193,11 +231,19 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _answer(self, status: int, kind: str, text: str) -> None:
-        content = text.encode()
-        self.send_response(status)
+    def _only(self, name: str) -> str | None:
+        """A header that may be there once."""
+        found = self.headers.get_all(name, [])
+        return found[0] if len(found) == 1 else None
+
+    def end_headers(self) -> None:
         for name, value in HEADERS.items():
             self.send_header(name, value)
+        super().end_headers()
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        content = text.encode(errors="backslashreplace")
+        self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
