@@ -338,11 +338,12 @@ def _is_finite(leaf: Any) -> bool:
 def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, ...]) -> None:
     try:
         out = eqx.filter_eval_shape(loss, start, *args)
-    except jax.errors.TracerArrayConversionError:
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
         raise ValueError(
-            "`loss` must be written in JAX (jax.numpy), but it makes NumPy arrays of its "
-            "parameters; functions on NumPy arrays go into rr.Problem.from_functions."
-        ) from None
+            "`loss` must be written in JAX (jax.numpy), but it makes NumPy arrays or Python "
+            "numbers of its parameters; functions on NumPy arrays go into "
+            "rr.Problem.from_functions."
+        ) from error
     shape, dtype = getattr(out, "shape", None), getattr(out, "dtype", type(out).__name__)
     if shape != () or not jnp.issubdtype(dtype, jnp.floating):
         hint = " Did you forget a mean or a sum?" if shape else ""

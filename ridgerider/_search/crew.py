@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.cost import Cost
+from ridgerider._search.interrupt import interruptible
 from ridgerider._search.job import Job
 from ridgerider._search.tree import Branch, Fingerprint, Leg
 
@@ -55,7 +56,7 @@ class Crew:
         legs: list[Leg] = []
         while not legs:
             if self._executor is None:
-                legs = self._job([self._load(branch) for branch in self._waiting.popleft()])
+                legs = interruptible(self._job, list(map(self._load, self._waiting.popleft())))
             else:
                 self._fill(self._executor)
                 future = self._done.get()

@@ -1,9 +1,9 @@
 """Riders as plain data, and back: how a run file remembers what it was ridden with, without pickle.
 
 Functions and classes are described by the name that a user imports them by, which survives a move
-of the file that defines them; the file's own name, as 0.1 wrote it, is read as well. Only names of
-this library and of optax are looked up again; whoever rides with rules of their own hands the rider
-over once more.
+of the file that defines them; the file's own name, as 0.1 wrote it, is read as well. A file may
+come from a stranger: only what `RULES` lists is ever rebuilt, from values of the types that its
+fields have. Whoever rides with rules of their own hands the rider over once more.
 """
 
 import contextlib
@@ -14,27 +14,39 @@ import importlib
 import json
 import re
 import sys
-from typing import Any
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ridgerider._check import one_line
 from ridgerider._core.placement import fetch
 from ridgerider._core.problem import Problem, is_key
 from ridgerider._core.train import describe_optimizer
 
-TRUSTED = ("ridgerider", "optax")
-# Where rules have their public names.
-PUBLIC = (
-    "ridgerider",
-    "ridgerider.environments",
-    "ridgerider.coordination",
-    "ridgerider.baselines",
-    "ridgerider.symmetry",
-    "optax",
-)
+# All that a run file may ask for, by the place that a user imports it from.
+RULES = {
+    "ridgerider": (
+        "Rider",
+        *("DenseSpectrum", "BlockSpectrum", "GradientKrylov", "PowerSpectrum", "NetworkSpectrum"),
+        *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
+        *("FixedStep", "Backtracking", "TrustRegion", "Valley", "Recall", "Descend", "Train"),
+        *("Batches", "FixedRows", "Climber", "Climb", "Symmetry"),
+        *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),
+        *("RandomOrder", "breadth_first", "depth_first", "best_first", "steepest_first"),
+    ),
+    "ridgerider.environments": ("Agree",),
+    "ridgerider.symmetry": (
+        *("Motions", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature"),
+    ),
+    "optax": ("adabelief", "adagrad", "adam", "adamw", "lbfgs", "nadam", "rmsprop", "sgd"),
+}
+# Where else things have public names.
+PUBLIC = (*RULES, "ridgerider.coordination", "ridgerider.baselines")
 
 
 def describe(value: Any) -> Any:
@@ -63,31 +75,88 @@ def describe(value: Any) -> Any:
 
 def rebuild(data: Any) -> Any:
     """The value that `describe` described; raises ValueError for what is not ours to look up."""
+    try:
+        return _rebuilt(data)
+    except ValueError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as bad:
+        raise ValueError(
+            f"what the run was ridden with cannot be read ({type(bad).__name__}: {one_line(bad)}): "
+            "pass the `rider` again."
+        ) from bad
+
+
+def _rebuilt(data: Any) -> Any:
     if isinstance(data, list):
-        return tuple(rebuild(item) for item in data)
+        return tuple(_rebuilt(item) for item in data)
     if not isinstance(data, dict):
         return data
     if "dict" in data:
-        return {rebuild(name): rebuild(item) for name, item in data["dict"]}
+        return {_rebuilt(name): _rebuilt(item) for name, item in data["dict"]}
     if "array" in data:
-        return np.asarray(data["array"], data["dtype"])
+        return _array(data["array"], data["dtype"])
     if "function" in data:
         return _look_up(data["function"])
     if "optimizer" in data:
         raise ValueError("the run was trained by an optimizer that is not named: pass the `rider`.")
     if "partial" in data:
-        keywords = {name: rebuild(item) for name, item in data["keywords"].items()}
-        return jax.tree_util.Partial(rebuild(data["partial"]), *rebuild(data["args"]), **keywords)
+        return _partial(data)
     kind = _look_up(data["type"])
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        raise ValueError(f"{data['type']} is not a kind of rule.")
-    fields = {name: rebuild(item) for name, item in data["fields"].items()}
-    try:
-        return kind(**fields)
-    except TypeError:
+        raise ValueError(f"{one_line(data['type'])} is not a kind of rule.")
+    values = {name: _rebuilt(item) for name, item in data["fields"].items()}
+    types = {item.name: item.type for item in dataclasses.fields(kind)}
+    if not values.keys() <= types.keys():
         raise ValueError(
             f"the run was ridden with another version of {data['type']}: pass the `rider` again."
-        ) from None
+        )
+    for name, value in values.items():
+        if not _fits(types[name], value):
+            raise ValueError(
+                f"`{name}` of {data['type']} in the run file cannot be {one_line(repr(value))}."
+            )
+    return kind(**values)
+
+
+def _array(entries: Any, dtype: Any) -> np.ndarray:
+    if dtype not in ("float32", "float64", "int32", "int64", "uint32", "bool"):
+        raise ValueError(f"an array in the run file cannot be of type {one_line(dtype)}.")
+    return np.asarray(entries, dtype)
+
+
+def _partial(data: dict[str, Any]) -> Any:
+    """A function of optax with some of its arguments, which are plain values."""
+    arguments = _rebuilt(data["args"]), {name: _rebuilt(x) for name, x in data["keywords"].items()}
+    if not all(map(_is_plain, (*arguments[0], *arguments[1].values()))):
+        raise ValueError("arguments of a function in the run file must be plain values.")
+    return jax.tree_util.Partial(
+        _look_up(data["partial"]["function"]), *arguments[0], **arguments[1]
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | np.ndarray)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value may be that of a field with this annotation."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(one, value) for one in inner)
+    if origin is Literal:
+        return isinstance(value, str | int) and value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(inner[0], one) for one in value)
+    if origin is Callable:
+        return callable(value)
+    if kind in (bool, str, type(None)):
+        return isinstance(value, kind)
+    if kind in (int, float):
+        is_number = isinstance(value, int if kind is int else int | float)
+        return is_number and not isinstance(value, bool)
+    if dataclasses.is_dataclass(kind):
+        return isinstance(value, kind)  # type: ignore[arg-type]
+    return isinstance(value, np.ndarray)
 
 
 def is_same_rule(stored: Any, value: Any) -> bool:
@@ -95,7 +164,10 @@ def is_same_rule(stored: Any, value: Any) -> bool:
     try:
         stored = describe(rebuild(stored))
     except ValueError:  # rules of the user's own among them: names are compared
-        stored = _renamed(stored)
+        try:
+            stored = _renamed(stored)
+        except (KeyError, TypeError, AttributeError):
+            return False
     return stored == describe(value)
 
 
@@ -117,7 +189,9 @@ def check_problem(meta: dict[str, Any], problem: Problem, path: Any) -> None:
     stored, given = meta["problem"], describe_problem(problem)
     for part in ("params", "start", "data"):
         if stored[part] != given[part]:
-            message = f"{path} belongs to another problem: the {part} of the one given differ"
+            message = (
+                f"{one_line(path)} belongs to another problem: the {part} of the one given differ"
+            )
             dtypes = [described["params"][0][2] for described in (stored, given)]
             if dtypes[0] != dtypes[1]:
                 message += f" ({dtypes[0]} there, {dtypes[1]} here: see jax_enable_x64)"
@@ -187,18 +261,13 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _look_up(name: str) -> Any:
-    """What a name stands for, if a package we trust defines it (importing it does not count)."""
+    """What a name of `RULES` stands for; the private file that 0.1 named is left out of it."""
     module, _, path = name.partition(":")
-    package, is_private = module.partition(".")[0], "._" in module
-    places = [place for place in PUBLIC if place.partition(".")[0] == package]
-    value = None
-    if package in TRUSTED and path.isidentifier():
-        for place in places if is_private else [module]:
-            with contextlib.suppress(ImportError):  # another version may have it elsewhere
-                value = value or getattr(importlib.import_module(place), path, None)
-    if getattr(value, "__module__", "").partition(".")[0] not in TRUSTED:
-        raise ValueError(
-            f"the run was ridden with {name}, a rule of your own or of another version: pass the "
-            "`rider` again."
-        )
-    return value
+    for place, names in RULES.items():
+        is_private = "._" in module and module.partition(".")[0] == place.partition(".")[0]
+        if path in names and (module == place or is_private):
+            return getattr(importlib.import_module(place), path)
+    raise ValueError(
+        f"the run was ridden with {one_line(name)}, a rule of your own or of another version: pass "
+        "the `rider` again."
+    )

@@ -24,14 +24,15 @@ from ridgerider._search.atlas import Atlas
 from ridgerider._search.climbs import Climber, begin, branches_of, has_arrived, look_at_end
 from ridgerider._search.crew import Crew, check_executor, check_sendable
 from ridgerider._search.describe import check_problem, describe, describe_problem, rebuild
+from ridgerider._search.interrupt import interruptible
 from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.landscape import Landscape
-from ridgerider._search.locate import load_problem
+from ridgerider._search.locate import load_problem, made_here
 from ridgerider._search.next_branch import ORDERS, Order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.settings import Budget, Settings
-from ridgerider._search.store import Store, check_new
+from ridgerider._search.store import Store, check_new, held
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
 
 ROUND_SIZE = 64
@@ -138,11 +139,12 @@ def explore(
     job = Job(problem, climber, settings, TASK_SIZE, path)
     check_sendable(job, executor)
     key = _with_descents(_named(order))
-    root = begin(problem, climber, settings)
+    root = interruptible(begin, problem, climber, settings)
     if guard is not None and not guard(problem, root.x):
         raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
     meta = {
         "name": name or path or getattr(problem.loss, "__name__", type(problem.loss).__name__),
+        "made": made_here(name or path or ""),
         "problem": describe_problem(problem),
         "rider": describe(climber),
         "settings": asdict(settings),
@@ -151,7 +153,7 @@ def explore(
         "settled": 0,
     }
     store = Store.create(out, meta, root, _branches(root, settings, key))
-    with store.closed_on_error():
+    with store.closed_on_error(), held(store.path):
         _run(job, key, budget, max_points, guard, store, executor, max_deaths, progress)
     return Landscape(store, problem, climber)
 

@@ -1,12 +1,17 @@
 """Problems by name: `module:attribute`, or one of those that come with the library."""
 
+import hashlib
 import importlib
+import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from ridgerider._check import one_line
 from ridgerider._core.problem import Problem
 
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -26,6 +31,9 @@ OWN_MEASURES = {
 }
 
 
+OURS = {*BUILT_IN, *BUILT_IN.values(), "ridgerider.demo:tree"}  # anybody's file may name these
+
+
 def load_problem(name: str) -> Problem:
     """A built-in problem by name, or yours as `module:attribute` from the current directory.
 
@@ -43,9 +51,14 @@ def load_problem(name: str) -> Problem:
     problem = _attribute(*name.split(":"))
     if callable(problem) and not isinstance(problem, Problem):
         try:
-            problem = problem()
+            inspect.signature(problem).bind()
         except TypeError as error:
-            raise ValueError(f"{name} must be callable without arguments: {error}.") from error
+            reason = one_line(error)
+            raise ValueError(f"{name} must be callable without arguments: {reason}.") from None
+        except ValueError:  # a builtin, of which nothing is known
+            pass
+        with _told(f"{name} cannot be called"):
+            problem = problem()
     if not isinstance(problem, Problem):
         raise ValueError(
             f"{name} must be a Problem or a function that returns one, "
@@ -80,19 +93,74 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
     return function
 
 
+def made_here(name: str) -> str:
+    """A mark of the working directory and of the source of the module that a problem is named in.
+
+    Empty if that module is not found, or is one of Python's own. Nothing is imported.
+    """
+    module = name.partition(":")[0]
+    if not NAME.fullmatch(name) or module.partition(".")[0] in sys.stdlib_module_names:
+        return ""
+    marks = hashlib.blake2b(digest_size=16)
+    try:
+        here = str(Path.cwd())
+        marks.update(here.encode("utf-8", "surrogateescape"))
+        places: list[str] | None = [here, *sys.path]
+        for count in range(1, module.count(".") + 2):
+            spec = PathFinder.find_spec(".".join(module.split(".")[:count]), places)
+            if spec is None:
+                return ""
+            if spec.has_location and spec.origin is not None:
+                marks.update(hashlib.blake2b(Path(spec.origin).read_bytes()).digest())
+            places = None if (found := spec.submodule_search_locations) is None else list(found)
+    except (OSError, ImportError, ValueError):
+        return ""
+    return marks.hexdigest()
+
+
+def name_to_load(meta: dict[str, Any], path: object, *, trust: bool = False) -> str:
+    """The name of a run's problem, if it may be loaded: see docs/security.md.
+
+    It may if it is one of the library's, if the run was made here, or if the user says so.
+    """
+    name = meta["name"]
+    if name in OURS or trust or (meta.get("made") and meta["made"] == made_here(name)):
+        return name
+    module = one_line(name.partition(":")[0])
+    raise ValueError(
+        f"{one_line(path)} was not made here, or the source has changed since, and names "
+        f"{one_line(name)!r}: module {module!r} would be imported and run. Say --trust if "
+        "you trust both, or name the problem yourself with --problem MODULE:NAME."
+    )
+
+
 def _attribute(module_name: str, attribute: str) -> object:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
-            where = f"in {here} or among the installed ones"
+        with _told(f"module {module_name!r} cannot be imported"):
+            module = importlib.import_module(module_name)
+    except ValueError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name == module_name:
+            where = f"in {one_line(here)} or among the installed ones"
             raise ValueError(f"there is no module {module_name!r} {where}.") from None
-        raise ValueError(
-            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}."
-        ) from error
-    if not hasattr(module, attribute):
-        raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.")
-    return getattr(module, attribute)
+        raise
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.") from None
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever the user's code raises, also `sys.exit`, is one sentence, with its cause."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        raise ValueError(f"{what}: it calls sys.exit({error.code!r}).") from error
+    except BaseException as error:
+        raise ValueError(f"{what}: {type(error).__name__}: {one_line(error)}.") from error

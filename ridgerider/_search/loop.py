@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ridgerider._check import check_count
+from ridgerider._check import check_callable, check_count, one_line
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.train import Epoch, listening
@@ -29,16 +29,17 @@ from ridgerider._search.describe import (
     is_same_rule,
     rebuild,
 )
+from ridgerider._search.interrupt import interruptible
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
-from ridgerider._search.locate import load_problem
+from ridgerider._search.locate import load_problem, made_here
 from ridgerider._search.measures import Measures, measure_missing, measured
-from ridgerider._search.next_branch import ORDERS, Order, named_order, order_name
+from ridgerider._search.next_branch import ORDERS, Order, RandomOrder, named_order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.result import Result
 from ridgerider._search.same import Ends, Points
 from ridgerider._search.settings import Budget, Settings
-from ridgerider._search.store import Store, check_new
+from ridgerider._search.store import REPAIRED, Store, check_new, held
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
 
 Same = Literal["same"]
@@ -136,7 +137,7 @@ def search(
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     key = named_order(order, seed)
-    _check_crew(executor, num_lanes, max_deaths)
+    _check_crew(executor, num_lanes, max_deaths, progress)
     if out is not None:
         check_new(Path(out))
     problem, path = _loaded(problem)
@@ -145,10 +146,10 @@ def search(
     check_sendable(job, executor)
     if measures:
         measures.check(problem)
-    root = look(problem, rider, settings)
+    root = interruptible(look, problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
-    with store.closed_on_error():
+    with store.closed_on_error(), held(store.path):
         _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
 
@@ -184,10 +185,10 @@ def resume(
     >>> len(rr.resume(path, problem, max_rides=2))
     2
     """
-    _check_crew(executor, num_lanes, max_deaths)
+    _check_crew(executor, num_lanes, max_deaths, progress)
     problem, source = _loaded(problem)
     store = Store.open(path, write=True)
-    with store.closed_on_error():
+    with store.closed_on_error(), held(store.path):
         settings, meta = store.settings, store.meta
         given: dict[str, Any] = {
             "max_rides": max_rides,
@@ -197,7 +198,7 @@ def resume(
         }
         budget = Budget(
             **{
-                name: meta["budget"][name] if value == "same" else value
+                name: meta["budget"].get(name) if value == "same" else value
                 for name, value in given.items()
             }
         )
@@ -207,12 +208,15 @@ def resume(
         if not is_same_rule(meta["rider"], rider):
             raise ValueError(f"{path} was ridden with another `rider`.")
         key = _order_again(settings, order)
-        _check_loss(store.leg(Fingerprint()), look(problem, rider, settings), path)
+        start = interruptible(look, problem, rider, settings)
+        _check_loss(store.leg(Fingerprint()), start, path)
         store.set_meta("budget", asdict(budget))
         job = Job(problem, rider, settings, num_lanes, source)
         check_sendable(job, executor)
         if measures:
             measures.check(problem)
+        if meta.get(REPAIRED):
+            _complete(store, settings, key)
         _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
 
@@ -250,10 +254,11 @@ def _ride_all(
     ends = _known_ends(job.problem, store)
     done.num_minima = len(ends)
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
-    points = Points(job.problem, store)
+    points = interruptible(Points, job.problem, store)
     found = {name: branches_at(store.leg(name), settings, order) for name in store.unsettled()}
     waiting = store.open_branches(chosen=False)
     tree.tell(branch for branch in waiting if branch.fingerprint.parent not in found)
+    known = set[Fingerprint]()
     # A round that has begun is ridden whole, also if it was interrupted and is resumed.
     of_a_round = Budget(max_rides=budget.max_rides)
 
@@ -262,7 +267,8 @@ def _ride_all(
         left = allowed.rides_left(done.num_rides, done.num_steps, done.cost) - len(crew)
         room = settings.round_size - len(crew)
         if (not crew and not chosen) or settings.asynchronous:
-            tree.tell(_settled(found, points, store, round_number))
+            settled = interruptible(_settled, found, points, store, round_number)
+            tree.tell(branch for branch in settled if branch.fingerprint not in known)
             done.num_open = len(tree) + len(chosen)
             found = {}
         if left > 0 and (room > 0 if settings.asynchronous else not crew):
@@ -282,13 +288,16 @@ def _ride_all(
             done.add_lanes(legs, job.num_lanes)
         for leg in legs:
             if leg.finish is not None:
-                leg = replace(leg, same_as=ends.add(leg.fingerprint, leg.finish))
+                same = interruptible(ends.add, leg.fingerprint, leg.finish)
+                leg = replace(leg, same_as=same)
             children = branches_at(leg, settings, order)
             if measures:  # first, so that whoever reads the leg finds them
                 has_finish = getattr(job.rider, "finish", None) is not None
                 store.set_measures(None, measured(measures, job.problem, leg, has_finish))
-            store.add(leg, children)
+            fresh = store.add(leg, children)
             found[leg.fingerprint] = children
+            if len(fresh) < len(children):  # a leg that was damaged, and its children were not
+                known |= {one.fingerprint for one in children} - {one.fingerprint for one in fresh}
             done.add(leg)
             done.num_minima = len(ends)
             done.num_open = len(tree) + len(chosen) + sum(map(len, found.values()))
@@ -299,6 +308,16 @@ def _ride_all(
 def _tell_training(done: Progress, progress: Callable[[Progress], None], epoch: Epoch) -> None:
     done.training = str(epoch)
     progress(done)
+
+
+def _complete(store: Store, settings: Settings, order: Order) -> None:
+    """Bring back the branches that a repair has lost."""
+    links = store.links()
+    for name in store.fingerprints():
+        if name not in links:
+            leg = store.leg(name)
+            store.complete(leg, branches_at(leg, settings, order))
+    store.set_meta(REPAIRED, False)
 
 
 def _settled(
@@ -331,6 +350,7 @@ def _meta(
 ) -> dict[str, Any]:
     return {
         "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
+        "made": made_here(name or ""),
         "problem": describe_problem(problem),
         "rider": describe(rider),
         "settings": asdict(settings),
@@ -354,12 +374,13 @@ def _order_again(settings: Settings, order: Order | None) -> Order:
         )
     if order is not None or settings.order in (*ORDERS, "random"):
         return named_order(order if order is not None else settings.order, settings.seed)
-    try:
-        return rebuild(json.loads(settings.order))
-    except ValueError:
-        raise ValueError(
-            f"the run has an order of your own, {settings.order}: pass it again as `order`."
-        ) from None
+    with contextlib.suppress(ValueError, TypeError):
+        rebuilt = rebuild(json.loads(settings.order))
+        if isinstance(rebuilt, RandomOrder) or rebuilt in ORDERS.values():
+            return rebuilt
+    raise ValueError(
+        f"the run has an order of your own, {one_line(settings.order)}: pass it again as `order`."
+    )
 
 
 def _is_same_order(stored: str, order: Order) -> bool:
@@ -376,7 +397,9 @@ def _check_rider(rider: Any) -> None:
         raise ValueError(f"`rider` must be a Rider, such as rr.Rider(), not {what}.")
 
 
-def _check_crew(executor: Executor | None, num_lanes: int, max_deaths: int) -> None:
+def _check_crew(executor: Executor | None, num_lanes: int, max_deaths: int, progress: Any) -> None:
+    if progress is not None:
+        check_callable("progress", progress, "progress(done)")
     check_executor(executor)
     check_count("num_lanes", num_lanes)
     check_count("max_deaths", max_deaths)

@@ -23,9 +23,11 @@ from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._search.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.describe import check_problem, rebuild
+from ridgerider._search.interrupt import interruptible
 from ridgerider._search.legs import look, ride_batch
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
+from ridgerider._search.settings import Settings
 from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
@@ -149,6 +151,16 @@ class Result:
     def meta(self) -> dict[str, Any]:
         """What the run is: problem, rider, settings, versions."""
         return self._store.meta
+
+    @property
+    def settings(self) -> Settings:
+        """What decides the tree, besides the problem and the rider."""
+        return self._store.settings
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether a changed bit in the run file would be noticed: those of 0.1 have no digests."""
+        return self._store.has_digests
 
     # --- the tree
 
@@ -288,6 +300,8 @@ class Result:
             points = {one.fingerprint: _flat(one.params) for one in minima}
             for one in minima:
                 name = same.get(one.fingerprint, one.fingerprint)
+                if name not in points:  # its leg was damaged, and is yet to be ridden again
+                    name = one.fingerprint
                 groups[classes.add(name, points[name], errors[name])].append(one)
         else:
             for one in minima:
@@ -376,10 +390,10 @@ class Result:
         rider = self.rider
         if keep_path and isinstance(rider, Rider):
             rider = replace(rider, keep_path=True)
-        leg, legs = look(self.problem, rider, settings), []
+        leg, legs = interruptible(look, self.problem, rider, settings), []
         for turn in fingerprint:
             _check_turn(leg, turn)
-            (leg,) = ride_batch(self.problem, rider, settings, [leg.branch(turn)])
+            (leg,) = interruptible(ride_batch, self.problem, rider, settings, [leg.branch(turn)])
             legs.append(leg)
         return legs
 

@@ -1,17 +1,16 @@
-"""The command line. Bad input is one sentence on stderr and exit code 2."""
+"""The command line. Bad input is one sentence on stderr and exit code 2, a bug of ours exit 3."""
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 import jax
 import typer
-from rich.console import Console
 
 import ridgerider as rr
 from ridgerider.cli import _experiments, _runs, _search
 from ridgerider.cli._crew import with_local
+from ridgerider.cli._errors import listen, told
 from ridgerider.cli._help import Command, Group
 
 
@@ -35,6 +34,7 @@ command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
 command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
 command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")
 command("watch", _runs.watch, "ridgerider watch runs/mine")
+command("check", _runs.check, "ridgerider check runs/mine --repair")
 command("reproduce", _experiments.reproduce, "ridgerider reproduce surface --quick")
 command("demo", _experiments.demo, "ridgerider demo --out runs/demo")
 command("bench", _experiments.bench, "ridgerider bench --out runs/bench")
@@ -42,14 +42,10 @@ command("bench", _experiments.bench, "ridgerider bench --out runs/bench")
 
 def main() -> None:
     """Entry point: double precision, and errors as one sentence."""
-    jax.config.update("jax_enable_x64", True)
-    with suppress(RuntimeError):  # no home directory
-        rr.keep_compiled()
-    try:
+    listen()
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    with told():
+        jax.config.update("jax_enable_x64", True)
+        with suppress(RuntimeError):  # no home directory
+            rr.keep_compiled()
         app(with_local(sys.argv[1:]))
-    except (ValueError, OSError, MemoryError, OverflowError) as error:
-        if os.environ.get("RIDGERIDER_DEBUG"):
-            raise
-        what = str(error) or type(error).__name__
-        Console(stderr=True, highlight=False).print(f"Error: {what}", soft_wrap=True, markup=False)
-        sys.exit(2)

@@ -43,6 +43,9 @@ MetricNames = Annotated[
         help="A number for each solution, such as accuracy=mine:accuracy. May be given again.",
     ),
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import and run the module that the run file names.")
+]
 Workers = Annotated[
     int | None,
     typer.Option(help="Ride in this many processes. With --dask: of its local cluster."),

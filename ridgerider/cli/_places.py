@@ -4,12 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import ridgerider as rr
+from ridgerider._search.locate import name_to_load
+
 RUN_FILE = "run.sqlite"
 
 
 def run_file(run: Path) -> Path:
     """The run file itself, from its path or its directory's."""
     return run / RUN_FILE if run.is_dir() else run
+
+
+def problem_of(path: Path, trust: bool) -> str:
+    """The name of a run's problem, if it may be loaded."""
+    return name_to_load(rr.load(path).meta, path, trust=trust)
 
 
 @contextmanager

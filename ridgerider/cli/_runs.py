@@ -1,5 +1,6 @@
 """Commands that read a run: show, replay, report, watch."""
 
+import shlex
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -8,17 +9,23 @@ from typing import Annotated
 import typer
 
 import ridgerider as rr
+from ridgerider._check import one_line
+from ridgerider._search.locate import OURS
+from ridgerider._search.repair import check_run
+from ridgerider._search.repair import repair as repair_run
 from ridgerider.cli._options import (
     LegName,
     MetricNames,
     ProblemName,
     RunPath,
     SignatureName,
+    Trust,
     measure_run,
 )
-from ridgerider.cli._places import run_file
+from ridgerider.cli._places import problem_of, run_file
 from ridgerider.cli._shown import console, print_leg, print_summary
 from ridgerider.problems import load_problem
+from ridgerider.report._read import NO_DIGESTS
 from ridgerider.report._watch import LOCAL, Server, Watched
 
 
@@ -56,18 +63,22 @@ def show(
     result = rr.load(path)
     if leg is None:
         print_summary(result)
+        if not result.has_digests:
+            console.print(NO_DIGESTS, soft_wrap=True)
     else:
         print_leg(result.leg(leg))
 
 
-def replay(run: RunPath, fingerprint: LegName, problem: ProblemName = None) -> None:
+def replay(
+    run: RunPath, fingerprint: LegName, problem: ProblemName = None, trust: Trust = False
+) -> None:
     """Ride one path of a run again and compare it with what is stored."""
     path = run_file(run)
     if not rr.Fingerprint.parse(fingerprint):
         raise ValueError(
             "`fingerprint` must name at least one turn, such as '0+', but it is empty."
         )
-    result = rr.load(path, load_problem(problem or rr.load(path).name))
+    result = rr.load(path, load_problem(problem or problem_of(path, trust)))
     known, is_same = set(map(str, result.fingerprints())), True
     for leg in result.replay(fingerprint):
         print_leg(leg)
@@ -102,10 +113,49 @@ def report(
     measure_run(path, signature, metric, problem)
     if out is not None and out.is_dir():
         out = out / "report.html"
-    loaded = load_problem(problem or rr.load(path).name) if problem or rides else None
+    loaded = load_problem(problem or _built_in(path)) if problem or rides else None
     scenes = [rides] if rides else []
     page = rr.report.report(path, out, problem=loaded, landscapes=scenes, say=console.print)
     console.print(str(page), soft_wrap=True)
+
+
+def _built_in(path: Path) -> str:
+    name = rr.load(path).name
+    if name not in OURS:
+        raise ValueError(
+            f"`--landscape` needs the problem, {one_line(name)!r}, and a report imports nothing "
+            "that a run file names: say --problem MODULE:NAME."
+        )
+    return name
+
+
+def check(
+    run: RunPath,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Drop what is damaged, so that `resume` rides it again."),
+    ] = False,
+) -> None:
+    """Compare everything in a run file with its digests, and name the legs that are damaged."""
+    path = run_file(run)
+    num_legs, has_digests, damaged = check_run(path)
+    for what, why in damaged.items():
+        console.print(f"damaged: {what} ({why})", soft_wrap=True)
+    if not has_digests:
+        console.print(NO_DIGESTS, soft_wrap=True)
+    if not damaged:
+        console.print(f"{path}: {num_legs} legs, with the start, nothing damaged", soft_wrap=True)
+    elif repair:
+        dropped, kept = repair_run(path)
+        names = ", ".join(name or "the start" for name in dropped) or "none"
+        console.print(
+            f"dropped legs: {names}; the damaged file is {kept}; go on with: "
+            f"ridgerider resume {shlex.quote(str(path))}",
+            soft_wrap=True,
+        )
+    else:
+        console.print("--repair drops what is damaged, and `resume` rides it again")
+        raise typer.Exit(1)
 
 
 def watch(
@@ -118,6 +168,7 @@ def watch(
     signature: SignatureName = None,
     metric: MetricNames = None,
     problem: ProblemName = None,
+    trust: Trust = False,
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
     path = run_file(run)
@@ -125,7 +176,7 @@ def watch(
         raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
 
     def load() -> rr.Result:
-        return rr.load(path, load_problem(problem or rr.load(path).name))
+        return rr.load(path, load_problem(problem or problem_of(path, trust)))
 
     def measure() -> None:
         measure_run(path, signature, metric, problem)

@@ -1,7 +1,10 @@
 """Commands that ride: search and resume."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
+import jax.numpy as jnp
+import numpy as np
 import typer
 
 import ridgerider as rr
@@ -19,11 +22,12 @@ from ridgerider.cli._options import (
     ProblemName,
     RunPath,
     SignatureName,
+    Trust,
     Workers,
     chosen_measures,
     takes,
 )
-from ridgerider.cli._places import new_run, run_file
+from ridgerider.cli._places import new_run, problem_of, run_file
 from ridgerider.cli._shown import console, print_summary, shown_progress
 from ridgerider.problems import BUILT_IN, load_problem
 
@@ -74,7 +78,21 @@ def search(
             **of_search,
         )
     print_summary(result)
+    for note in _notes(result):
+        console.print(f"note: {note}", soft_wrap=True)
     console.print(f"run file: {path}", soft_wrap=True)
+
+
+def _notes(result: rr.Result) -> Iterator[str]:
+    """What may be other than the user thinks."""
+    problem, start = result.problem, result.leg("")
+    assert problem is not None
+    if problem.dtype == "float32":
+        yield "the start is float32, and so was all of the search; a float64 start is more exact"
+    norm = float(jnp.linalg.norm(problem.grad(problem.x0)))
+    size = max(1.0, float(np.linalg.norm(start.x))) * float(np.abs(start.eigenvalues).max())
+    if norm > 0.1 * size:
+        yield f"|grad| at the start is {norm:.3g}: it is no saddle; rr.find_saddle finds one"
 
 
 def _rider(engine: str, size: int, step_size: float, delta_break: float, gauge: str) -> rr.Rider:
@@ -95,6 +113,7 @@ def resume(
     problem: ProblemName = None,
     signature: SignatureName = None,
     metric: MetricNames = None,
+    trust: Trust = False,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
@@ -103,15 +122,16 @@ def resume(
     """Go on with a search that was interrupted, or further with another budget."""
     path = run_file(run)
     before = rr.load(path)
+    name = problem or problem_of(path, trust)
     given = {name: value for name, value in of_search.items() if value is not None}
-    max_rides = given.get("max_rides", before.meta["budget"]["max_rides"])
+    max_rides = given.get("max_rides", before.meta["budget"].get("max_rides"))
     with (
-        crew(workers, dask, lease, before.meta["settings"]["round_size"]) as executor,
+        crew(workers, dask, lease, before.settings.round_size) as executor,
         shown_progress(path, max_rides) as progress,
     ):
         result = rr.resume(
             path,
-            problem or before.name,
+            name,
             executor=executor,
             progress=progress,
             measures=chosen_measures(signature, metric, problem or before.name),

@@ -1,8 +1,9 @@
 """What is shown on a terminal: progress, what was found, one leg."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,25 @@ TEXT = ("fingerprint", "does", "kind")  # columns that are no numbers
 console = Console(highlight=False, markup=False)
 
 
+_under_way: list[Path] = []  # the run that a command rides
+
+
+def hint() -> None:
+    """Say once how to go on with a run that is interrupted."""
+    if _under_way:
+        path = _under_way.pop()
+        how = "nothing was ridden yet"
+        if path.exists():
+            how = f"go on with: ridgerider resume {shlex.quote(str(path))}"
+        with suppress(OSError, ValueError):
+            console.print(f"stopped; {how}", soft_wrap=True)
+
+
 @contextmanager
 def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.Progress], None]]:
     """A bar on a terminal, a plain line every few seconds elsewhere."""
     name, last = f"{path.parent.name}/{path.stem}", 0.0
+    _under_way[:] = [path]
     began, steps_before, waste = time.monotonic(), None, 0.0
 
     def status(done: rr.Progress) -> str:
@@ -64,11 +80,11 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
                 total=max_rides if done.num_open else done.num_rides,
                 description=status(done),
             )
-    except KeyboardInterrupt:
-        how = f"go on with: ridgerider resume {path}" if path.exists() else "nothing was ridden yet"
-        console.print(f"stopped; {how}", soft_wrap=True)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        hint()
+        raise typer.Exit(getattr(error, "code", 130)) from None
     finally:
+        _under_way.clear()
         if waste:
             console.print(f"batches: {waste:.0%} of their steps idle, beside a longer ride")
 
@@ -192,9 +208,9 @@ def print_leg(leg: rr.Leg) -> None:
     names = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
     columns = {"step": [str(step) for step in range(num_rows)]}
     if leg.trace:
-        for name in names:
+        for name in filter(leg.trace.__contains__, names):
             short = {"step_size": "size", "multiplicity": "mult."}.get(name, name)
-            columns[short] = [f"{leg.trace[name][step]:.4g}" for step in range(num_rows)]
+            columns[short] = [f"{float(leg.trace[name][step]):.4g}" for step in range(num_rows)]
     columns = fitting(columns, console.width)
     table = Table()
     for name in columns:

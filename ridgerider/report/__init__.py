@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ridgerider._check import one_line
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._search.describe import check_problem
@@ -53,7 +54,9 @@ def report(
     path = Path(path)
     out = path.with_name("report.html") if out is None else Path(out)
     if not out.parent.is_dir():
-        raise ValueError(f"`out` must be in a directory that exists, but {out.parent} does not.")
+        raise ValueError(
+            f"`out` must be in a directory that exists, but {one_line(out.parent)} does not."
+        )
     reader = Reader(path)
     reader.read()
     if say is not None:
@@ -67,5 +70,18 @@ def report(
     if problem is not None:
         check_problem(reader.file.meta, problem, path)
     text = page(reader, scenes, problem=problem, claim=claim, index=index)
-    out.write_text(text, encoding="utf-8")
+    write_beside(out, text)
     return out
+
+
+def write_beside(out: Path, text: str) -> None:
+    """Write a file whole or not at all: beside its place, then moved there."""
+    new = out.with_name(f".{out.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        new.replace(out)
+    except OSError as error:
+        reason = one_line(error.strerror or error)
+        raise OSError(f"`out` cannot be written at {one_line(out)}: {reason}.") from error
+    finally:
+        new.unlink(missing_ok=True)

@@ -21,6 +21,9 @@ from ridgerider.report._trace import certificate_of, pack_trace
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
 MAX_COMPARED = 48  # solutions side by side that can be looked at
+NO_DIGESTS = (
+    "The file is of an earlier version, without digests: a bit that has changed is not noticed."
+)
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Reader:
     trouble: str = ""
     _max_points: int = 0
     _max_clusters: int = 0
+    _size: int = 0
 
     def __post_init__(self) -> None:
         self.file = RunReader(self.path)
@@ -99,12 +103,14 @@ class Reader:
                 "that this ridgerider knows: what it does not know is not shown."
             )
         if unreadable:
-            what, why = next(iter(unreadable.items()))
-            more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+            what, why = ", ".join(list(unreadable)[:5]), next(iter(unreadable.values()))
+            more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
             notes.append(
                 f"The file is damaged: {len(self.legs)} legs could be read, but not {what}{more} "
                 f"({why})."
             )
+        if self.legs and not self.file.has_digests:
+            notes.append(NO_DIGESTS)
         if not any(leg["fingerprint"] for leg in self.legs):
             notes.append("No leg has been ridden yet.")
         return notes
@@ -193,7 +199,7 @@ class Reader:
             params = self.meta.get("problem", {}).get("params", [])
             found = {
                 "groups": order,
-                "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
+                "distances": [[number(float(f"{value:.5g}")) for value in row] for row in apart],
                 **differences(points, params),
             }
             self._differ = self.num_points, plain(found)
@@ -266,7 +272,7 @@ class Reader:
         ends = [
             (row, leg["solution"])
             for row, leg in zip(rows, shown, strict=True)
-            if row.finish is not None and row.finish.kind in IS_SOLUTION
+            if row.finish is not None and row.finish.kind in IS_SOLUTION and self._fits(row)
         ]
         # One that stands for others first.
         for row, solution in sorted(
@@ -286,6 +292,17 @@ class Reader:
                 )
             solution["class"] = self._numbers[row.fingerprint] = number
             self._losses[row.fingerprint] = float(row.finish.loss)
+
+    def _fits(self, row: LegRow) -> bool:
+        """Whether a solution has as many parameters as the others."""
+        assert row.finish is not None
+        size = np.size(row.finish.x)
+        if not np.isfinite(row.finish.x).all() or size != (self._size or size):
+            what = f"the solution of leg {row.fingerprint}"
+            self.file.unreadable[f"leg {row.fingerprint}"] = f"{what} has other parameters"
+            return False
+        self._size = size
+        return True
 
 
 def _leg(row: LegRow) -> dict[str, Any]:

@@ -1,0 +1,186 @@
+"""Whose error it is: a sentence and exit code 2 for the user's, a file with details and 3 for ours.
+
+The innermost frame of a traceback that is neither Python's nor that of a library the work goes
+through tells: in a file of ours it is a sentence of ours, or a bug; anywhere else it is the user's
+own code, and its own frames are shown.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from itertools import dropwhile
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import click
+import jax
+from rich.console import Console
+
+import ridgerider
+from ridgerider._check import one_line
+from ridgerider.cli._shown import console, hint
+
+USER, BUG = 2, 3
+GRACE = 1.5  # seconds that an interrupted command has to end by itself
+MAX_FRAMES = 12
+SENTENCES = (ValueError, OSError, MemoryError, OverflowError)
+PASSED_THROUGH = (
+    *("jax", "jaxlib", "equinox", "optax", "numpy", "jaxtyping", "typer", "click", "rich", "dask"),
+    *("distributed", "tornado", "safetensors", "matplotlib"),
+)
+_OURS = Path(ridgerider.__file__).parent
+_LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+_PYTHON = Path(sysconfig.get_path("stdlib"))
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, with its own exit code."""
+
+    code = 143
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Every way a command can end, but for success."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        _leave(getattr(error, "code", 130))
+    except SystemExit as error:
+        if error.code in (130, 143) or isinstance(error.__context__, click.Abort):
+            _leave(error.code if error.code in (130, 143) else 130)
+        if not _frames_of_user(error):
+            raise
+        _say(f"the problem calls sys.exit({error.code!r}).", error)
+        _leave(USER)
+    except BrokenPipeError:  # whoever read what we print has gone
+        _leave(1)
+    except BaseException as error:
+        if os.environ.get("RIDGERIDER_DEBUG"):
+            raise
+        _leave(_explain(error))
+
+
+def _explain(error: BaseException) -> int:
+    """Say what went wrong and whose error it is; the exit code."""
+    if _frames_of_user(error):
+        _say(f"the problem raised {type(error).__name__}: {one_line(error)}.", error)
+    elif isinstance(error, SENTENCES):
+        _say(str(error) or type(error).__name__, error.__cause__)
+    elif isinstance(error, jax.errors.JaxRuntimeError):
+        _say(f"JAX cannot compute the problem: {one_line(error)}.", None)
+    else:
+        _say(
+            f"a bug in ridgerider, please report it: {type(error).__name__}: {one_line(error)}. "
+            f"Details: {_details(error)}",
+            None,
+        )
+        return BUG
+    return USER
+
+
+def _say(sentence: str, error: BaseException | None) -> None:
+    """One sentence on one line, then the frames of the user's own code if there are any."""
+    lines = [f"Error: {one_line(sentence)}."]
+    if error is not None and (frames := _frames_of_user(error)):
+        shown = frames if len(frames) <= MAX_FRAMES else frames[-MAX_FRAMES:]
+        lines += ["Where, in your own code:", *_formatted(traceback.format_list(shown))]
+        lines += [f"{type(error).__name__}: {one_line(error)}"]
+    elif isinstance(error, SyntaxError):
+        lines += _formatted(traceback.format_exception_only(error))
+    with contextlib.suppress(OSError, ValueError):
+        Console(stderr=True, highlight=False).print("\n".join(lines), soft_wrap=True, markup=False)
+
+
+def _formatted(parts: list[str]) -> list[str]:
+    return [line[:1000].rstrip() for part in parts for line in part.splitlines()[:50]]
+
+
+def _frames_of_user(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the user's code, if that is where the error comes from."""
+    frames = [(_owner(one.filename), one) for one in _frames(error.__traceback__)]
+    frames = [(owner, one) for owner, one in frames if owner != "passed"]
+    inside = list(dropwhile(lambda pair: pair[0] == "user", frames))  # whoever called us is not it
+    if not inside or inside[-1][0] == "ours":
+        return []
+    return [one for owner, one in inside if owner == "user"]
+
+
+def _frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    try:
+        return list(traceback.extract_tb(trace))
+    except Exception:  # a source file that is gone or garbled
+        return []
+
+
+def _owner(filename: str) -> str:
+    path = Path(filename)
+    if path == Path(__file__):
+        return "passed"
+    if _OURS in path.parents:
+        return "ours"
+    for place in _LIBRARIES:
+        if place in path.parents:
+            package = path.relative_to(place).parts[0].removesuffix(".py")
+            return "passed" if package in PASSED_THROUGH else "user"
+    is_python = _PYTHON in path.parents or filename.startswith("<frozen")
+    is_command = path.name in ("ridgerider", "pytest") and path.parent.name in ("bin", "Scripts")
+    return "passed" if is_python or is_command else "user"
+
+
+def _details(error: BaseException) -> str:
+    """Write the whole traceback where it can be found again."""
+    try:
+        number, name = tempfile.mkstemp(prefix="ridgerider-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"ridgerider {ridgerider.__name__} {sys.version} {sys.argv}\n")
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return "could not be written"
+    return name
+
+
+def _leave(code: int) -> None:
+    """End now: a thread may still be riding."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if code > 128:
+        os._exit(code)
+    if code == 1:  # so that nothing is flushed into a closed pipe
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def listen() -> None:
+    """Hear SIGTERM as Ctrl-C; and whatever the command is doing, end within two seconds."""
+    signal.signal(signal.SIGTERM, _stop)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_signal, args=[reading], daemon=True).start()
+
+
+def _wait_for_signal(reading: int) -> None:
+    while True:
+        number = os.read(reading, 1)
+        if number and number[0] in (signal.SIGINT, signal.SIGTERM):
+            break
+    time.sleep(GRACE)
+    hint()
+    with contextlib.suppress(OSError, ValueError):
+        console.show_cursor()
+        sys.stdout.flush()
+    os._exit(128 + number[0])
