@@ -69,6 +69,8 @@ def test_search_show_resume_replay_report():
     run("report", "runs/mine-problem/run.sqlite", "--out", "page.html")
     assert Path("page.html").exists()
     with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
+        run("report", "runs/mine-problem", "--landscape", "0+", "0-", "--problem", "mine:problem")
+    with pytest.raises(ValueError, match=r"a report imports nothing that a run file names: say"):
         run("report", "runs/mine-problem", "--landscape", "0+", "0-")
 
 

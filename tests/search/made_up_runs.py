@@ -112,5 +112,7 @@ def copy_legs(store, frontier, num_legs, num_different):
                 store._db.execute(copy, row)
             found = [f"{new} {turn}" for turn in ("0+", "0-", "1+", "1-")]
             rows = [(one, new, 0.0, -1.0, 1, "1", None) for one in found]
-            store._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            insert = "INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, ?, NULL)"
+            store._db.executemany(insert, rows)
             frontier += found
+    store.sign()

@@ -92,7 +92,10 @@ def test_an_unfinished_round_is_finished_first(tmp_path):
     db.execute(f"DELETE FROM branches WHERE parent <> '' AND parent NOT IN ({marks})", keep)
     db.execute("UPDATE branches SET round = NULL WHERE round > 2")
     db.commit()
-    db.close()
+    store = Store(db, path)
+    db.isolation_level = None
+    store.sign()
+    store.close()
     assert same_tree(whole, rr.resume(path, wells(3)))
 
 
@@ -239,7 +242,7 @@ def damage_empty(path):
         (damage_text, "cannot be read as a run file: file is not a database"),
         (damage_truncate, "truncated|cannot be read as a run file"),
         (damage_pages, "damaged|cannot be read as a run file"),
-        (damage_version, "is a run file of version 99, but this ridgerider reads versions up to 2"),
+        (damage_version, "is a run file of version 99, but this ridgerider reads versions up to 3"),
         (damage_kind, "is not a run file of ridgerider"),
         (damage_remove, "must be a run file, but there is none at"),
         (damage_empty, "is not a run file of ridgerider"),
