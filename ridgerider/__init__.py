@@ -90,3 +90,5 @@ from ridgerider._search.tree import Leg as Leg
 from ridgerider._search.tree import Search as Search
 from ridgerider._search.tree import Turn as Turn
 from ridgerider.coordination import coordinate as coordinate
+from ridgerider.ensembles import Ensemble as Ensemble
+from ridgerider.ensembles import ensemble as ensemble

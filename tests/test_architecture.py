@@ -22,6 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "problems": {"_core", "_search", "data", "dice"},
     "environments": {"_core"},
     "symmetry": {"_core"},
+    "ensembles": {"_core"},
     "workers": {"_core", "_search"},
     "coordination": {"_core", "_search"},
     "baselines": {"_core", "_search"},

@@ -126,7 +126,9 @@ class Train(eqx.Module):
         while now.is_finite and not self._is_over(now):
             self._tell(now)
             batch_key = jax.random.fold_in(key, now.number)
-            at, state = _epoch(self, problem, now.x, now.state, batch_key, num_batches)
+            at, state = _epoch(
+                self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches
+            )
             now = now.then(at, state, self._look(problem, at))
             if path is not None:
                 _write(path, now)
@@ -135,7 +137,7 @@ class Train(eqx.Module):
         return self._finish(problem, now, num_batches, cost)
 
     def _begin(self, problem: Problem, x: Vector) -> "_Now":
-        state = self._optimizer().init(problem.unravel(x))
+        state = _built(self.optimizer).init(problem.unravel(x))
         row = self._look(problem, x)
         return _Now(x, state, {name: np.array([value]) for name, value in row.items()})
 
@@ -183,14 +185,9 @@ class Train(eqx.Module):
             )
         return problem.num_examples // size
 
-    def _optimizer(self) -> optax.GradientTransformation:
-        # An optimizer is a pair of functions; what builds one is a function.
-        optimizer = self.optimizer
-        return optimizer if hasattr(optimizer, "update") else optimizer()
-
     def _name(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> str:
         """A file name that depends on all that decides a training, but how long it may last."""
-        hashed = hashlib.sha256(describe_optimizer(self._optimizer()).encode())
+        hashed = hashlib.sha256(describe_optimizer(_built(self.optimizer)).encode())
         hashed.update(f"{self.batches} {self.metrics}".partition(" at 0x")[0].encode())
         for leaf in jax.tree.leaves((x, key, problem.args)):
             array = np.asarray(fetch(jax.random.key_data(leaf) if is_key(leaf) else leaf))
@@ -201,7 +198,7 @@ class Train(eqx.Module):
         if path is None or not path.exists():
             return None
         with np.load(path) as stored:
-            like = self._optimizer().init(problem.unravel(x))
+            like = _built(self.optimizer).init(problem.unravel(x))
             leaves = [jnp.asarray(stored[f"state {i}"]) for i in range(len(jax.tree.leaves(like)))]
             history = {
                 name.removeprefix("history "): stored[name]
@@ -243,6 +240,11 @@ class _Now:
         return _Now(x if is_finite else self.x, state if is_finite else self.state, history)
 
 
+def _built(optimizer: Any) -> optax.GradientTransformation:
+    """An optimizer is a pair of functions; what builds one is a function."""
+    return optimizer if hasattr(optimizer, "update") else optimizer()
+
+
 def describe_optimizer(optimizer: optax.GradientTransformation) -> str:
     """What it computes, as text: two that differ in a learning rate differ in this."""
 
@@ -256,13 +258,19 @@ def describe_optimizer(optimizer: optax.GradientTransformation) -> str:
 
 @eqx.filter_jit
 def _epoch(
-    train: Train, problem: Problem, x: Vector, state: Any, key: PRNGKeyArray, num_batches: int
+    optimizer: Any,
+    batches: Any,
+    problem: Problem,
+    x: Vector,
+    state: Any,
+    key: PRNGKeyArray,
+    num_batches: int,
 ) -> tuple[Vector, Any]:
-    optimizer = train._optimizer()
+    optimizer = _built(optimizer)
 
     def step(carry: tuple[Vector, Any], index: Int[Array, ""]) -> tuple[tuple[Vector, Any], None]:
         x, state = carry
-        seen = problem if train.batches is None else train.batches(problem, key, index)
+        seen = problem if batches is None else batches(problem, key, index)
         grad = problem.unravel(seen.grad(x))
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, state = optimizer.update(grad, state, problem.unravel(x))

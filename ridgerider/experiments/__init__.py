@@ -27,8 +27,9 @@ EXPERIMENTS = (
     "mnist-sweep",
     "colored-mnist",
     "theory",
+    "ensembles",
 )
-OWN_DATA = ("mnist", "mnist-diversity")  # those that take images of one's own
+OWN_DATA = ("mnist", "mnist-diversity", "ensembles")  # those that take images of one's own
 
 
 def reproduce(
@@ -90,8 +91,10 @@ def _check_data(name: str, data: str | Path) -> None:
 
 
 def _data_used(data: str, quick: bool) -> str:
+    if data == "all":
+        return f"the small digits of scikit-learn, and MNIST, from {_mnist_place()}"
     if data == "mnist":
-        return f"MNIST, from {os.environ.get('RIDGERIDER_DATA') or 'the cache'}"
+        return f"MNIST, from {_mnist_place()}"
     if data != "digits":
         return f"the images in {data}" + (", some of them (--quick)" if quick else "")
     ignored = " and does not read RIDGERIDER_DATA" if os.environ.get("RIDGERIDER_DATA") else ""
@@ -113,6 +116,10 @@ def about() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "machine": platform.machine(),
     }
+
+
+def _mnist_place() -> str:
+    return os.environ.get("RIDGERIDER_DATA") or "the cache"
 
 
 def module(name: str) -> Any:

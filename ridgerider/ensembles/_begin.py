@@ -1,0 +1,260 @@
+"""Where the members of an ensemble begin: along ridges, along random directions, or anywhere.
+
+A rule is a callable `begin(problem, key)` that yields beginnings, each made when it is asked for.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from ridgerider._check import check_callable, check_count, check_positive
+from ridgerider._core.batches import Batches
+from ridgerider._core.cost import Cost
+from ridgerider._core.matrix_free import GradientKrylov
+from ridgerider._core.problem import Problem, Scalar, Vector
+from ridgerider._core.ride import Ride
+from ridgerider._core.rider import Rider
+from ridgerider._core.spectrum import Ridge, Spectrum, fix_signs
+
+# A gradient is some three values, a product two gradients.
+VALUE, HVP = 1 / 3, 2
+# Along a straight step the loss is looked at this far from the start.
+LENGTHS = np.sqrt(2.0) ** np.arange(-8, 13)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A point to train from, what it is called, and the work it took (gradients of one example)."""
+
+    name: str
+    x: Vector
+    work: float = 0.0
+    cost: Cost = Cost()
+
+
+class Ridges(eqx.Module):
+    """Along each distinct ridge of the start, both ways.
+
+    First all ridges one way, most negative first, then the other way: where the network is odd in
+    its hidden units, the other way leads to a copy but for the start.
+
+    **Arguments**
+
+    - `rider`: rides each of them, with its `batch` and to its end, such as
+      `Rider.for_networks()`. None: one straight step, to where the loss is lowest on that line,
+      times `stretch`. It costs next to nothing, and serves as well (`reproduce ensembles`).
+    - `stretch`: of the straight step. Beyond the lowest loss members differ more, and train a
+      little longer.
+    - `num_hvps`: products for the look at the start.
+    - `num_rows`: of the data that the start and straight steps are looked at with.
+    - `cluster_tolerance`: eigenvalues that differ by less than this times the most negative one
+      are one ridge.
+
+    >>> from ridgerider.problems import wells
+    >>> ridges = Ridges(num_hvps=2)(wells(2), jax.random.key(0))
+    >>> [ridge.name for ridge in ridges]
+    ['0+', '1+', '0-', '1-']
+    """
+
+    rider: Rider | None = None
+    stretch: float = eqx.field(static=True, default=2.0)
+    num_hvps: int = eqx.field(static=True, default=40)
+    num_rows: int = eqx.field(static=True, default=512)
+    cluster_tolerance: float = eqx.field(static=True, default=0.02)
+
+    def __check_init__(self) -> None:
+        if self.rider is not None and not isinstance(self.rider, Rider):
+            raise ValueError(f"`rider` must be a Rider or None, not {self.rider!r}.")
+        for name in ("num_hvps", "num_rows"):
+            check_count(name, getattr(self, name))
+        for name in ("stretch", "cluster_tolerance"):
+            check_positive(name, getattr(self, name))
+
+    def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
+        seen, num_rows = _on_some(problem, self.num_rows, key)
+        ridges = self.distinct(seen, key)
+        if not ridges:
+            raise ValueError(
+                "`problem.start` must have negative curvature to set out along, but none was "
+                "found; rr.find_saddle looks for such a start."
+            )
+        look = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
+        for sign in (1, -1):
+            for number, ridge in enumerate(ridges):
+                name = f"{number}{'+' if sign > 0 else '-'}"
+                one = self._begin(problem, seen, num_rows, name, _turned(ridge, sign), key)
+                yield Beginning(name, one.x, one.work + num_rows * weight(look), one.cost + look)
+                look = Cost()  # the first one has paid for it
+
+    def _begin(
+        self,
+        problem: Problem,
+        seen: Problem,
+        num_rows: int,
+        name: str,
+        ridge: Ridge,
+        key: PRNGKeyArray,
+    ) -> Beginning:
+        if self.rider is None:
+            x, cost = _lowest(seen, ridge, self.stretch), Cost(values=len(LENGTHS))
+            return Beginning(name, x, num_rows * weight(cost), cost)
+        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        ride = _ride(self.rider, problem, ridge, own)
+        cost = jax.tree.map(int, replace(ride.cost, seconds=0))
+        return Beginning(
+            name, ride.x, getattr(self.rider.batch, "size", num_rows) * weight(cost), cost
+        )
+
+    def distinct(self, problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
+        """One ridge for each distinct negative eigenvalue at the start, most negative first.
+
+        Inside a cluster that noise has split a little, the Krylov space resolves several
+        directions; the one with the largest share of the gradient stands for them.
+        """
+        num_hvps = min(self.num_hvps, problem.size)
+        # Half of a Krylov space has converged at most, unless it is the whole space.
+        k = num_hvps if num_hvps == problem.size else max(num_hvps // 2, 1)
+        look = GradientKrylov(k=k, num_hvps=num_hvps, tolerance=self.cluster_tolerance)
+        spectrum, grad = _look(look, problem, key)
+        eigenvalues = np.asarray(spectrum.eigenvalues)
+        share = np.abs(np.asarray(spectrum.eigenvectors) @ np.asarray(grad))
+        width = self.cluster_tolerance * abs(eigenvalues[0])
+        left = np.flatnonzero(np.asarray(spectrum.is_converged) & (eigenvalues < -width))
+        ridges: list[Ridge] = []
+        while len(left):
+            is_inside = eigenvalues[left] - eigenvalues[left[0]] <= width
+            best = left[is_inside][np.argmax(share[left[is_inside]])]
+            ridges.append(_downhill(spectrum, best, grad))
+            left = left[~is_inside]
+        return ridges
+
+
+class RandomDirections(eqx.Module):
+    """From the same start, but along random directions: what is left of ridges without curvature.
+
+    - `length`: of the step.
+
+    >>> from ridgerider.problems import wells
+    >>> one = next(RandomDirections(2.0)(wells(2), jax.random.key(0)))
+    >>> one.name, round(float(jnp.linalg.norm(one.x)), 6)
+    ('random 0', 2.0)
+    """
+
+    length: float = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        check_positive("length", self.length)
+
+    def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
+        for number in count():
+            own = jax.random.fold_in(key, number)
+            direction = jax.random.normal(own, (problem.size,), problem.dtype)
+            x = problem.x0 + self.length * direction / jnp.linalg.norm(direction)
+            yield Beginning(f"random {number}", x)
+
+
+class Fresh(eqx.Module):
+    """From initialisations drawn anew: a deep ensemble.
+
+    - `init`: called as `init(key)`, returns parameters. None: weights (leaves of two axes or more)
+      normal with a variance of 1 / fan-in, the other leaves as at the start.
+
+    >>> from ridgerider.problems import wells
+    >>> next(Fresh()(wells(2), jax.random.key(0))).name
+    'fresh 0'
+    """
+
+    init: Callable[[PRNGKeyArray], PyTree] | None = None
+
+    def __check_init__(self) -> None:
+        if self.init is not None:
+            check_callable("init", self.init, "init(key)")
+
+    def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
+        for number in count():
+            own = jax.random.fold_in(key, number)
+            params = _drawn(problem.start, own) if self.init is None else self.init(own)
+            x = problem.ravel(params).astype(problem.dtype)
+            if x.shape != (problem.size,):
+                raise ValueError(
+                    f"`init` must return {problem.size} parameters, as `problem.start` has, not "
+                    f"{x.size}."
+                )
+            yield Beginning(f"fresh {number}", x)
+
+
+def _drawn(start: PyTree, key: PRNGKeyArray) -> PyTree:
+    leaves, structure = jax.tree.flatten(start)
+    keys = jax.random.split(key, len(leaves))
+
+    def draw(leaf: Array, key: PRNGKeyArray) -> Array:
+        if leaf.ndim < 2:
+            return leaf
+        fan_in = math.prod(leaf.shape[:-1])
+        return jax.random.normal(key, leaf.shape, leaf.dtype) / math.sqrt(fan_in)
+
+    return jax.tree.unflatten(structure, list(map(draw, leaves, keys)))
+
+
+def _on_some(problem: Problem, num_rows: int, key: PRNGKeyArray) -> tuple[Problem, int]:
+    """The problem on at most so many rows of its data, and on how many."""
+    try:
+        num_examples = problem.num_examples
+    except ValueError:  # no data to be cut
+        return problem, 1
+    if num_examples <= num_rows:
+        return problem, num_examples
+    return Batches(num_rows)(problem, key, 0), num_rows
+
+
+@eqx.filter_jit
+def _look(
+    spectrum: GradientKrylov, problem: Problem, key: PRNGKeyArray
+) -> tuple[Spectrum, Float[Array, " n"]]:
+    return spectrum(problem, problem.x0, key), problem.grad(problem.x0)
+
+
+@eqx.filter_jit
+def _ride(rider: Rider, problem: Problem, ridge: Ridge, key: PRNGKeyArray) -> Ride:
+    return rider.ride(problem, problem.x0, ridge, key)
+
+
+@eqx.filter_jit
+def _lowest(problem: Problem, ridge: Ridge, stretch: float) -> Vector:
+    """The start, moved along the ridge to where the loss is lowest, and beyond by `stretch`."""
+    x, lengths = problem.x0, jnp.asarray(LENGTHS, problem.dtype)
+
+    def value(length: Scalar) -> Scalar:
+        return problem.value(x + length * ridge.direction)
+
+    losses = jax.lax.map(value, lengths)
+    best = lengths[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))]
+    return x + stretch * best * ridge.direction
+
+
+def _downhill(spectrum: Spectrum, row: int, grad: Vector) -> Ridge:
+    """The eigenvector in this row, pointing against the gradient; with none, by its entries."""
+    direction = fix_signs(spectrum.eigenvectors[row][None])[0]
+    return Ridge(
+        direction=jnp.where(direction @ grad > 0, -direction, direction),
+        eigenvalue=spectrum.eigenvalues[row],
+        index=jnp.asarray(row),
+        multiplicity=jnp.array(1),
+    )
+
+
+def _turned(ridge: Ridge, sign: int) -> Ridge:
+    return eqx.tree_at(lambda r: r.direction, ridge, ridge.direction * sign)
+
+
+def weight(cost: Cost) -> float:
+    """In gradients."""
+    return float(VALUE * cost.values + cost.gradients + HVP * cost.hvps)

@@ -1,0 +1,370 @@
+"""Ensemble: members from beginnings of their own, trained alike, and what they say together."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from zlib import crc32
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from ridgerider._check import check_callable, check_count, check_positive
+from ridgerider._core.batches import Batches
+from ridgerider._core.cost import Cost
+from ridgerider._core.finish import Finish
+from ridgerider._core.problem import Problem
+from ridgerider._core.train import Epoch, Train, listening
+from ridgerider.ensembles._begin import VALUE, Beginning, Fresh, Ridges
+from ridgerider.ensembles._scores import (
+    Labels,
+    Probabilities,
+    Scores,
+    auroc,
+    check_labels,
+    disagreement,
+    entropy,
+)
+
+Apply = Callable[[PyTree, Array], Float[Array, "examples classes"]]
+Begin = Callable[[Problem, PRNGKeyArray], Iterator[Beginning]]
+CHUNK = 1024  # inputs that are predicted at a time
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of an ensemble: where it set out ("0+": along ridge 0), and what became of it.
+
+    `work` is what it cost in gradients of one example, where a value counts as a third of one and
+    a Hessian-vector product as two; `seconds` are those of its training.
+    """
+
+    name: str
+    x: np.ndarray
+    loss: float
+    is_at_target: bool
+    history: dict[str, np.ndarray] = field(repr=False)
+    cost: Cost
+    work: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Networks that were trained alike from different beginnings.
+
+    `dropped` says which beginnings came to nothing, and why; others took their places. `seconds`
+    are all that was spent, also on what was dropped.
+    """
+
+    problem: Problem = field(repr=False)
+    apply: Apply = field(repr=False)
+    finish: Train = field(repr=False)
+    members: tuple[Member, ...]
+    dropped: dict[str, str]
+    work: float
+    seconds: float
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def params(self, number: int) -> PyTree:
+        """The parameters of a member."""
+        return self.problem.unravel(jnp.asarray(self.members[number].x))
+
+    def predictions(self, inputs: Array | np.ndarray) -> Probabilities:
+        """The probabilities that each member gives to each class."""
+        xs = jnp.stack([jnp.asarray(member.x) for member in self.members])
+        return predict(self.problem, self.apply, xs, inputs)
+
+    def disagreement(self, inputs: Array | np.ndarray) -> Float[np.ndarray, "members members"]:
+        """On which part of the inputs each two members guess differently."""
+        return disagreement(self.predictions(inputs))
+
+    def scores(self, inputs: Array | np.ndarray, labels: Labels) -> Scores:
+        """Accuracy, disagreement, negative log-likelihood and calibration error."""
+        return Scores.of(self.predictions(inputs), labels)
+
+    def auroc(self, inside: Array | np.ndarray, outside: Array | np.ndarray) -> float:
+        """How well its uncertainty (the entropy of the mean) tells inputs from outside apart."""
+        sides = (entropy(self.predictions(inputs).mean(axis=0)) for inputs in (inside, outside))
+        return auroc(*sides)
+
+    def pick(self, k: int, inputs: Array | np.ndarray) -> "Ensemble":
+        """The `k` members that disagree most on these inputs, one after the other."""
+        check_count("k", k, 1, len(self))
+        chosen = farthest_first(disagreement(self.predictions(inputs)))[:k]
+        return replace(self, members=tuple(self.members[number] for number in sorted(chosen)))
+
+    def deep(
+        self,
+        init: Callable[[PRNGKeyArray], PyTree] | None = None,
+        *,
+        budget: float | None = None,
+    ) -> "Ensemble":
+        """A deep ensemble to compare with: trained alike, from random initialisations.
+
+        With as many members; or, with a `budget` of work such as this ensemble's own (`work`), with
+        as many as it allows. `init` is that of `Fresh`.
+        """
+        return ensemble(
+            self.problem,
+            len(self),
+            apply=self.apply,
+            finish=self.finish,
+            begin=Fresh(init),
+            budget=budget,
+            seed=self.seed,
+        )
+
+    def compare(
+        self,
+        inputs: Array | np.ndarray,
+        labels: Labels,
+        init: Callable[[PRNGKeyArray], PyTree] | None = None,
+    ) -> str:
+        """A table: this ensemble, a deep ensemble of as many members, and one of as much work."""
+        check_labels("labels", labels, len(inputs), self._num_classes())
+        rows = {"this ensemble": self, "deep ensemble": self.deep(init)}
+        rows["deep ensemble, same budget"] = self.deep(init, budget=self.work)
+        lines = [
+            "| | members | accuracy | disagreement | NLL | calibration error | work |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name, one in rows.items():
+            scores = one.scores(inputs, labels)
+            numbers = (scores.accuracy, scores.disagreement, scores.nll, scores.calibration_error)
+            shown = " | ".join(f"{number:.4f}" for number in numbers)
+            lines.append(f"| {name} | {len(one)} | {shown} | {one.work:,.0f} |")
+        return "\n".join(lines)
+
+    def _num_classes(self) -> int:
+        return _classes(self.problem, self.apply)
+
+
+def ensemble(
+    problem: Problem,
+    k: int,
+    *,
+    apply: Apply | None = None,
+    finish: Train | None = None,
+    begin: Begin = Ridges(),
+    num_candidates: int | None = None,
+    budget: float | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Ensemble:
+    """`k` networks that set out along distinct ridges of the start, trained to one target.
+
+    **Arguments**
+
+    - `problem`: a loss of labelled data, `loss(params, inputs, labels)`, with a start near a saddle
+      (`rr.network_start`).
+    - `apply`: called as `apply(params, inputs)`, returns logits. Default: `problem.loss.logits`.
+    - `finish`: a `Train`, with the target that all are trained to; without a target all are trained
+      for as many epochs. With a `folder`, an interrupted call goes on where it was. Default: Adam
+      at 3e-3 in batches of 128, 50 epochs.
+    - `begin`: where members begin; default `Ridges()`, one straight step along each distinct ridge.
+    - `num_candidates`: so many beginnings are made, and the `k` of them that predict most
+      differently, on at most 1024 of the training inputs, are trained. Default: 2 `k` of straight
+      steps, else `k`. No more are made than there are.
+    - `budget`: go on with further members as long as the work, in gradients of one example, stays
+      below this.
+    - `progress`: called with a line after each epoch.
+
+    A member whose loss is no longer finite is dropped, and the next candidate takes its place.
+
+    >>> from ridgerider.data import digits
+    >>> from ridgerider.problems import classifier
+    >>> images = digits().some(256, 64)
+    >>> problem = classifier(images.train_images, images.train_labels, widths=(8,), init_scale=1e-3)
+    >>> train = Train(optax.adam(0.02), Batches(64), epochs=40, target=0.3)
+    >>> found = ensemble(problem, 3, finish=train)
+    >>> len(found), found.disagreement(images.test_images).shape
+    (3, (3, 3))
+    """
+    finish, apply = _checked(problem, k, apply, finish, begin)
+    if budget is not None:
+        check_positive("budget", budget)
+    if num_candidates is None:
+        num_candidates = 2 * k if isinstance(begin, Ridges) and begin.rider is None else k
+    check_count("num_candidates", num_candidates, k)
+    key, began = jax.random.key(seed), time.perf_counter()
+    more = begin(problem, key)
+    first = list(islice(more, num_candidates))
+    if len(first) < k:
+        raise ValueError(
+            f"`k` must be at most {len(first)}, as many beginnings as there are (each ridge both "
+            f"ways), not {k}."
+        )
+    crew = _Training(problem, finish, key, progress, work=sum(one.work for one in first))
+    for one in chain(_most_different_first(problem, apply, first, k), more):
+        is_enough = len(crew.members) >= k
+        if is_enough and (budget is None or crew.work + crew.mean_work() > budget):
+            break
+        crew.add(one, is_paid=any(one is other for other in first))
+    _warn(k, crew)
+    seconds = time.perf_counter() - began
+    return Ensemble(
+        problem, apply, finish, tuple(crew.members), crew.dropped, crew.work, seconds, seed
+    )
+
+
+@dataclass
+class _Training:
+    """The members so far, those that were dropped, and the work spent on all of them."""
+
+    problem: Problem
+    finish: Train
+    key: PRNGKeyArray
+    progress: Callable[[str], None] | None
+    work: float
+    members: list[Member] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    def add(self, one: Beginning, is_paid: bool) -> None:
+        """Train a member; `is_paid`: what it took to begin is part of the work already."""
+        if not np.isfinite(np.asarray(one.x)).all():
+            self.dropped[one.name] = "where it set out, the parameters are not finite"
+            return
+
+        def tell(epoch: Epoch) -> None:
+            if self.progress is not None:
+                self.progress(f"member {one.name}: {epoch}")
+
+        with listening(tell):
+            member = self._trained(one)
+        self.work += member.work - (one.work if is_paid else 0)
+        losses = member.history["loss"]
+        if np.isfinite(losses[-1]):
+            self.members.append(member)
+        else:
+            self.dropped[one.name] = f"the loss was no longer finite in epoch {len(losses) - 1}"
+
+    def mean_work(self) -> float:
+        return sum(member.work for member in self.members) / len(self.members)
+
+    def _trained(self, one: Beginning) -> Member:
+        began, finish = time.perf_counter(), self.finish
+        # By its name: it does not matter when its turn comes.
+        end = finish(self.problem, one.x, jax.random.fold_in(self.key, crc32(one.name.encode())))
+        assert end.history is not None
+        return Member(
+            name=one.name,
+            x=np.asarray(end.x),
+            loss=float(end.loss),
+            is_at_target=finish.target is None or float(end.loss) <= finish.target,
+            history=end.history,
+            cost=one.cost + end.cost,
+            work=one.work + _work(self.problem, finish, end),
+            seconds=time.perf_counter() - began,
+        )
+
+
+def _work(problem: Problem, finish: Train, end: Finish) -> float:
+    """Of a training, in gradients of one example."""
+    num_examples = problem.num_examples
+    rows = getattr(finish.batches, "size", num_examples)
+    return float(int(end.num_steps) * rows + num_examples * (VALUE * end.cost.values + 1))
+
+
+def _most_different_first(
+    problem: Problem, apply: Apply, candidates: list[Beginning], k: int
+) -> list[Beginning]:
+    """Unless all of them are to be trained. Those that are not finite come last."""
+    if len(candidates) == k:
+        return candidates
+    is_finite = [bool(np.isfinite(np.asarray(one.x)).all()) for one in candidates]
+    left = [one for one, yes in zip(candidates, is_finite, strict=True) if yes]
+    others = [one for one, yes in zip(candidates, is_finite, strict=True) if not yes]
+    if not left:
+        return others
+    guesses = predict(problem, apply, jnp.stack([one.x for one in left]), problem.args[0][:CHUNK])
+    distances = np.abs(guesses[:, None] - guesses[None]).sum(axis=-1).mean(axis=-1)
+    return [left[row] for row in farthest_first(np.nan_to_num(distances))] + others
+
+
+def farthest_first(distances: Float[np.ndarray, "n n"]) -> list[int]:
+    """All rows, the first one first, then always the one whose nearest chosen one is farthest.
+
+    >>> farthest_first(np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]]))
+    [0, 2, 1]
+    """
+    chosen, left = [0], list(range(1, len(distances)))
+    while left:
+        nearest = distances[np.ix_(left, chosen)].min(axis=1)
+        chosen.append(left.pop(int(np.argmax(nearest))))
+    return chosen
+
+
+def predict(problem: Problem, apply: Apply, xs: Array, inputs: Array | np.ndarray) -> Probabilities:
+    """The probabilities of each class, by each member, for each input."""
+    parts = [
+        np.asarray(_softmax(problem, apply, xs, jnp.asarray(inputs[begin : begin + CHUNK])), float)
+        for begin in range(0, len(inputs), CHUNK)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+@eqx.filter_jit
+def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
+    return jax.lax.map(lambda x: jax.nn.softmax(apply(problem.unravel(x), inputs)), xs)
+
+
+def _warn(k: int, crew: _Training) -> None:
+    if len(crew.members) < k:
+        reasons = "; ".join(f"{name}: {why}" for name, why in crew.dropped.items())
+        warnings.warn(
+            f"the ensemble has {len(crew.members)} members, not {k}, for no beginning was left to "
+            f"replace those that were dropped ({reasons}).",
+            stacklevel=3,
+        )
+
+
+def _checked(
+    problem: Problem, k: int, apply: Apply | None, finish: Train | None, begin: Begin
+) -> tuple[Train, Apply]:
+    if not isinstance(problem, Problem):
+        raise ValueError(f"`problem` must be a Problem, not {type(problem).__name__}.")
+    check_count("k", k)
+    check_callable("begin", begin, "begin(problem, key)")
+    if apply is None:
+        apply = getattr(problem.loss, "logits", None)
+        if apply is None:
+            raise ValueError(
+                "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
+                "no `logits`."
+            )
+    check_callable("apply", apply, "apply(params, inputs)")
+    if finish is None:
+        size = min(128, problem.num_examples)
+        finish = Train(optax.adam(3e-3), Batches(size), epochs=50)
+    if not isinstance(finish, Train):
+        raise ValueError(f"`finish` must be a Train, not {finish!r}.")
+    num_classes = _classes(problem, apply)
+    if len(problem.args) > 1 and np.ndim(problem.args[1]) == 1:
+        labels = np.asarray(problem.args[1])
+        if labels.dtype.kind in "iu":
+            check_labels("labels", labels, len(labels), num_classes)
+    return finish, apply
+
+
+def _classes(problem: Problem, apply: Apply) -> int:
+    """How many classes there are; raises unless `apply` returns logits."""
+    if not problem.args:
+        raise ValueError("`problem` must have its inputs as its first argument, but it has none.")
+    inputs = problem.args[0]
+    out = eqx.filter_eval_shape(apply, problem.start, inputs)
+    shape = getattr(out, "shape", None)
+    if shape is None or len(shape) != 2 or shape[0] != len(inputs) or shape[1] < 2:
+        raise ValueError(
+            f"`apply` must return logits of shape ({len(inputs)}, classes), a row for each input, "
+            f"not {shape if shape is not None else type(out).__name__}."
+        )
+    return int(shape[1])

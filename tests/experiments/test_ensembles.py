@@ -1,0 +1,157 @@
+"""The experiment with ensembles: its statistics, its shifts, its words."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from ridgerider.data import FILES, digits
+from ridgerider.experiments import ensembles
+
+
+def claim(ratio=(1.2, 1.5), accuracy=(-0.001, 0.001), work=(1.1, 1.5)):
+    def between(low, high):
+        return {"mean": (low + high) / 2, "low": low, "high": high}
+
+    shifts = {f"disagreement, {name}": between(*ratio) for name in ensembles.SHIFTS}
+    return {**shifts, "accuracy": between(*accuracy), "work": between(*work)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "confirmed"),
+        ({"ratio": (0.9, 1.5)}, "undecided"),
+        ({"ratio": (0.5, 0.9)}, "refuted"),
+        ({"accuracy": (-0.01, 0.01)}, "undecided"),
+        ({"accuracy": (-0.02, -0.01)}, "refuted"),
+        ({"accuracy": (0.01, 0.02)}, "confirmed"),
+        ({"work": (1.5, 2.5)}, "undecided"),
+        ({"work": (2.1, 2.5)}, "refuted"),
+        ({"ratio": (math.nan, math.nan)}, "undecided"),
+    ],
+)
+def test_the_claim_is_confirmed_refuted_or_undecided(changes, expected):
+    assert ensembles.verdict(claim(**changes)) == expected
+
+
+def test_intervals_hold_for_all_tests_at_once():
+    # 400 times twelve intervals of noise: all twelve hold together in 95 % of them, or more.
+    random, num_tests = np.random.default_rng(0), 12
+    found = [
+        all(
+            one["low"] <= 0 <= one["high"]
+            for one in (
+                ensembles.interval(list(random.normal(size=6)), num_tests) for _ in range(num_tests)
+            )
+        )
+        for _ in range(400)
+    ]
+    assert np.mean(found) > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 400)
+    values = list(random.normal(size=9))
+    low, high = stats.t.interval(0.95, 8, np.mean(values), stats.sem(values))
+    one = ensembles.interval(values)
+    assert (one["low"], one["high"]) == pytest.approx((low, high))
+    ratio = ensembles.ratio([(2.0, 1.0), (8.0, 1.0)])
+    assert ratio["mean"] == pytest.approx(4) and ratio["low"] < 1 < ratio["high"]
+    assert ensembles.interval([1.0])["high"] == math.inf
+
+
+def test_shifts_and_jumbled_images():
+    images = digits().test_images
+    sets = ensembles.shifted(images, 0)
+    np.testing.assert_array_equal(sets["clean"], images)
+    np.testing.assert_array_equal(sets["shift"][:, :, 1:], images[:, :, :-1])
+    assert not sets["shift"][:, :, 0].any()
+    assert all(one.min() >= 0 and one.max() <= 1 for one in sets.values())
+    np.testing.assert_array_equal(sets["noise"], ensembles.shifted(images, 0)["noise"])
+    mixed = ensembles.jumbled(images)
+    np.testing.assert_array_equal(mixed[:, :4, :4], images[:, 4:, 4:])
+    np.testing.assert_array_equal(ensembles.jumbled(mixed), images)
+
+
+def made_up_run(seed):
+    random = np.random.default_rng(seed)
+
+    def method(disagreement):
+        numbers = {"accuracy": 0.9, "member_accuracy": 0.9, "nll": 0.3, "calibration_error": 0.1}
+        sets = {
+            name: {**numbers, "disagreement": disagreement * random.uniform(0.95, 1.05)}
+            for name in ensembles.SETS
+        }
+        about = {"members": 4, "dropped": {}, "missed_target": 0, "epochs": 3.0}
+        return {**sets, **about, "auroc": {"jumbled": 0.8}, "work": 5.0, "seconds": 1.0}
+
+    methods = {"ridges": method(0.3), "deep": method(0.2)}
+    return {"arm": "made up, 3 hidden units", "seed": seed, "methods": methods}
+
+
+def test_table_and_figure(tmp_path):
+    runs = [made_up_run(seed) for seed in range(5)]
+    results = {"arms": {runs[0]["arm"]: ensembles.summary(runs, 1)}, "runs": runs}
+    table = ensembles.table(results)
+    assert "### made up, 3 hidden units: the claim is confirmed" in table
+    assert "| accuracy | +0 points | +0 to +0 | above -0.50 points |" in table
+    assert "| work | 1.00 times | 1.00 to 1.00 | at most 2 |" in table
+    ensembles.draw(results, tmp_path)
+    assert (tmp_path / "ensembles.png").stat().st_size > 10_000
+    json.dumps(results)
+
+
+def test_fashion_is_used_only_where_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RIDGERIDER_DATA", str(tmp_path / "mnist"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert ensembles.fashion_folder() is None
+    settings = ensembles.Settings()
+    assert [arm[:2] for arm in ensembles._arms(settings, None)] == [
+        ("digits", 16),
+        ("digits", 64),
+        ("mnist", 32),
+        ("mnist", 128),
+    ]
+    (tmp_path / "fashion-mnist").mkdir()
+    for name in FILES:
+        (tmp_path / "fashion-mnist" / name).touch()
+    place = ensembles.fashion_folder()
+    assert place == tmp_path.resolve() / "fashion-mnist"
+    assert (str(place), 128) in [arm[:2] for arm in ensembles._arms(settings, place)]
+    own = dataclasses.replace(settings, data="some/folder")
+    assert {arm[0] for arm in ensembles._arms(own, None)} == {"some/folder"}
+
+
+def test_later_seeds_have_the_methods_of_the_claim_only():
+    settings = ensembles.Settings()
+    first, later = (ensembles._job(settings, "digits", 16, n, "None")["methods"] for n in (0, 19))
+    assert first == tuple(ensembles.NAMES) and set(later) == set(ensembles.CLAIM)
+
+
+def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
+    settings = dataclasses.replace(ensembles.Settings.quick(0), num_members=2)
+    trial = ensembles.Trial(settings, digits().some(60, 10), 3, False, 0)
+    problem = trial.problem
+    xs = np.random.default_rng(0).normal(size=(2, problem.size)).astype(np.float32)
+    together = ensembles.Together(problem.loss, problem.unravel)
+    guesses = [jax.nn.softmax(problem.loss.logits(problem.unravel(x), problem.args[0])) for x in xs]
+    alike = float((guesses[0] * guesses[1]).sum(axis=1).mean())
+    expected = np.mean([float(problem.value(x)) for x in xs]) + ensembles.REPULSION * alike
+    found = float(together(xs, *problem.args))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.long
+def test_every_method_makes_as_many_members_as_it_should(tmp_path):
+    settings = dataclasses.replace(
+        ensembles.Settings.quick(0), methods=tuple(ensembles.NAMES), num_seeds=1, max_epochs=3
+    )
+    results = ensembles.run(settings, tmp_path, lambda line: None)
+    (arm,) = results["arms"].values()
+    assert set(arm["methods"]) == set(ensembles.NAMES)
+    for name, scores in arm["methods"].items():
+        assert scores["members"] == 4 or name == "deep_budget"
+        assert 0 < scores["noise"]["disagreement"] < 1 and scores["work"] > 0
+    again = ensembles.run(settings, tmp_path, lambda line: None)  # what is done is not done again
+    assert again["runs"] == results["runs"]
