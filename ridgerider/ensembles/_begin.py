@@ -13,16 +13,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count, check_positive
-from ridgerider._core.batches import Batches
+from ridgerider._core.batches import FixedRows
 from ridgerider._core.cost import Cost
-from ridgerider._core.matrix_free import GradientKrylov
+from ridgerider._core.network_spectrum import NetworkSpectrum
 from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
-from ridgerider._core.spectrum import Ridge, Spectrum, fix_signs
+from ridgerider._core.spectrum import Ridge
 
 # A gradient is some three values, a product two gradients.
 VALUE, HVP = 1 / 3, 2
@@ -50,7 +50,7 @@ class Ridges(eqx.Module):
 
     - `rider`: rides each of them, with its `batch` and to its end, such as
       `Rider.for_networks()`. None: one straight step, to where the loss is lowest on that line,
-      times `stretch`. It costs next to nothing, and serves as well (`reproduce ensembles`).
+      times `stretch`, which costs next to nothing.
     - `stretch`: of the straight step. Beyond the lowest loss members differ more, and train a
       little longer.
     - `num_hvps`: products for the look at the start.
@@ -79,12 +79,13 @@ class Ridges(eqx.Module):
             check_positive(name, getattr(self, name))
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
-        seen, num_rows = _on_some(problem, self.num_rows, key)
+        seen = FixedRows(self.num_rows)(problem, key, 0)
+        num_rows = 1 if seen.rows is None else seen.rows.size
         ridges = self.distinct(seen, key)
         if not ridges:
             raise ValueError(
                 "`problem.start` must have negative curvature to set out along, but none was "
-                "found; rr.find_saddle looks for such a start."
+                "found; rr.network_start looks for such a start."
             )
         look = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
         for sign in (1, -1):
@@ -114,27 +115,14 @@ class Ridges(eqx.Module):
         )
 
     def distinct(self, problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
-        """One ridge for each distinct negative eigenvalue at the start, most negative first.
-
-        Inside a cluster that noise has split a little, the Krylov space resolves several
-        directions; the one with the largest share of the gradient stands for them.
-        """
+        """One ridge for each distinct negative eigenvalue at the start, most negative first."""
         num_hvps = min(self.num_hvps, problem.size)
-        # Half of a Krylov space has converged at most, unless it is the whole space.
-        k = num_hvps if num_hvps == problem.size else max(num_hvps // 2, 1)
-        look = GradientKrylov(k=k, num_hvps=num_hvps, tolerance=self.cluster_tolerance)
-        spectrum, grad = _look(look, problem, key)
+        tolerance = self.cluster_tolerance
+        look = NetworkSpectrum(num_hvps, num_hvps, tolerance, tolerance)
+        spectrum = look(problem, problem.x0, key)
         eigenvalues = np.asarray(spectrum.eigenvalues)
-        share = np.abs(np.asarray(spectrum.eigenvectors) @ np.asarray(grad))
-        width = self.cluster_tolerance * abs(eigenvalues[0])
-        left = np.flatnonzero(np.asarray(spectrum.is_converged) & (eigenvalues < -width))
-        ridges: list[Ridge] = []
-        while len(left):
-            is_inside = eigenvalues[left] - eigenvalues[left[0]] <= width
-            best = left[is_inside][np.argmax(share[left[is_inside]])]
-            ridges.append(_downhill(spectrum, best, grad))
-            left = left[~is_inside]
-        return ridges
+        is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < tolerance * eigenvalues[0])
+        return [spectrum.ridge(number) for number in range(int(is_ridge.sum()))]
 
 
 class RandomDirections(eqx.Module):
@@ -204,24 +192,6 @@ def _drawn(start: PyTree, key: PRNGKeyArray) -> PyTree:
     return jax.tree.unflatten(structure, list(map(draw, leaves, keys)))
 
 
-def _on_some(problem: Problem, num_rows: int, key: PRNGKeyArray) -> tuple[Problem, int]:
-    """The problem on at most so many rows of its data, and on how many."""
-    try:
-        num_examples = problem.num_examples
-    except ValueError:  # no data to be cut
-        return problem, 1
-    if num_examples <= num_rows:
-        return problem, num_examples
-    return Batches(num_rows)(problem, key, 0), num_rows
-
-
-@eqx.filter_jit
-def _look(
-    spectrum: GradientKrylov, problem: Problem, key: PRNGKeyArray
-) -> tuple[Spectrum, Float[Array, " n"]]:
-    return spectrum(problem, problem.x0, key), problem.grad(problem.x0)
-
-
 @eqx.filter_jit
 def _ride(rider: Rider, problem: Problem, ridge: Ridge, key: PRNGKeyArray) -> Ride:
     return rider.ride(problem, problem.x0, ridge, key)
@@ -238,17 +208,6 @@ def _lowest(problem: Problem, ridge: Ridge, stretch: float) -> Vector:
     losses = jax.lax.map(value, lengths)
     best = lengths[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))]
     return x + stretch * best * ridge.direction
-
-
-def _downhill(spectrum: Spectrum, row: int, grad: Vector) -> Ridge:
-    """The eigenvector in this row, pointing against the gradient; with none, by its entries."""
-    direction = fix_signs(spectrum.eigenvectors[row][None])[0]
-    return Ridge(
-        direction=jnp.where(direction @ grad > 0, -direction, direction),
-        eigenvalue=spectrum.eigenvalues[row],
-        index=jnp.asarray(row),
-        multiplicity=jnp.array(1),
-    )
 
 
 def _turned(ridge: Ridge, sign: int) -> Ridge:

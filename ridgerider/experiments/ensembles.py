@@ -58,9 +58,9 @@ SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
 class Settings:
     seed: int = 0
     data: str = "all"  # the small digits, MNIST, and Fashion-MNIST if it is there; or a folder
-    num_seeds: int = 20  # of the digits, for the claim
-    num_large_seeds: int = 8  # of larger images
-    num_baseline_seeds: int = 5  # for methods that are no part of the claim
+    num_seeds: int = 10  # of the digits, for the claim
+    num_large_seeds: int = 5  # of larger images
+    num_baseline_seeds: int = 2  # for methods that are no part of the claim
     widths: tuple[int, ...] = (16, 64)  # of the digits
     large_widths: tuple[int, ...] = (32, 128)  # of larger images
     num_members: int = 8
@@ -245,17 +245,7 @@ class Trial:
         return Ridges(stretch=self.settings.stretch)
 
     def _ridden(self) -> Ridges:
-        return Ridges(
-            rr.Rider(
-                update=rr.Davidson(tolerance=None, max_hvps=2),
-                step=rr.FixedStep(0.2),
-                correct=rr.Valley(num_hvps=4),
-                batch=rr.Batches(512, kind="fixed"),
-                stop=(rr.curvature_gone, rr.not_finite),
-                finish=None,
-                max_steps=20,
-            )
-        )
+        return Ridges(rr.Rider.for_networks(max_steps=20))
 
     def _algorithm_2(self) -> Ridges:
         return Ridges(

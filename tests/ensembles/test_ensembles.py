@@ -31,7 +31,7 @@ def inputs(dtype=np.float32):
 
 
 def train(**settings):
-    return rr.Train(ADAM, rr.Batches(64), **{"epochs": 40, "target": 0.8, **settings})
+    return rr.Train(ADAM, rr.Batches(64), **{"epochs": 80, "target": 1.2, **settings})
 
 
 # --- beginnings
@@ -44,14 +44,15 @@ def test_straight_steps_end_where_the_loss_is_lowest_on_their_line():
     assert [one.name for one in found] == ["0+", "1+", "2+", "0-", "1-", "2-"]
     depths = -np.linalg.eigvalsh(np.asarray(problem.hessian(problem.x0)))
     for one in found:
-        number, sign = int(one.name[0]), 1 if one.name[1] == "+" else -1
+        number = int(one.name[0])
         place = np.argmax(np.abs(one.x))
         others = np.delete(np.asarray(one.x), place)
         np.testing.assert_allclose(others, 0, atol=1e-6)
         # Lengths are tried in steps of sqrt(2), so the best is within its fourth root.
         length = float(jnp.abs(one.x[place]))
         assert 2**-0.3 < length / np.sqrt(depths[number]) < 2**0.3
-        assert np.sign(one.x[place]) == sign
+    for one, other in zip(found[:3], found[3:], strict=True):
+        np.testing.assert_allclose(one.x, -other.x)  # the other way
     far = list(Ridges(num_hvps=3, cluster_tolerance=1e-3, stretch=2.0)(problem, key))
     np.testing.assert_allclose(far[0].x, 2 * found[0].x)
 
@@ -118,10 +119,10 @@ def test_members_are_trained_to_one_target_and_add_up(dtype):
     problem, lines = small_problem(dtype), []
     found = rr.ensemble(problem, 3, finish=train(), progress=lines.append)
     assert len(found) == 3 and not found.dropped
-    assert all(member.is_at_target and member.loss <= 0.8 for member in found.members)
+    assert all(member.is_at_target and member.loss <= 1.2 for member in found.members)
     assert all(member.x.dtype == dtype for member in found.members)
     names = [member.name for member in found.members]
-    assert len(set(names)) == 3 and lines[0].startswith(f"member {names[0]}: epoch 0 of 40, loss 2")
+    assert len(set(names)) == 3 and lines[0].startswith(f"member {names[0]}: epoch 0 of 80, loss")
     predictions = found.predictions(inputs(dtype))
     np.testing.assert_allclose(predictions.sum(axis=-1), 1, rtol=1e-5)
     one = jax.nn.softmax(problem.loss.logits(found.params(1), jnp.asarray(inputs(dtype))))

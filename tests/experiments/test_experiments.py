@@ -172,7 +172,7 @@ def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
 @pytest.mark.parametrize("name", OWN_DATA)
 def test_images_of_ones_own_and_what_is_said_of_them(name, tmp_path, monkeypatch):
     used, lines = [], []
-    module = experiments._module(name)
+    module = experiments.module(name)
     monkeypatch.setattr(module, "run", lambda settings, *_: used.append(settings) or {})
     monkeypatch.setattr(module, "table", lambda results: "")
     images = digits().some(40, 10)
