@@ -38,6 +38,7 @@ from ridgerider._core.network import NetworkStart as NetworkStart
 from ridgerider._core.network import network_start as network_start
 from ridgerider._core.network_spectrum import NetworkSpectrum as NetworkSpectrum
 from ridgerider._core.problem import Problem as Problem
+from ridgerider._core.relax import Relax as Relax
 from ridgerider._core.residual import Residual as Residual
 from ridgerider._core.ride import Ride as Ride
 from ridgerider._core.ride import Trace as Trace

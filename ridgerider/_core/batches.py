@@ -64,12 +64,12 @@ class Batches(eqx.Module):
         if self.kind == "resampled":
             key = jax.random.fold_in(key, step)
         if self.growth == 1:
-            rows = _strata(key, self.size, self.size, num_examples)
+            rows = strata(key, self.size, self.size, num_examples)
             return problem.on_rows(rows.reshape(-1, micro_size))
         max_chunks = num_examples // micro_size
         grown = self.size / micro_size * self.growth ** jnp.asarray(step, jnp.float32)
         num_chunks = jnp.clip(jnp.ceil(grown), 1, max_chunks).astype(int)
-        rows = _strata(key, max_chunks * micro_size, num_chunks * micro_size, num_examples)
+        rows = strata(key, max_chunks * micro_size, num_chunks * micro_size, num_examples)
         return problem.on_rows(rows.reshape(-1, micro_size), num_chunks)
 
 
@@ -100,10 +100,10 @@ class FixedRows(eqx.Module):
         size = min(self.size, num_examples)
         if size == num_examples:
             return problem.on_rows(jnp.arange(size)[None])
-        return problem.on_rows(_strata(jax.random.key(0), size, size, num_examples)[None])
+        return problem.on_rows(strata(jax.random.key(0), size, size, num_examples)[None])
 
 
-def _strata(
+def strata(
     key: PRNGKeyArray, length: int, size: int | Int[Array, ""], num_examples: int
 ) -> Int[Array, " length"]:
     """One row out of each of `size` strata of the examples; `length` >= `size` fixes the shape.

@@ -21,6 +21,7 @@ from ridgerider._core.finish import Descend, Finish
 from ridgerider._core.follow import Follow, Recall, TrustRegion
 from ridgerider._core.network_spectrum import NetworkSpectrum
 from ridgerider._core.problem import Problem, Scalar, Vector
+from ridgerider._core.relax import Relax
 from ridgerider._core.ride import Ride, Trace
 from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
 from ridgerider._core.step import Attempt, Backtracking, Trial
@@ -91,7 +92,8 @@ class Rider(eqx.Module):
         Steps are as long as a model of the loss predicts its change; the corrector's damping
         follows from the same comparison, its size from the noise of the gradient, and products are
         spent only where they pay. All rides are on the same rows of the data, so a look and a ride
-        agree and no ride ends where it begins. Begin at `network_start`.
+        agree and no ride ends where it begins. Begin at `network_start`. A leg ends with `Relax`,
+        which finds its learning rate and its batch by itself.
 
         **Arguments**
 
@@ -108,7 +110,7 @@ class Rider(eqx.Module):
             "step": TrustRegion(),
             "batch": FixedRows(),
             "stop": (curvature_gone, not_finite),
-            "finish": None,
+            "finish": Relax(),
             "max_steps": 200,
         }
         return Rider(**(own | fields))

@@ -53,13 +53,19 @@ _listener: ContextVar[Callable[[Epoch], None] | None] = ContextVar("listener", d
 
 
 @contextmanager
-def listening(tell: Callable[[Epoch], None] | None) -> Iterator[None]:
-    """Trainings inside this context call `tell` after each epoch."""
-    token = _listener.set(tell)
+def listening(listener: Callable[[Epoch], None] | None) -> Iterator[None]:
+    """Trainings inside this context call `listener` after each epoch."""
+    token = _listener.set(listener)
     try:
         yield
     finally:
         _listener.reset(token)
+
+
+def tell(epoch: Epoch) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(epoch)
 
 
 class Train(eqx.Module):
@@ -168,10 +174,8 @@ class Train(eqx.Module):
         return {name: float(value) for name, value in row.items()}
 
     def _tell(self, now: "_Now") -> None:
-        tell = _listener.get()
-        if tell is not None:
-            row = {name: float(column[-1]) for name, column in now.history.items()}
-            tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
+        row = {name: float(column[-1]) for name, column in now.history.items()}
+        tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
 
     def _num_batches(self, problem: Problem) -> int:
         """In an epoch; raises if there is not enough data for one batch."""
