@@ -38,6 +38,29 @@ def _options() -> dict[str, Any]:
     return {"compiler_options": FAST_TO_COMPILE}
 
 
+_seconds = [0.0]
+
+
+@functools.cache
+def _listen() -> None:
+    def add(event: str, duration_secs: float, **_: Any) -> None:
+        if event.endswith("/backend_compile_duration"):
+            _seconds[0] += duration_secs
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+
+
+def seconds_compiling() -> float:
+    """How long this process has compiled programs, since it was first asked.
+
+    >>> before = seconds_compiling()
+    >>> float(jax.jit(lambda x: x + 1)(1.0)), seconds_compiling() > before
+    (2.0, True)
+    """
+    _listen()
+    return _seconds[0]
+
+
 def keep_compiled(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs on disk, for the next process; say where.
 

@@ -7,7 +7,7 @@ neither the number of workers nor the order of arrival nor an interruption chang
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgerider._check import check_callable, check_count, one_line
+from ridgerider._core.compile import seconds_compiling
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.train import Epoch, listening
@@ -142,6 +143,7 @@ def search(
         check_new(Path(out))
     problem, path = _loaded(problem)
     _check_rider(rider)
+    before = seconds_compiling()
     job = Job(problem, rider, settings, num_lanes, path)
     check_sendable(job, executor)
     if measures:
@@ -149,7 +151,7 @@ def search(
     root = interruptible(look, problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
     store = Store.create(out, meta, root, branches_at(root, settings, key))
-    with store.closed_on_error(), held(store.path):
+    with store.closed_on_error(), held(store.path), _compilation(store, executor, before):
         _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
 
@@ -188,7 +190,8 @@ def resume(
     _check_crew(executor, num_lanes, max_deaths, progress)
     problem, source = _loaded(problem)
     store = Store.open(path, write=True)
-    with store.closed_on_error(), held(store.path):
+    began = seconds_compiling()
+    with store.closed_on_error(), held(store.path), _compilation(store, executor, began):
         settings, meta = store.settings, store.meta
         given: dict[str, Any] = {
             "max_rides": max_rides,
@@ -219,6 +222,15 @@ def resume(
             _complete(store, settings, key)
         _run(job, key, budget, store, executor, max_deaths, progress, measures)
     return Result(store, problem, rider)
+
+
+@contextlib.contextmanager
+def _compilation(store: Store, executor: Executor | None, before: float) -> Iterator[None]:
+    """Note the seconds that go into compiling, which are among those of the legs that waited."""
+    yield
+    if executor is None:  # others compile for themselves
+        known = store.meta.get("seconds_compiling", 0.0)
+        store.set_meta("seconds_compiling", known + seconds_compiling() - before)
 
 
 def _run(

@@ -250,7 +250,9 @@ class Store:
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction():
-            self._change("meta", key, value=json.dumps(value))
+            row = {"key": key, "value": json.dumps(value)}
+            if not self._insert_row("meta", row):
+                self._change("meta", key, value=row["value"])
 
     # --- writing
 

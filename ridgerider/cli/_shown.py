@@ -128,9 +128,16 @@ def print_summary(result: rr.Result) -> None:
         )
     console.print(
         f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
-        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s",
+        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s"
+        f"{_compiling(meta, cost)}",
         soft_wrap=True,
     )
+
+
+def _compiling(meta: dict[str, Any], cost: rr.Cost) -> str:
+    """How many of the seconds went into compiling, if that is known."""
+    seconds = meta.get("seconds_compiling")
+    return "" if seconds is None else f", {min(seconds, float(cost.seconds)):.1f} s of it compiling"
 
 
 def read_run(result: rr.Result) -> Reader:

@@ -124,3 +124,17 @@ def test_built_in_problems_bring_their_own(name):
         assert 0 <= mean <= 1 and num > 300 and len(found[""]) == 100
     else:
         assert found[""] is None and np.isfinite(found[next(iter(measures.metrics))])
+
+
+def test_seconds_of_compilation_are_told_apart(tmp_path):
+    path = tmp_path / "run.sqlite"
+
+    def fresh(x):  # a loss that no other test has compiled
+        return jnp.sum(x**4 / 4 - 1.25 * x**2 / 2)
+
+    problem = rr.Problem(fresh, jnp.zeros(1))
+    result = rr.search(problem, out=path, max_rides=1)
+    first = result.meta["seconds_compiling"]
+    assert 0 < first <= float(result.cost.seconds)
+    again = rr.resume(path, problem, max_rides=2)
+    assert again.meta["seconds_compiling"] >= first
