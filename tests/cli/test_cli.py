@@ -2,6 +2,7 @@ import inspect
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version as rr_version
@@ -16,6 +17,7 @@ from ridgerider import cli
 from ridgerider._search.describe import describe_problem
 from ridgerider.cli import _crew, _experiments, _options, _runs, _search, _shown
 from ridgerider.problems import load_problem
+from ridgerider.report._verdict import verdict
 
 PROBLEM_FILE = """
 import jax.numpy as jnp
@@ -170,8 +172,28 @@ def test_demo_ends_with_the_page_to_open(monkeypatch):
     index = Path("shown/report.html").read_text()
     assert 'href="surface.html"' in index and "http:" not in index.replace("http://www.w3.org", "")
     assert "0+ (white" not in index and Path("shown/surface.html").stat().st_size > 50_000
+    assert "4 of 4 minima" in index
+    page = Path("shown/surface.html").read_text()
+    assert "4 of 4 minima" in page and "4 different minima (8 points)" in page
+    assert '"index":"report.html"' in page  # the way back
     with pytest.raises(ValueError, match="`--out` holds a demo already: shown"):
         run("demo", "--out", "shown")
+
+
+@pytest.mark.long
+def test_the_cards_of_the_demo_and_its_reports_agree():
+    run("demo", "--out", "shown")
+    index = Path("shown/report.html").read_text()
+    for part in _experiments.parts.parts():
+        result = rr.load(f"shown/{part.name}.sqlite")
+        card = part.found(result)
+        found = verdict(_shown.read_run(result))
+        assert card in index and card in Path(f"shown/{part.name}.html").read_text()
+        if part.name == "tree":
+            assert card.startswith("5 of 5") and found["headline"].startswith("5 different sol")
+        if part.name == "digits":
+            (accuracy,) = re.findall(r"accuracy (0\.\d+)", found["text"])
+            assert card.startswith(f"{float(accuracy):.0%} of unseen")
 
 
 def test_a_function_that_makes_the_problem():

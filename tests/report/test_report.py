@@ -193,7 +193,7 @@ def test_ten_thousand_legs(opened, tmp_path):
     check_ride_end(page, leg)
     page.evaluate("document.querySelector('#legs .scroll').scrollTop = 1e9")
     wait_for(page, "#legs tbody tr.row >> nth=-1", re.compile("10000"))
-    assert (tmp_path / "report.html").stat().st_size < 40e6
+    assert (tmp_path / "report.html").stat().st_size < 25e6
 
 
 def check_ride_end(page, leg):
