@@ -307,6 +307,18 @@ def wait_until(page, expression):
     pytest.fail(f"never: {expression}")
 
 
+def test_turns_at_saddles_below_and_upwards_are_drawn(opened, tmp_path):
+    store = make_run(tmp_path / "run.sqlite", 4)[0]
+    for name in ("0+ v1-", "2^+", "3.2-"):
+        store.add(make_leg(name), [])
+    store.close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    says = {"0+ v1-": "ridge 1 backwards from the saddle below", "2^+": "ridge 2 upwards, forwards"}
+    for name, words in {**says, "3.2-": "member 2 of ridge 3 backwards"}.items():
+        go_to(page, name)
+        assert words in page.inner_text(".story")
+
+
 def drawing(page):
     return page.evaluate("document.getElementById('tree').toDataURL()")
 

@@ -123,10 +123,16 @@ function turnsOf(fingerprint) {
   return fingerprint ? fingerprint.split(" ") : [];
 }
 
+/** `3.2-`, `v1+` at the saddle below, `2^+` upwards: all parts of a turn. */
+function partsOf(turn) {
+  const [, below = "", index = "0", member = "0", up = "", sign = "+"] = /^(v?)(\d+)(?:\.(\d+))?(\^?)([+-])$/.exec(turn) || [];
+  return { below: below !== "", index: Number(index), member: Number(member), up: up !== "", sign };
+}
+
 /** Both ways along a ridge mirror each other, so a symmetric loss makes a symmetric tree. */
 function rank(turn) {
-  const [, index, member, sign] = /^(\d+)(?:\.(\d+))?([+-])$/.exec(turn);
-  const place = Number(index) + Number(member || 0) / 1e4;
+  const { below, index, member, sign } = partsOf(turn);
+  const place = index + member / 1e4 + (below ? 1e5 : 0);
   return sign === "+" ? place - 1e6 : 1e6 - place;
 }
 

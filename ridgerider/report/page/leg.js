@@ -1,9 +1,9 @@
 // One leg: its story, its ride step by step, and the spectrum at its end.
 
 function turnInWords(turn) {
-  const [, index, member, sign] = /^(\d+)(?:\.(\d+))?([+-])$/.exec(turn);
+  const { below, index, member, up, sign } = partsOf(turn);
   const which = member ? `member ${member} of ridge ${index}` : `ridge ${index}`;
-  return `${which} ${sign === "+" ? "forwards" : "backwards"}`;
+  return `${which} ${up ? "upwards, " : ""}${sign === "+" ? "forwards" : "backwards"}${below ? " from the saddle below" : ""}`;
 }
 
 function strong(text) {

@@ -140,6 +140,7 @@ function refreshTables() {
   const reasons = new Set(legs.filter((leg) => leg.parent).flatMap((leg) => leg.ended_by));
   const known = new Set([...$("reason").options].map((option) => option.value));
   for (const one of [...reasons].sort()) if (!known.has(one)) $("reason").append(make("option", { value: one }, one));
+  $("ends-card").hidden = legs.length > 1 && !legs.some((leg) => leg.solution);
   tables.solutions.refresh();
   tables.legs.refresh();
   $("solutions-count").textContent = `${count(tables.solutions.rows.length)} shown`;
