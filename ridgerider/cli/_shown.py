@@ -44,7 +44,7 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     _under_way[:] = [path]
     began, steps_before, waste = time.monotonic(), None, 0.0
 
-    def status(done: rr.Progress) -> str:
+    def status(done: rr.Progress) -> list[str]:
         nonlocal began, steps_before, waste
         if steps_before is None:  # the first leg compiles, and a resumed run has others behind it
             began, steps_before = time.monotonic(), done.num_steps
@@ -52,16 +52,13 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         limit = "" if max_rides is None else f"/{max_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
         waste = done.waste
-        training = f"; {done.training}" if done.training else ""
-        return (
-            f"{done.num_rides}{limit} rides, {done.num_open} open, "
-            f"{count(done.num_minima, 'minimum', 'minima')}, best loss {best}, {rate:.0f} steps/s"
-            f"{training}"
-        )
+        words = [f"{done.num_rides}{limit} rides", f"{done.num_open} open"]
+        words += [count(done.num_minima, "minimum", "minima"), f"best loss {best}"]
+        return [*words, f"{rate:.0f} steps/s", *([done.training] if done.training else [])]
 
     def plain(done: rr.Progress) -> None:
         nonlocal last
-        line = status(done)
+        line = ", ".join(status(done))
         if time.monotonic() - last >= 5:
             last = time.monotonic()
             console.print(f"{name}: {line}", soft_wrap=True)
@@ -70,15 +67,19 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         if not console.is_terminal:
             yield plain
             return
-        label = TextColumn("{task.fields[name]}", markup=False)
-        with Bar(label, BarColumn(20), TextColumn("{task.description}"), console=console) as bar:
+        label, name = TextColumn("{task.fields[name]}", markup=False), shortened(name, 20)
+        length = 20 if console.width >= 110 else 10
+        room = console.width - len(name) - length - 2
+        with Bar(
+            label, BarColumn(length), TextColumn("{task.description}"), console=console
+        ) as bar:
             task = bar.add_task("looking at the start", total=max_rides, name=name)
             yield lambda done: bar.update(
                 task,
                 completed=done.num_rides,
                 # Full when the tree is exhausted, whatever the budget.
                 total=max_rides if done.num_open else done.num_rides,
-                description=status(done),
+                description=fitting_words(status(done), room),
             )
     except KeyboardInterrupt as error:
         hint()
@@ -178,6 +179,21 @@ def _columns(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]
         columns["least eigenvalue"] = lambda leg: _number(leg["solution"]["least_eigenvalue"])
         columns["flat"] = lambda leg: str(leg["solution"]["num_flat"])
     return {name: [show(leg) for leg in legs] for name, show in columns.items()}
+
+
+def fitting_words(words: list[str], width: int) -> str:
+    """The words that fit into a line: rides, best loss, minima, then the others.
+
+    >>> fitting_words(["3/9 rides", "12 open", "2 minima", "best loss -1.25"], width=26)
+    '3/9 rides, best loss -1.25'
+    """
+    order = sorted(range(len(words)), key=lambda i: (0, 3, 2, 1).index(i) if i < 4 else i)
+    kept: list[int] = []
+    for i in order:
+        if kept and len(", ".join(words[j] for j in [*kept, i])) > width:
+            break
+        kept.append(i)
+    return ", ".join(words[i] for i in sorted(kept))
 
 
 def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:

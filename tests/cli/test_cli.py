@@ -134,7 +134,21 @@ def test_the_bar_is_full_when_the_tree_is_exhausted(monkeypatch):
     with _shown.shown_progress(Path("runs/run.sqlite"), 100) as tell:
         tell(rr.Progress(num_rides=2, num_open=0))
     (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
-    assert "━" * 20 in last and "2/100 rides" in last
+    assert "━" * 10 in last and "2/100 rides" in last
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_bar_cuts_no_number(monkeypatch, width):
+    shown = Console(force_terminal=True, width=width, file=io.StringIO(), color_system=None)
+    monkeypatch.setattr(_shown, "console", shown)
+    done = rr.Progress(num_rides=42, num_open=1234, num_minima=17, best_loss=-0.00123456)
+    with _shown.shown_progress(Path("runs/a-problem-of-a-long-name/run.sqlite"), 100) as tell:
+        tell(done)
+    (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
+    words = last.partition("42/100")[2].split(",")
+    known = {" rides", " 1234 open", " 17 minima", " best loss -0.00123456", " 0 steps/s"}
+    assert {word.rstrip() for word in words} <= known and "━" in last
+    assert ("best loss -0.00123456" in last) == (width >= 80)
 
 
 MEASURES_FILE = """
