@@ -68,6 +68,8 @@ def report(
         result = load(path, problem, rider)
         scenes = [landscape(result, one, two) for one, two in pairs]
     if problem is not None:
+        if "problem" not in reader.file.meta:
+            raise ValueError(f"{path} is damaged: of which problem it is cannot be read.")
         check_problem(reader.file.meta, problem, path)
     text = page(reader, scenes, problem=problem, claim=claim, index=index)
     write_beside(out, text)

@@ -212,9 +212,9 @@ class Reader:
     def _measure(self) -> None:
         """Give legs their metrics and the number of their solution."""
         measures = self._measured = self.file.measures
-        for leg in self.legs:
-            name = leg["fingerprint"]
-            found = {one: measures[one].get(name) for one in self.metric_names if one in measures}
+        names = [name for name in self.metric_names if name in measures]
+        for leg in self.legs if names else ():
+            found = {name: measures[name].get(leg["fingerprint"]) for name in names}
             if any(value is not None for value in found.values()):
                 leg["metrics"] = found
         signatures = self._signatures()
@@ -224,6 +224,7 @@ class Reader:
             numbers = signature_classes(signatures)
         self._members, self.labels = {}, {}
         for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
+            leg.pop("group", None)
             if group is not None:
                 leg["group"] = group
                 self._members.setdefault(group, []).append(leg)

@@ -88,7 +88,7 @@ def test_signatures_and_metrics_are_stored_with_the_run():
     assert '"signature":"size"' in Path("here/report.html").read_text()
 
 
-def test_a_run_that_is_there_is_measured():
+def test_a_run_that_is_there_is_measured(monkeypatch):
     Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
     run("search", "mine:problem", "--out", "here")
     for command in ("show", "report", "watch"):
@@ -98,6 +98,9 @@ def test_a_run_that_is_there_is_measured():
     assert "1 different solution by" in run("show", "here", "--signature", "mine:size", *given)
     run("report", "here", "--metric", "twice=mine:twice", *given)
     assert '"twice"' in Path("here/report.html").read_text()
+    monkeypatch.setattr(_runs.Server, "serve_forever", interrupted)
+    run("watch", "here", "--port", "0", "--metric", "again=mine:twice", *given)
+    assert {"signature", "twice", "again"} == set(rr.load("here/run.sqlite").measures())
     for option, name, message in (
         ("--metric", "mine:twice", "must be NAME=MODULE:FUNCTION"),
         ("--metric", "twice=mine", "must be module:function"),
