@@ -112,12 +112,18 @@ def test_the_answer_comes_first(page, run):
 def ended(path, num_legs=4, **meta):
     """A run without open branches."""
     store = make_run(path, num_legs, **{**OWN, **meta})[0]
+    known = set(map(str, store.fingerprints()))
     with store._transaction():
-        store._db.execute(
-            "DELETE FROM branches WHERE fingerprint NOT IN (SELECT fingerprint FROM legs)"
-        )
+        for (name,) in store._db.execute("SELECT fingerprint FROM branches").fetchall():
+            if name not in known:
+                store._remove("branches", fingerprint=name)
     store.close()
     return path
+
+
+def change_end(store, name, **values):
+    store._change("solutions", name, **values)
+    store._change("legs", name)  # its digest covers that of its end
 
 
 def test_a_finished_run_never_says_so_far_or_live(opened, tmp_path):
@@ -152,8 +158,9 @@ def test_the_verdict_names_the_budget_that_ended_a_run(tmp_path, budget, says, f
 def test_the_verdict_says_what_is_doubtful(tmp_path):
     store = make_run(tmp_path / "run.sqlite", 6)[0]
     with store._transaction():
-        store._db.execute("UPDATE solutions SET doubt_number = 2, is_saddle = 0")
-        store._db.execute("""UPDATE legs SET ended_by = '["RidgeLost"]' WHERE fingerprint = '0+'""")
+        for name in filter(bool, map(str, store.fingerprints())):
+            change_end(store, name, doubt_number=2, is_saddle=0)
+        store._change("legs", "0+", ended_by='["RidgeLost"]')
     store.close()
     text = verdict(read(tmp_path / "run.sqlite"))["text"]
     assert "Doubtful: 6 ends, because the loss falls along a direction" in text
@@ -263,7 +270,7 @@ def test_many_parameters_are_a_heat_map(opened, tmp_path):
             number = int(-20 - float(make_leg(name).finish.loss))
             points[name] = np.r_[np.zeros(size - 20), np.random.default_rng(number).normal(size=20)]
             blob = _pack({"x": points[name]})
-            store._db.execute("UPDATE solutions SET arrays = ? WHERE fingerprint = ?", (blob, name))
+            change_end(store, name, arrays=blob)
     store.close()
     page = opened(report(tmp_path / "run.sqlite").as_uri())
     canvas = page.locator("#differ-canvas")
