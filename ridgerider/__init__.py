@@ -79,6 +79,7 @@ from ridgerider._search.next_branch import best_first as best_first
 from ridgerider._search.next_branch import breadth_first as breadth_first
 from ridgerider._search.next_branch import depth_first as depth_first
 from ridgerider._search.next_branch import steepest_first as steepest_first
+from ridgerider._search.progress import Bar as Bar
 from ridgerider._search.progress import Progress as Progress
 from ridgerider._search.result import Result as Result
 from ridgerider._search.result import Solution as Solution

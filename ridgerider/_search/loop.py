@@ -114,8 +114,8 @@ def search(
     - `out`: a new run file. Every leg is stored as it ends, and `resume` goes on after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
-    - `progress`: called with a `Progress` after every leg, and after every epoch of a training
-      (`Train`) that ends one in this process.
+    - `progress`: called with a `Progress` after every leg, such as `Bar()`, and after every epoch
+      of a training (`Train`) that ends one in this process.
     - `measures`: a signature and metrics, noted of each solution as it is found; see `Measures`.
 
     >>> import jax.numpy as jnp
@@ -264,7 +264,7 @@ def _ride_all(
 ) -> None:
     settings, tree, done = job.settings, Search(), Progress.read(store)
     ends = _known_ends(job.problem, store)
-    done.num_minima = len(ends)
+    done.num_minima, done.max_rides = len(ends), budget.max_rides
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
     points = interruptible(Points, job.problem, store)
     found = {name: branches_at(store.leg(name), settings, order) for name in store.unsettled()}

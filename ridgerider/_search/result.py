@@ -16,15 +16,26 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import PyTree
 
-from ridgerider._check import check_at_least
+from ridgerider._check import check_at_least, check_choice
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish, Kind
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
+from ridgerider._search import notebook
 from ridgerider._search.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.interrupt import interruptible
 from ridgerider._search.legs import look, ride_batch
+from ridgerider._search.tables import (
+    Row,
+    check_columns,
+    leaves,
+    leg_row,
+    numbers,
+    solution_row,
+    write_csv,
+    write_json,
+)
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
 from ridgerider._search.settings import Settings
@@ -32,6 +43,8 @@ from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 Signature = Callable[[PyTree], Any]
+Table = Literal["solutions", "minima", "legs"]
+FORMATS = ("csv", "json", "npz", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,14 @@ class Solution:
 
 
 class Solutions(Sequence[Solution]):
-    """Solutions that print as a table."""
+    """Solutions that print as a table, in a notebook too.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> frame = rr.search(wells(1)).minima().to_pandas()
+    >>> frame.fingerprint.tolist(), frame.kind.unique().tolist()
+    (['0+', '0-'], ['minimum'])
+    """
 
     def __init__(self, solutions: Sequence[Solution]):
         self._solutions = tuple(solutions)
@@ -98,6 +118,22 @@ class Solutions(Sequence[Solution]):
         return self._solutions[index]
 
     def __repr__(self) -> str:
+        columns = self._columns()
+        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def _repr_html_(self) -> str:
+        columns = self._columns()
+        return notebook.table(
+            list(columns), [[show(one) for show in columns.values()] for one in self]
+        )
+
+    def to_pandas(self) -> Any:
+        """A row for each solution, without its parameters. Needs pandas."""
+        return notebook.frame([solution_row(one) for one in self])
+
+    def _columns(self) -> dict[str, Callable[[Solution], str]]:
         columns: dict[str, Callable[[Solution], str]] = {
             "fingerprint": lambda one: str(one.fingerprint),
             "loss": lambda one: f"{one.level:.6g}",
@@ -111,9 +147,7 @@ class Solutions(Sequence[Solution]):
             columns["flat"] = lambda one: str(one.num_flat)
         if any(one.num_copies > 1 for one in self):
             columns["copies"] = lambda one: str(one.num_copies)
-        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return columns
 
 
 class Result:
@@ -137,6 +171,25 @@ class Result:
     def __repr__(self) -> str:
         where = self.path or "memory"
         return f"Result({self.name!r}, {len(self)} legs, in {where})"
+
+    def _repr_html_(self) -> str:
+        minima, cost, names = self.minima(), self.cost, self.fingerprints()
+        numbers = {
+            "different minima": len(minima),
+            "lowest loss": f"{minima[0].level:.6g}" if minima else "-",
+            "legs": len(names),
+            "branches open": self.num_open(),
+            "Hessian-vector products": f"{int(cost.hvps):,}",
+            "seconds": f"{cost.seconds:.1f}",
+        }
+        shown = [Fingerprint(), *names[: notebook.MAX_TREE]]
+        some = f", the first {len(shown) - 1} drawn" if len(shown) <= len(names) else ""
+        return notebook.box(
+            notebook.title(self.name, f"in {self.path or 'memory'}{some}"),
+            notebook.tiles(numbers),
+            notebook.tree({name: self.leg(name) for name in shown}),
+            minima._repr_html_(),
+        )
 
     @property
     def path(self) -> Path | None:
@@ -401,34 +454,99 @@ class Result:
 
     def to_numpy(self) -> dict[str, np.ndarray]:
         """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
-        solutions = self.solutions()
+        return self._stacked(self.solutions())
+
+    def to_pandas(self) -> Any:
+        """A row for each leg: how its descent ended, what the ride did, what both cost.
+
+        `loss` is that of the solution, `ride_loss` that of the ride's end. Needs pandas.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> frame = rr.search(wells(1)).to_pandas()
+        >>> frame[["fingerprint", "kind", "ended_by"]].values.tolist()
+        [['0+', 'minimum', 'curvature_gone'], ['0-', 'minimum', 'curvature_gone']]
+        """
+        return notebook.frame(self._leg_rows())
+
+    def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
+        """Write a table to a `.csv`, `.json`, `.npz` or `.safetensors` file.
+
+        **Arguments**
+
+        - `table`: "solutions", every end of a descent; "minima", the different ones; or "legs",
+          rides and costs without parameters, as CSV or JSON only.
+
+        A CSV file has a column for each parameter. JSON also says what was run; NaN is null. The
+        metadata of a safetensors file hold the text. Arrays are named by the leaves of the
+        parameters.
+
+        >>> import tempfile
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> path = rr.search(wells(1)).export(f"{tempfile.mkdtemp()}/minima.csv", table="minima")
+        >>> path.read_text().splitlines()[0].split(",")[-1]
+        'params[0]'
+        """
+        path = Path(path)
+        kind = path.suffix.removeprefix(".")
+        if kind not in FORMATS:
+            *first, last = (f".{one}" for one in FORMATS)
+            raise ValueError(
+                f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}."
+            )
+        check_choice("table", table, ("solutions", "minima", "legs"))
+        if table == "legs" and kind not in ("csv", "json"):
+            raise ValueError(f"`table` 'legs' must go to .csv or .json, not {path.suffix!r}.")
+        if not path.parent.is_dir():
+            raise ValueError(
+                f"`path` must be in a directory that exists, but {path.parent} does not."
+            )
+        if kind == "csv" and table != "legs":
+            check_columns(sum(math.prod(shape) for _, shape, *_ in self.meta["problem"]["params"]))
+        if table == "legs":
+            rows = self._leg_rows()
+        else:
+            found = self._with_classes() if table == "solutions" else list(self.minima())
+            if not found:
+                raise ValueError(f"there is nothing to export: the run holds no {table}.")
+            if kind in ("npz", "safetensors"):
+                return _write_arrays(path, self._stacked(found))
+            rows = [self._row(one, kind) for one in found]
+        if kind == "csv":
+            write_csv(path, rows)
+        else:
+            write_json(path, {"run": self.meta, "cost": vars(self.cost), table: rows})
+        return path
+
+    def _row(self, one: Solution, kind: str) -> Row:
+        params, x = self.meta["problem"]["params"], _flat(one.params)
+        if kind == "json":
+            return {**solution_row(one), "params": leaves(params, x)}
+        return {**solution_row(one), **numbers(params, x)}
+
+    def _leg_rows(self) -> list[Row]:
+        ends = {one.fingerprint: one for one in self._with_classes()}
+        return [leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
+
+    def _with_classes(self) -> list[Solution]:
+        """All solutions, minima with the class they are in."""
+        known = {one.fingerprint: one for group in self.classes() for one in group}
+        return [known.get(one.fingerprint, one) for one in self.solutions()]
+
+    def _stacked(self, solutions: Sequence[Solution]) -> dict[str, np.ndarray]:
         if not solutions:
             raise ValueError("there is nothing to export: the run holds no solutions.")
-        arrays = {
+        x = np.stack([_flat(one.params) for one in solutions])
+        return {
             "fingerprint": np.array([str(one.fingerprint) for one in solutions]),
             "kind": np.array([one.kind for one in solutions]),
             **{
                 name: np.array([getattr(one, name) for one in solutions])
                 for name in ("loss", "grad_norm", "least_eigenvalue")
             },
+            **leaves(self.meta["problem"]["params"], x),
         }
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *[one.params for one in solutions])
-        for path, leaf in jax.tree_util.tree_leaves_with_path(stacked):
-            arrays["params" + jax.tree_util.keystr(path)] = leaf
-        return arrays
-
-    def export(self, path: str | os.PathLike) -> Path:
-        """Write all solutions to a `.npz` or `.safetensors` file (its metadata holds the text)."""
-        path = Path(path)
-        arrays = self.to_numpy()
-        if path.suffix == ".npz":
-            np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
-        elif path.suffix == ".safetensors":
-            text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
-            safetensors.numpy.save_file(arrays, path, metadata=text)
-        else:
-            raise ValueError(f"`path` must end in .npz or .safetensors, not {path.suffix!r}.")
-        return path
 
     def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
         params = np.asarray(finish.x)
@@ -483,6 +601,17 @@ def load(
         ):  # rules of the user's own: `replay` asks for the rider
             rider = rebuild(store.meta["rider"])
     return Result(store, problem, rider)
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
+        return path
+    text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=text
+    )
+    return path
 
 
 def _flat(tree: Any) -> np.ndarray:

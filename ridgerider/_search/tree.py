@@ -201,6 +201,40 @@ class Leg:
     below: Ridges | None = None
     linked_to: Fingerprint | None = None
 
+    def to_pandas(self) -> Any:
+        """A row for the start and for each step; a column for each number of the trace.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> frame = rr.search(wells(1), rr.Rider(finish=None), max_rides=1).leg("0+").to_pandas()
+        >>> frame.index.name, "overlap" in frame.columns
+        ('step', True)
+        """
+        from ridgerider._search.notebook import frame
+
+        rows = frame({name: column for name, column in self.trace.items() if column.ndim == 1})
+        rows.index.name = "step"
+        return rows
+
+    def _repr_html_(self) -> str:
+        from ridgerider._search import notebook
+
+        numbers = {
+            "steps": self.num_steps,
+            "loss": f"{self.loss:.6g}",
+            "ended by": ", ".join(self.ended_by) or "-",
+            "ridges lead on": self.num_ridges,
+            "Hessian-vector products": f"{int(self.cost.hvps):,}",
+        }
+        if self.finish is not None:
+            numbers["descent"] = f"{self.finish.kind} at {float(self.finish.loss):.6g}"
+        names = [name for name in ("loss", "eigenvalue") if len(self.trace.get(name, ())) > 1]
+        return notebook.box(
+            notebook.title(f"leg {self.fingerprint}" if self.fingerprint else "the start"),
+            notebook.tiles(numbers),
+            notebook.curves({name: self.trace[name] for name in names}),
+        )
+
     @property
     def ridges(self) -> Ridges:
         """Those that leave its end."""

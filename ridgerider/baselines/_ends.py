@@ -4,13 +4,18 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ridgerider._core.cost import Cost
+from ridgerider._core.finish import Descend
 from ridgerider._core.problem import Problem
+from ridgerider._search.result import Result
 from ridgerider._search.settings import Budget
+from ridgerider.baselines._save import save
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]
 
@@ -36,6 +41,35 @@ class Ends:
     second: Float[np.ndarray, " k"]
     num_steps: int
     cost: Cost
+
+    def save(
+        self,
+        path: str | PathLike | None,
+        problem: Problem,
+        method: Any,
+        *,
+        name: str | None = None,
+        seed: int = 0,
+        check: Descend = Descend(),
+    ) -> Result:
+        """Write a run file like that of a search, which every viewer and `compare` can read.
+
+        Each run is a leg from the start, `0+`, `1+`, ... in the order they ended. Where it ended is
+        finished and checked as the end of a ride is, and counted; ends that are the same to 1e-3 of
+        their size are checked once.
+
+        **Arguments**
+
+        - `path`: a new file, or None to keep it in memory.
+        - `problem`, `method`, `seed`: what was run. `name`: what the problem is called.
+
+        >>> from ridgerider.baselines import Descent
+        >>> from ridgerider.problems import wells
+        >>> problem, method = wells(2), Descent(step_size=0.5)
+        >>> len(method(problem, max_steps=500).save(None, problem, method).minima())
+        4
+        """
+        return save(self, path, problem, method, name, seed, check)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import jax
 import typer
 
 import ridgerider as rr
-from ridgerider.cli import _experiments, _runs, _search
+from ridgerider.cli import _compare, _experiments, _export, _runs, _search
 from ridgerider.cli._crew import with_local
 from ridgerider.cli._errors import listen, told
 from ridgerider.cli._help import Command, Group
@@ -35,6 +35,8 @@ command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
 command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")
 command("watch", _runs.watch, "ridgerider watch runs/mine")
 command("check", _runs.check, "ridgerider check runs/mine --repair")
+command("compare", _compare.compare, "ridgerider compare runs/mine runs/other --out compare.html")
+command("export", _export.export, "ridgerider export runs/mine --format csv --table minima")
 command("reproduce", _experiments.reproduce, "ridgerider reproduce surface --quick")
 command("demo", _experiments.demo, "ridgerider demo --out runs/demo")
 command("bench", _experiments.bench, "ridgerider bench --out runs/bench")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ridgerider._check import needs
+from ridgerider._search.notebook import columns as columns_across
 from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.plot._landscape import Landscape
 from ridgerider.plot._landscape import landscape as compute_landscape
@@ -47,7 +48,7 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     from matplotlib.colors import Normalize
 
     legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
-    columns = _columns(legs)
+    columns = columns_across(legs)
     rides = [leg for leg in legs.values() if leg.fingerprint]
     eigenvalues = np.array([_begin(leg, "eigenvalue") for leg in rides])
     lines = LineCollection(
@@ -255,35 +256,6 @@ def _figure(width: float, height: float) -> Figure:
 
 def _begin(leg: Leg, name: str) -> float:
     return float(leg.trace[name][0]) if len(leg.trace.get(name, ())) else float("nan")
-
-
-def _columns(legs: dict[Fingerprint, Leg]) -> dict[Fingerprint, float]:
-    """The place of each leg across the tree: leaves side by side, others above their rides."""
-    children: dict[Fingerprint, list[Fingerprint]] = {name: [] for name in legs}
-    for name in legs:
-        if name:
-            children[name.parent].append(name)
-    for names in children.values():
-        names.sort(key=_rank)
-    places: dict[Fingerprint, float] = {}
-    order, stack = [], [Fingerprint()]
-    while stack:
-        name = stack.pop()
-        order.append(name)
-        stack += reversed(children[name])
-    leaves = [name for name in order if not children[name]]
-    for number, name in enumerate(leaves):
-        places[name] = float(number)
-    for name in reversed(order):
-        if children[name]:
-            places[name] = (places[children[name][0]] + places[children[name][-1]]) / 2
-    return places
-
-
-def _rank(name: Fingerprint) -> tuple[int, int, int]:
-    """Forwards by rank, then backwards in the opposite order."""
-    turn = name[-1]
-    return (0, turn.index, turn.member) if turn.sign > 0 else (1, -turn.index, -turn.member)
 
 
 def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:

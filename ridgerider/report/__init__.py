@@ -11,6 +11,7 @@ from ridgerider._search.describe import check_problem
 from ridgerider._search.result import load
 from ridgerider._search.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
+from ridgerider.report._compare import compare as compare
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader
 

@@ -106,14 +106,25 @@ def fill_page(
     content: dict[str, str], *, name: str = "page", script: str = "", connect: str = "'none'"
 ) -> str:
     """A template with its style, script and content in place."""
-    style = _source("page.css")
+    return fill(f"{name}.html", ("page.css",), content, script=script, connect=connect)
+
+
+def fill(
+    template: str,
+    styles: Sequence[str],
+    content: dict[str, str],
+    *,
+    script: str = "",
+    connect: str = "'none'",
+) -> str:
+    style = "\n".join(map(_source, styles))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     parts = {**content, "policy": policy, "style": style, "script": script}
     # Split once, so that no content is looked at for placeholders.
-    first, *rest = _source(f"{name}.html").split("{{")
+    first, *rest = _source(template).split("{{")
     pieces = [first]
     for piece in rest:
         key, _, after = piece.partition("}}")

@@ -1,0 +1,107 @@
+import html
+import re
+
+import jax.numpy as jnp
+import pytest
+
+import ridgerider as rr
+from ridgerider.baselines import Descent
+from ridgerider.problems import wells
+from ridgerider.report import _compare
+from tests.report.test_report import CHROMIUM
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two orders and a baseline on the same loss, whose eight minima are known."""
+    here, problem = tmp_path_factory.mktemp("runs"), wells(3)
+    for order in ("breadth_first", "depth_first"):
+        rr.search(problem, order=order, out=here / f"{order}.sqlite", max_rides=36)
+    method = Descent(step_size=0.5, spread=1.0)
+    method(problem, max_steps=2000).save(here / "descent.sqlite", problem, method)
+    return [here / f"{name}.sqlite" for name in ("breadth_first", "depth_first", "descent")]
+
+
+def shared_of(files, **options):
+    runs = [_compare._read(path) for path in files]
+    return runs, _compare._shared(runs, options.get("problem"), options.get("signature"))
+
+
+@pytest.mark.parametrize("problem", [None, wells(3)])
+def test_solutions_that_runs_share_are_one(files, problem):
+    _, shared = shared_of(files, problem=problem)
+    assert len(shared.found) <= 8
+    for number, path in enumerate(files):
+        minima = rr.load(path).minima()
+        assert len(shared.of_run(number)) == len(minima)
+    # What one run calls an address stands in its column.
+    for by in shared.found:
+        for number, (place, row) in by.items():
+            legs = rr.load(files[number]).fingerprints()
+            assert legs[place - 1] == row.fingerprint
+
+
+def test_a_signature_says_what_is_the_same(files):
+    _, shared = shared_of(files, problem=wells(3), signature=lambda x: jnp.sign(x[0]))
+    assert len(shared.found) == 2
+    with pytest.raises(ValueError, match="`signature` needs the `problem`"):
+        rr.report.compare(files, signature=jnp.sort)
+
+
+def test_the_page_has_what_differs_and_what_it_cost(files):
+    page = rr.report.compare(files)
+    text = page.read_text()
+    assert page == files[0].with_name("compare.html")
+    found = re.findall(r"<td[^>]*>([^<]*)</td>", text)
+    assert "settings.order" in found and "depth_first" in found and "settings.seed" not in found
+    assert "rider" in found and "rider.step" not in found  # of a baseline there is none
+    for path in files[:2]:
+        assert f"{int(rr.load(path).cost.hvps):,}" in found
+    assert "<script" not in text and "http" not in text.replace("http-equiv", "")
+
+
+def test_a_name_is_text_and_not_markup(tmp_path):
+    for number in range(2):
+        path = tmp_path / f"<i>{number}.sqlite"
+        rr.search(wells(1), rr.Rider(finish=None), out=path, name="<b>x</b>", max_rides=1)
+    text = rr.report.compare(sorted(tmp_path.glob("*.sqlite"))).read_text()
+    assert "<b>x" not in text and "<i>" not in text and html.escape("<b>x</b>") in text
+    assert "No run found a minimum" in text
+
+
+def test_runs_of_different_problems_are_not_mixed_up(files, tmp_path):
+    other = tmp_path / "other.sqlite"
+    rr.search(wells(2), out=other, max_rides=2)
+    text = rr.report.compare([files[0], other], tmp_path / "page.html").read_text()
+    assert "These runs are of different problems" in text
+
+
+def test_bad_input(files, tmp_path):
+    with pytest.raises(ValueError, match="`paths` must be two run files or more, not 1"):
+        rr.report.compare(files[:1])
+    with pytest.raises(ValueError, match="`run` must be a run file, but there is none at"):
+        rr.report.compare([files[0], tmp_path / "none.sqlite"])
+    with pytest.raises(ValueError, match="`out` must be in a directory that exists"):
+        rr.report.compare(files, tmp_path / "no" / "page.html")
+
+
+def test_in_a_browser(files, tmp_path):
+    """Each choice of cost shows its pictures, nothing is loaded, and a phone needs no scrolling."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
+    page = rr.report.compare(files, tmp_path / "page.html")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        asked, said = [], []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("console", lambda message: said.append(message.text))
+        tab.goto(page.as_uri())
+        for number, axis in enumerate(_compare.AXES):
+            tab.locator("label", has_text=axis).click()
+            assert tab.locator(f".by-{number} svg").first.is_visible()
+            assert tab.locator(".by:visible").count() == 1
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == [] == said
+        browser.close()
