@@ -189,13 +189,6 @@ def draw_paths(seed: int, out: Path) -> None:
     spectrum = eqx.filter_jit(rider.spectrum)(problem, problem.x0, key)
     plane = np.asarray(spectrum.eigenvectors[:2])
     ride = eqx.filter_jit(rider.ride)
-    figure = Figure(figsize=(5, 4.6), layout="constrained")
-    ax = figure.subplots()
-    side = np.linspace(-8, 8, 161)
-    first, second = np.meshgrid(side, side)
-    grid = first[..., None] * plane[0] + second[..., None] * plane[1]
-    shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
-    figure.colorbar(shades, label="expected return")
 
     def reached(end: np.ndarray) -> str:
         return ", ".join(tree.solutions(end)) or NONE
@@ -208,18 +201,29 @@ def draw_paths(seed: int, out: Path) -> None:
     # Of the ways along each ridge those that lead to two different solutions, if there are any.
     pairs = [((0, one), (1, other)) for one in (1, -1) for other in (1, -1)]
     pair = max(pairs, key=lambda pair: len({reached(ways[way][1][-1]) for way in pair} - {NONE}))
+    noise = 1e-3 * jax.random.normal(jax.random.key(0), (2, problem.size))
+    descents = [_descend(problem, problem.x0 + one) for one in noise]
+    drawn = [*(points for way in pair for points in ways[way]), *descents]
+    # So wide that no way is cut.
+    wide = max(8.0, 1.05 * max(float(np.abs(points @ plane.T).max()) for points in drawn))
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
+    ax = figure.subplots()
+    side = np.linspace(-wide, wide, 161)
+    first, second = np.meshgrid(side, side)
+    grid = first[..., None] * plane[0] + second[..., None] * plane[1]
+    shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
+    figure.colorbar(shades, label="expected return")
     for way, color in zip(pair, ("#009E73", "#E69F00"), strict=True):
         path, down = ways[way]
         label = f"ride along ridge {way[0]}, then descent: {reached(down[-1])}"
         ax.plot(*(path @ plane.T).T, color=color, linewidth=2.4, label=label)
         ax.plot(*(down @ plane.T).T, color=color, linewidth=1.6, linestyle=(0, (1, 1.2)))
     for number, style in enumerate(({"color": "#D55E00"}, {"color": "white", "dashes": (2, 2)})):
-        noise = 1e-3 * jax.random.normal(jax.random.key(number), (problem.size,))
-        down = _descend(problem, problem.x0 + noise)
+        down = descents[number]
         label = f"gradient descent {number + 1}: {reached(down[-1])}"
         ax.plot(*(down @ plane.T).T, linewidth=1.8, label=label, **style)  # type: ignore[arg-type]
     ax.plot(0, 0, "o", color="black", markersize=5)
-    ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-8, 8), ylim=(-8, 8))
+    ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-wide, wide), ylim=(-wide, wide))
     legend = ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
     legend.get_frame().set(facecolor="#BBBBBB", edgecolor="none")
     for suffix in ("png", "svg"):

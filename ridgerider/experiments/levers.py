@@ -227,11 +227,18 @@ def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
     colors = [GREEN if one["multiplicity"] == 1 else BLUE for one in ridges]
     ax.bar(place, heights, 0.7, color=colors, yerr=errors, capsize=3, ecolor="#222222")
     ax.plot(place, [one["self_play"] for one in ridges], "_", color=ORANGE, ms=18, mew=2.2)
+    num_runs = len(repeats[0].candidates[0].policies)
+    for at, one in zip(place, ridges, strict=True):
+        # Alone, everyone pulls one of the levers that pay what self-play comes to.
+        payoff = min(PAPER, key=lambda paid: abs(paid - one["self_play"]))
+        level = chance(payoff, num_runs)
+        ax.plot([at - 0.42, at + 0.42], [level] * 2, ":", color="#222222", linewidth=1.4)
+    ax.plot([], [], ":", color="#222222", label="with each other, by chance")
     ax.bar([0], [0], color=GREEN, label="with each other, simple eigenvalue")
     ax.bar([0], [0], color=BLUE, label="with each other, repeated eigenvalue")
     ax.plot([], [], "_", color=ORANGE, ms=14, mew=2.2, label="in self-play")
     ax.set_xticks(place, [one["fingerprint"] for one in ridges])
-    ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.45), yticks=np.arange(0, 1.01, 0.2))
+    ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.55), yticks=np.arange(0, 1.01, 0.2))
     ax.legend(loc="upper left", frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
 

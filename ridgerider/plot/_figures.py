@@ -9,6 +9,7 @@ import numpy as np
 
 from ridgerider._check import needs
 from ridgerider._search.notebook import columns as columns_across
+from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.plot._landscape import Landscape
 from ridgerider.plot._landscape import landscape as compute_landscape
@@ -34,8 +35,8 @@ RIDE = ("loss", "eigenvalue", "overlap", "residual", "step_size")
 def tree(result: Result, ax: Axes | None = None) -> Axes:
     """The tree of rides: height is loss, colour the eigenvalue of a ride, dots are minima.
 
-    Both ways along a ridge lie mirrored, so that a symmetric loss makes a symmetric tree; dotted
-    lines are descents.
+    Both ways along a ridge lie mirrored, so that a symmetric loss makes a symmetric tree. Dotted
+    lines are descents: all that came to a minimum, and all others from where no ride leads on.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -69,7 +70,13 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     if ax.figure is not None:
         ax.figure.colorbar(lines, ax=ax, label="eigenvalue where the ride begins")
     is_inner = {leg.fingerprint.parent for leg in rides}
-    _draw_ends(ax, [leg for leg in rides if leg.fingerprint not in is_inner], columns)
+    ends = [
+        leg
+        for leg in rides
+        if leg.fingerprint not in is_inner
+        or (leg.finish is not None and leg.finish.kind in IS_SOLUTION)
+    ]
+    _draw_ends(ax, ends, columns)
     start = legs[Fingerprint()]
     ax.plot(columns[Fingerprint()], start.loss, "o", color="black", fillstyle="none", zorder=4)
     if len(rides) <= 16:

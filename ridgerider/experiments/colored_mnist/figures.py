@@ -27,19 +27,20 @@ COLORS = {
     "consistent": "#D55E00",
     "algorithm_4": "#E69F00",
     "irm": "#0072B2",
+    "vrex": "#56B4E9",
     "erm": "#009E73",
+    "oracle": "#777777",
 }
-RIDDEN = ("consistent", "algorithm_4")
 ENVIRONMENT_COLORS = ("#0072B2", "#CC79A7", "#009E73")
 
 Runs = dict[str, list[dict[str, Any]]]
 
 
 def draw(runs: Runs, out: Path) -> None:
-    """Figure 9 with two x axes; and what the environments see along the rides."""
+    """Figure 9 as dots with intervals; and what the environments see along the rides."""
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
-    draw_curves(runs, axes[0])
+    draw_accuracies(runs, axes[0])
     for name, ax in zip(("algorithm_4", "consistent"), axes[1:], strict=True):
         draw_eigenvalues(runs[name], ax)
         ax.set_title(NAMES[name].removeprefix("RR, ").capitalize(), fontsize=10)
@@ -50,35 +51,29 @@ def draw(runs: Runs, out: Path) -> None:
         figure.savefig(out / f"colored-mnist.{suffix}", dpi=160)
 
 
-def draw_curves(runs: Runs, ax: Axes) -> None:
-    top = ax.twiny()
-    for name, color in COLORS.items():
-        curves = 100 * np.array([one["curve"] for one in runs[name]])
-        steps, num_environments = curves[0, :, 0] / 100, (curves.shape[2] - 2) // 2
-        train, test = curves[:, :, 1 : 1 + num_environments].mean(axis=2), curves[:, :, -1]
-        on = top if name in RIDDEN else ax
-        on.plot(steps, test.mean(axis=0), color=color, linewidth=1.8)
-        on.plot(steps, train.mean(axis=0), color=color, linewidth=1.3, linestyle="--")
-        spread = half_widths(test)
-        low, high = test.mean(axis=0) - spread, test.mean(axis=0) + spread
-        on.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        ax.plot([], [], color=color, linewidth=1.8, label=NAMES[name])
-    ax.plot([], [], color="#555555", linewidth=1.5, label="test (95 %)")
-    ax.plot([], [], color="#555555", linewidth=1.3, linestyle="--", label="train")
-    ax.axhline(50, color="#999999", linewidth=0.8, linestyle=":")
-    ax.axhline(75, color="#999999", linewidth=0.8, linestyle=":")
-    ax.text(0.99, 50.5, "chance", color="#777777", fontsize=7.5, ha="right", transform=flat(ax))
-    ax.text(0.99, 75.5, "optimal", color="#777777", fontsize=7.5, ha="right", transform=flat(ax))
-    ax.set(xlabel="steps of ERM, IRM", ylabel="accuracy (%)", ylim=(0, 100))
-    ax.set_xlim(left=0)
-    top.set_xlabel("steps along the ridge")
-    top.set_xticks(range(1, 10))
-    ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.3))
-
-
-def flat(ax: Axes) -> Any:
-    """x as a fraction of the axes, y as data."""
-    return ax.get_yaxis_transform()
+def draw_accuracies(runs: Runs, ax: Axes) -> None:
+    """Where each method ends: a dot for each run, their mean with its 95 % interval."""
+    names = [name for name in COLORS if runs.get(name)]
+    for row, name in enumerate(names):
+        ends = 100 * np.array([one["curve"][-1][1:] for one in runs[name]])
+        num_environments = (ends.shape[1] - 1) // 2
+        test, train = ends[:, -1], ends[:, :num_environments].mean(axis=1)
+        around = row + 0.24 * (np.linspace(-1, 1, len(test)) if len(test) > 1 else np.zeros(1))
+        ax.plot(test, around, ".", color=COLORS[name], markersize=3, alpha=0.45, zorder=1)
+        dot = {"color": COLORS[name], "capsize": 3, "zorder": 3, "linewidth": 1.6}
+        ax.errorbar(test.mean(), row, xerr=half_widths(test), fmt="o", **dot)
+        hollow = {"markerfacecolor": "white", "markersize": 6}
+        ax.errorbar(train.mean(), row, xerr=half_widths(train), fmt="s", **dot, **hollow)
+    ax.plot([], [], "o", color="#555555", label="test")
+    ax.plot([], [], "s", color="#555555", markerfacecolor="white", label="train")
+    for place, label in ((50, "chance"), (75, "optimal")):
+        ax.axvline(place, color="#999999", linewidth=0.8, linestyle=":", zorder=0)
+        ax.text(place + 0.5, -0.62, label, color="#777777", fontsize=7.5)
+    ax.set_yticks(range(len(names)), [NAMES[name] for name in names])
+    ax.set(xlabel="accuracy (%), mean and 95 % interval", xlim=(0, 100))
+    ax.set_ylim(len(names) - 0.4, -0.8)
+    ax.legend(frameon=False, fontsize=8, loc="lower left")
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def half_widths(values: np.ndarray) -> np.ndarray:
