@@ -56,6 +56,7 @@ for name, value in CACHE.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)  # for the processes that tests start
 
+collect_ignore_glob = ["docs/gallery/*.py"]  # programs: tests/test_gallery.py runs them
 MAX_MAPS = 10_000  # Linux allows 65_530 by default
 ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
 

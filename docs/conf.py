@@ -6,23 +6,47 @@ import re
 project = "ridgerider"
 author = "the ridgerider authors"
 release = importlib.metadata.version("ridgerider")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx-mathjax-offline"]
-myst_enable_extensions = ["dollarmath"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",  # source links that need no network
+    "sphinx-mathjax-offline",
+]
+myst_enable_extensions = ["colon_fence", "dollarmath", "deflist", "attrs_block", "attrs_inline"]
+myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ridgerider"
+html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+add_module_names = False
 
 
 def from_markdown(app, what, name, obj, options, lines):
-    """Docstrings mark code with single backticks and write |x| for a norm; reST wants otherwise."""
+    """Docstrings mark code with single backticks and write |x| for a norm; reST wants otherwise.
+
+    What stands between two pairs of stars, such as **Arguments**, is bold in both.
+    """
     for number, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = re.split(r"`([^`]+)`", line)
-            parts[::2] = [re.sub(r"([|*_])", r"\\\1", text) for text in parts[::2]]
+            parts[::2] = [escaped(text) for text in parts[::2]]
             parts[1::2] = [f"``{code}``" for code in parts[1::2]]
-            lines[number] = "".join(parts).replace(r"\*\*Arguments\*\*", "**Arguments**")
+            lines[number] = "".join(parts)
+
+
+def escaped(text):
+    """Marks that reST would read, but for words in bold."""
+    parts = re.split(r"\*\*([A-Z][^*]*)\*\*", text)
+    parts[::2] = [re.sub(r"([|*_])", r"\\\1", plain) for plain in parts[::2]]
+    parts[1::2] = [f"**{bold}**" for bold in parts[1::2]]
+    return "".join(parts)
 
 
 def setup(app):

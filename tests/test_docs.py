@@ -1,0 +1,55 @@
+"""What the documentation says of itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ridgerider as rr
+
+DOCS = Path(__file__).parents[1] / "docs"
+API = "\n".join(path.read_text() for path in sorted((DOCS / "api").glob("*.rst")))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in vars(rr) if not name.startswith("_") and name[0].isupper()]
+)
+def test_every_class_of_the_library_is_in_the_reference(name):
+    assert re.search(rf"(?:::|\.) ?{name}$", API, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ("search", "resume", "load", "find_saddle", "ride_batch", "explore")]
+)
+def test_every_function_is_in_the_reference(name):
+    assert not hasattr(rr, name) or re.search(rf":: {name}$", API, re.MULTILINE), name
+
+
+def test_every_area_of_the_reference_is_listed():
+    listed = set(re.findall(r"^   api/(\w+)$", (DOCS / "api.rst").read_text(), re.MULTILINE))
+    assert listed == {path.stem for path in (DOCS / "api").glob("*.rst")}
+
+
+@pytest.mark.parametrize(("number", "last"), [(1, 13), (2, 30), (3, 23), (4, 20)])
+def test_lines_of_an_algorithm_ascend_and_exist(number, last):
+    """The paper numbers the lines of Algorithm 1 to 13, and so on."""
+    text = (DOCS / "method.md").read_text().partition(f"## Algorithm {number}")[2]
+    rows = re.findall(r"^\| ([\d, -]+) \|", text.partition("\n## ")[0], re.MULTILINE)
+    firsts = [int(re.match(r"\d+", row).group()) for row in rows]
+    assert len(rows) >= 3 and firsts == sorted(firsts)
+    assert max(int(one) for row in rows for one in re.findall(r"\d+", row)) <= last
+
+
+def test_every_page_is_reached_from_the_first():
+    index = (DOCS / "index.md").read_text()
+    listed = set(re.findall(r"^([\w-]+)$", index, re.MULTILINE))
+    pages = {path.stem for path in (*DOCS.glob("*.md"), *DOCS.glob("*.rst"))} - {"index"}
+    assert pages <= listed, pages - listed
+
+
+def test_words_of_the_page_are_in_the_glossary():
+    terms = re.findall(r"^(\S.*)\n: ", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    said = " ".join(terms)
+    for word in ("leg", "turn", "HVP", "fingerprint", "certificate", "multiplicity", "ridge"):
+        assert word in said
