@@ -54,6 +54,39 @@ def test_environments(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_landscape(tmp_path, monkeypatch):
+    left = run("landscape", tmp_path, monkeypatch)
+    losses = np.round([one.loss for one in left["landscape"].minima()], 2)
+    np.testing.assert_allclose(losses, [-146.7, -108.17, -80.77])
+    assert len(left["landscape"].saddles()) == 2
+
+
+@pytest.mark.long
+def test_clusters(tmp_path, monkeypatch):
+    left = run("clusters", tmp_path, monkeypatch)
+    losses = np.round([one.loss for one in left["shapes"]], 3)
+    np.testing.assert_allclose(losses, [-16.505, -15.935, -15.593, -15.533])
+
+
+@pytest.mark.long
+def test_ensemble(tmp_path, monkeypatch):
+    left = run("ensemble", tmp_path, monkeypatch)
+    apart = left["apart"][np.triu_indices(4, 1)]
+    assert len(left["members"]) == 4 and apart.min() > 0
+
+
+@pytest.mark.long
+def test_pytorch(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = torch.get_default_dtype()
+    try:
+        left = run("pytorch", tmp_path, monkeypatch)
+    finally:
+        torch.set_default_dtype(before)
+    assert len(left["functions"]) >= 1
+
+
+@pytest.mark.long
 def test_cluster(tmp_path):
     """In a process of its own: its workers import the file."""
     command = [sys.executable, str(GALLERY / "cluster.py")]

@@ -1,8 +1,8 @@
 """Coordinate with a stranger, without having agreed on anything.
 
-Two players pull one of ten levers and are paid if they pull the same. Seven pay 1.0, two 0.8, one
-0.6: the least is the only one of its kind, and the ridge that leads to it has a rank that every
-player can find alone.
+Two players pull one of four levers and are paid if they pull the same. Three pay 1.0 and one 0.8:
+the least is the only one of its kind, and the ridge that leads to it has a rank that every player
+can find alone.
 """
 
 import jax

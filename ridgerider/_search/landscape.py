@@ -22,9 +22,11 @@ from jaxtyping import PyTree
 from ridgerider._check import check_count, needs
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Problem
+from ridgerider._search import notebook
 from ridgerider._search.climbs import Climber
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.result import Result, Solution, Solutions
+from ridgerider._search.rows import solution_row
 from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg
 
@@ -224,6 +226,36 @@ class Landscape:
         return (
             f"Landscape({self.name!r}, {len(self.minima())} minima, {len(self.saddles())} "
             f"transition states, {len(self.result)} legs, in {where})"
+        )
+
+    def _repr_html_(self) -> str:
+        names = [Fingerprint(), *self.fingerprints()[: notebook.MAX_TREE]]
+        minima, numbers = self.minima(), dict[str, Any]()
+        numbers["minima"], numbers["transition states"] = len(minima), len(self.saddles())
+        numbers["parts"], numbers["climbs and descents"] = len(self.components()), len(self)
+        return notebook.box(
+            notebook.title(self.name, f"in {self.file or 'memory'}"),
+            notebook.tiles(numbers),
+            notebook.tree({name: self.leg(name) for name in names}),
+            minima._repr_html_(),
+        )
+
+    def to_pandas(self) -> Any:
+        """A row for each stationary point, minima first. Needs pandas.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import six_hump_camel
+        >>> frame = rr.explore(six_hump_camel()).to_pandas()
+        >>> frame[frame.morse_index == 0].loss.round(3).tolist()
+        [-1.032, -1.032, -0.215, -0.215, 2.104, 2.104]
+        """
+        points = (*self.minima(), *self.saddles(None))
+        return notebook.frame(
+            [
+                {"number": one.number, "morse_index": one.morse_index, **solution_row(one)}
+                for one in points
+                if isinstance(one, Stationary)
+            ]
         )
 
     @property

@@ -354,8 +354,8 @@ def _draw_inset(results: dict[str, Any], ax: Axes) -> None:
     for name, result in results.items():
         for run in result["runs"]:
             curve = np.asarray(run["curve"])
-            style = {"color": COLORS[name], "linewidth": 1.1, "marker": ".", "markevery": [-1]}
-            inset.plot(curve[:, 0], 100 * curve[:, 2], **style)
+            inset.plot(curve[:, 0], 100 * curve[:, 2], color=COLORS[name], linewidth=1.1)
+            inset.plot(curve[-1:, 0], 100 * curve[-1:, 2], ".", color=COLORS[name])
     inset.set(xscale="log", ylim=(95, 100), yticks=(95, 97.5, 100))
     inset.set_title("above 95 %", fontsize=8, pad=3)
     inset.tick_params(labelsize=7)

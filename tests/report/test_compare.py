@@ -8,7 +8,7 @@ import ridgerider as rr
 from ridgerider.baselines import Descent
 from ridgerider.problems import wells
 from ridgerider.report import _compare
-from tests.report.test_report import CHROMIUM
+from tests.report.conftest import CHROMIUM
 
 
 @pytest.fixture(scope="module")

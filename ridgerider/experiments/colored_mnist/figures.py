@@ -60,9 +60,9 @@ def draw_accuracies(runs: Runs, ax: Axes) -> None:
         test, train = ends[:, -1], ends[:, :num_environments].mean(axis=1)
         around = row + 0.24 * (np.linspace(-1, 1, len(test)) if len(test) > 1 else np.zeros(1))
         ax.plot(test, around, ".", color=COLORS[name], markersize=3, alpha=0.45, zorder=1)
-        dot = {"color": COLORS[name], "capsize": 3, "zorder": 3, "linewidth": 1.6}
+        dot: dict[str, Any] = {"color": COLORS[name], "capsize": 3, "zorder": 3, "linewidth": 1.6}
         ax.errorbar(test.mean(), row, xerr=half_widths(test), fmt="o", **dot)
-        hollow = {"markerfacecolor": "white", "markersize": 6}
+        hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 6}
         ax.errorbar(train.mean(), row, xerr=half_widths(train), fmt="s", **dot, **hollow)
     ax.plot([], [], "o", color="#555555", label="test")
     ax.plot([], [], "s", color="#555555", markerfacecolor="white", label="train")
