@@ -26,8 +26,8 @@ from ridgerider._search import notebook
 from ridgerider._search.climbs import Climber
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.result import Result, Solution, Solutions
-from ridgerider._search.rows import solution_row
 from ridgerider._search.store import Store
+from ridgerider._search.tables import solution_row
 from ridgerider._search.tree import Fingerprint, Leg
 
 if TYPE_CHECKING:

@@ -26,6 +26,10 @@ from ridgerider._search.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.interrupt import interruptible
 from ridgerider._search.legs import look, ride_batch
+from ridgerider._search.same import IS_SOLUTION
+from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
+from ridgerider._search.settings import Settings
+from ridgerider._search.store import Store
 from ridgerider._search.tables import (
     Row,
     check_columns,
@@ -36,10 +40,6 @@ from ridgerider._search.tables import (
     write_csv,
     write_json,
 )
-from ridgerider._search.same import IS_SOLUTION
-from ridgerider._search.select import Score, Selection, check_not_seen, check_selection, choose
-from ridgerider._search.settings import Settings
-from ridgerider._search.store import Store
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 Signature = Callable[[PyTree], Any]
