@@ -33,6 +33,7 @@ bench: $(VENV)/ready-test
 	$(BIN)/python -m bench.tree_search
 	$(BIN)/python -m bench.workers
 	$(BIN)/python -m bench.scale
+	$(BIN)/python -m bench.digests
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache

@@ -232,13 +232,19 @@ def digest(table: str, row: Mapping[str, Any]) -> bytes:
     >>> digest("legs", {"loss": 1.0, "added": None}) == digest("legs", {"loss": 1.0})
     True
     """
-    hashed = hashlib.blake2b(table.encode(), digest_size=16)
+    parts, blobs = [table], list[bytes]()
     for name in sorted(row):
         value = row[name]
-        if value is not None and name not in ("digest", "id"):
-            kind, content = _encoded(value)
-            hashed.update(f" {name} {kind} {len(content)} ".encode())
-            hashed.update(content)
+        if value is None or name in ("digest", "id"):
+            continue
+        if isinstance(value, bytes):
+            parts.append(f"{name} bytes {len(value)}")
+            blobs.append(value)
+        else:
+            parts.append(f"{name} {type(value).__name__} {value!r}")
+    hashed = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16)
+    for blob in blobs:
+        hashed.update(blob)
     return hashed.digest()
 
 
@@ -249,11 +255,3 @@ def stored(kind: str, value: Any) -> Any:
     if kind == "REAL":
         return float(value) + 0.0  # SQLite knows no negative zero
     return int(value) if kind == "INTEGER" else value
-
-
-def _encoded(value: Any) -> tuple[str, bytes]:
-    if isinstance(value, bytes):
-        return "bytes", value
-    if isinstance(value, float):
-        return "real", struct.pack(">d", value)
-    return type(value).__name__, str(value).encode("utf-8", "surrogatepass")

@@ -11,7 +11,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.repair import check_run, repair
-from ridgerider._search.store import KEYS, Store, held
+from ridgerider._search.store import KEYS, TABLES, Store, held
 from ridgerider.problems import wells
 from tests.cases import same_tree
 
@@ -39,12 +39,12 @@ def change(path, *statements):
 def test_every_row_has_a_digest_and_all_of_them_fit(whole):
     assert check_run(whole.path) == (len(whole) + 1, True, {}) and whole.has_digests
     db = sqlite3.connect(whole.path)
-    for table in KEYS:
+    for table in TABLES:
         assert db.execute(f"SELECT count(*) FROM {table} WHERE digest IS NULL").fetchone() == (0,)
     db.close()
 
 
-@pytest.mark.parametrize("table", list(KEYS))
+@pytest.mark.parametrize("table", TABLES)
 def test_a_change_of_any_column_is_noticed(copy, table):
     db = sqlite3.connect(copy)
     names = [row[1] for row in db.execute(f"PRAGMA table_info({table})") if row[1] != "id"]
