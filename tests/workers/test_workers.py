@@ -177,6 +177,94 @@ def test_killed_dask_workers_change_nothing(cluster, num_kills):
     assert killed == num_kills and same_tree(whole, result)
 
 
+def kill_early(up, starting, is_over, count, early):
+    """Kill `count` workers, `early` of them before they are up; returns how many of each."""
+    random, killed = np.random.default_rng(1), [0, 0]
+    while sum(killed) < count and not is_over.is_set():
+        is_early = killed[1] < early and killed[1] <= killed[0]
+        pids = starting() if is_early else up()
+        if pids:
+            time.sleep(random.uniform(0, 0.3))
+            with suppress(ProcessLookupError):
+                os.kill(pids[random.integers(len(pids))], signal.SIGKILL)
+                killed[is_early] += 1
+        time.sleep(0.02)
+    return killed
+
+
+def search_under_early_fire(executor, up, starting, count, early):
+    is_over, killed = threading.Event(), []
+    work = [up, starting, is_over, count, early]
+    killer = threading.Thread(target=lambda: killed.extend(kill_early(*work)))
+    killer.start()
+
+    def slow_down(done):
+        if killer.is_alive():
+            time.sleep(0.3)
+
+    settings = {**SETTINGS, "max_rides": 60 + 2 * count}
+    try:
+        result = rr.search(
+            wells(4), RIDER, executor=executor, max_deaths=500, progress=slow_down, **settings
+        )
+    finally:
+        is_over.set()
+        killer.join()
+    return same_tree(rr.search(wells(4), RIDER, **settings), result), killed
+
+
+EARLY = [(3, 2), pytest.param(100, 30, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize(("count", "early"), EARLY)
+def test_processes_killed_while_they_start_change_nothing(count, early):
+    def starting():
+        children = [one._child for one in own._workers if one.pid is None]
+        return [child.pid for child in children if child is not None and child.exitcode is None]
+
+    with workers.process_pool(2) as own:
+        is_same, killed = search_under_early_fire(own, own.pids, starting, count, early)
+    assert is_same and sum(killed) == count and killed[1] >= early
+
+
+@pytest.mark.long
+def test_dask_workers_killed_while_they_start_change_nothing(cluster):
+    def pids(status):
+        nannies = list(cluster.cluster.workers.values())
+        processes = [nanny.process for nanny in nannies if nanny.process is not None]
+        return [
+            one.pid for one in processes if one.pid and (one.status.name == "starting") == status
+        ]
+
+    is_same, killed = search_under_early_fire(
+        cluster, lambda: pids(False), lambda: pids(True), 100, 30
+    )
+    assert is_same and sum(killed) == 100 and killed[1] >= 20
+
+
+ENTRY = """
+import jax
+jax.config.update("jax_enable_x64", True)
+import ridgerider as rr
+from ridgerider.problems import wells
+with rr.workers.process_pool(1) as pool:
+    rr.search(wells(1), executor=pool, max_rides=1)
+"""
+
+
+def test_an_entry_that_is_not_protected_is_told(tmp_path):
+    (tmp_path / "script.py").write_text(ENTRY)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert "the entry of your script must be protected by `if __name__" in done.stderr
+    assert done.returncode == 1
+
+
 def test_workers_may_leave_and_join(plain, cluster):
     def rescale(done):
         if done.num_rides in (10, 30):
