@@ -54,7 +54,7 @@ def directory(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MODULE)
 
 
-def stopped(name, *options, stop=signal.SIGINT, ready=None, patience=60):
+def stopped(name, *options, stop=signal.SIGINT, ready=None, patience=300):
     """Start a search, stop it once it is at work, and return its code, words and seconds."""
     paths = [*filter(None, sys.path), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
@@ -68,6 +68,7 @@ def stopped(name, *options, stop=signal.SIGINT, ready=None, patience=60):
     end = time.monotonic() + patience
     while time.monotonic() < end and child.poll() is None and not (ready and ready()):
         time.sleep(0.1)
+    assert ready is None or ready(), "it did not begin"
     time.sleep(2)  # into what is slow
     assert child.poll() is None, child.communicate()[0]
     began = time.monotonic()
