@@ -452,6 +452,25 @@ def check_saved(name, saved):
         assert len(rows) > 1 and {len(row) for row in rows} == {len(rows[0])}
 
 
+@pytest.mark.parametrize("height", ["loss", "turns"])
+def test_labels_of_turns_do_not_lie_on_one_another(page, height):
+    page.click(f"#by-{height}")
+    page.locator("#tree-bar .save summary").click()
+    with page.expect_download() as saved:
+        page.click("button[data-save='tree.svg']")
+    drawn = ET.fromstring(Path(saved.value.path()).read_bytes())
+    labels = [one for one in drawn.iter() if re.fullmatch(r"\d+[+-]", one.text or "")]
+    filled = [one for one in labels if one.get("fill") != "none"]  # each has a rim, too
+    assert len(filled) > 4
+    boxes = []
+    for one in filled:
+        x, y, width = float(one.get("x")), float(one.get("y")), 7 * len(one.text)
+        boxes.append((x - width if one.get("text-anchor") == "end" else x, y, width))
+    for i, (x, y, width) in enumerate(boxes):
+        for left, at, other in boxes[:i]:
+            assert abs(at - y) >= 11 or x >= left + other or left >= x + width
+
+
 def test_saved_tables_hold_full_numbers(page, run):
     page.locator("#legs-bar .save summary").click()
     with page.expect_download() as saved:
