@@ -1,7 +1,7 @@
 """All minima of a function of two variables.
 
-The six-hump camel has six minima, two of them global. Its start, the origin, is a saddle; from a
-random point gradient descent would find one.
+The six-hump camel has six minima, two of them global. Rides from three saddles lead to all of them;
+a gradient descent finds one.
 """
 
 import jax
@@ -20,7 +20,7 @@ def camel(x):
 
 
 problem = rr.Problem(camel, jnp.zeros(2))
-# Rides come to minima only; `explore` would climb out of them. More starts do as well.
+# Rides lead downwards only, so begin at several saddles. `rr.explore` finds them by itself.
 minima = {}
 for start in (jnp.zeros(2), jnp.array([1.1, 0.0]), jnp.array([-1.1, 0.0])):
     saddle = rr.find_saddle(problem.with_start(start))

@@ -1,6 +1,6 @@
 """Different functions that a small network can learn.
 
-Three hidden units, twelve weights. Many sets of weights compute the same function; the signature,
+Two hidden units, six weights. Many sets of weights compute the same function; the signature,
 what a network answers on a probe set, tells the functions apart.
 """
 

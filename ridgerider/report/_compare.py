@@ -17,6 +17,7 @@ import numpy as np
 
 from ridgerider._core.problem import Problem
 from ridgerider._search.classes import TOLERANCE, Classes, reach_of
+from ridgerider._search.measures import SIGNATURE, signature_classes
 from ridgerider._search.reader import LegRow, RunReader
 from ridgerider._search.same import IS_SOLUTION, Ends
 from ridgerider._search.tree import Fingerprint, Turn
@@ -44,15 +45,25 @@ class Run:
     legs: list[LegRow]  # with the start first, as they were stored
     num_open: int
     notes: list[str]
+    measures: dict[str, dict[str, Any]]  # by name and fingerprint
 
     @cached_property
     def ends(self) -> list[tuple[int, LegRow]]:
-        """The legs that led to a minimum, with their place in the file."""
+        """The legs that led to a solution, with their place in the file."""
+        about = self.meta.get("measures") or {}
+        kinds = about.get("kinds", IS_SOLUTION) if about.get("signature") else IS_SOLUTION
         return [
             (place, row)
             for place, row in enumerate(self.legs)
-            if row.finish is not None and row.finish.kind in IS_SOLUTION
+            if row.finish is not None and row.finish.kind in kinds
         ]
+
+    def measured(self, name: str, row: LegRow) -> Any:
+        return self.measures.get(name, {}).get(str(row.fingerprint))
+
+    @property
+    def metrics(self) -> list[str]:
+        return list((self.meta.get("measures") or {}).get("metrics", {}))
 
     def spent(self, axis: str) -> np.ndarray:
         """What was spent when each leg was stored."""
@@ -89,7 +100,7 @@ def compare(
     - `problem`: with it, solutions with flat directions and at infinity are compared as a search
       does; without it, those of two runs are the same if their points are within their errors.
     - `signature(params)`: compare what it returns instead, to 1e-3, as in `Result.minima`. Needs
-      the `problem`.
+      the `problem`. Without one, the signature that all runs were measured by (see `Measures`).
     - `say`: called with a sentence for everything that could not be read.
 
     >>> import tempfile
@@ -129,13 +140,32 @@ def _read(path: Path) -> Run:
     reader = RunReader(path)
     legs = reader.read()
     notes = [f"{what} cannot be read ({why})" for what, why in reader.unreadable.items()]
-    return Run(path, reader.meta, legs, reader.num_open, notes)
+    return Run(path, reader.meta, legs, reader.num_open, notes, reader.measures)
+
+
+def _have_one_signature(runs: Sequence[Run]) -> bool:
+    """Whether all were measured by the same signature."""
+    about = [(run.meta.get("measures") or {}).get("signature") for run in runs]
+    return bool(about[0]) and all(one == about[0] for one in about)
+
+
+def _by_stored_signature(runs: Sequence[Run]) -> Shared:
+    """The classes that the stored signatures make; what has none is left out."""
+    ends = [(number, place, row) for number, run in enumerate(runs) for place, row in run.ends]
+    marks = signature_classes(runs[number].measured(SIGNATURE, row) for number, _, row in ends)
+    groups = dict[int, dict[int, tuple[int, LegRow]]]()
+    for (number, place, row), mark in zip(ends, marks, strict=True):
+        if mark is not None:
+            groups.setdefault(mark, {}).setdefault(number, (place, row))
+    return Shared(sorted(groups.values(), key=lambda by: min(level(row) for _, row in by.values())))
 
 
 def _shared(
     runs: Sequence[Run], problem: Problem | None, signature: Callable[[Any], Any] | None
 ) -> Shared:
     """Sort the solutions of all runs into classes, and these by loss."""
+    if signature is None and _have_one_signature(runs):
+        return _by_stored_signature(runs)
     classes = dict[tuple[int, Fingerprint], int]()
     add = _matcher(problem, signature)
     joined: list[int] = []  # the class that each number stands for, as classes are joined
@@ -214,7 +244,7 @@ def _page(runs: Sequence[Run], shared: Shared | None) -> str:
         "axes": _axes(),
         "charts": _charts(runs, names, shared),
         "settings": _settings_table(runs, names),
-        "solutions": _solutions_table(names, shared),
+        "solutions": _solutions_table(runs, names, shared),
         "ledger": _ledger(runs, names),
     }
     return fill("compare.html", ("page.css", "compare.css"), parts)
@@ -317,12 +347,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:36]}…{text[-20:]}"
 
 
-def _solutions_table(names: Sequence[str], shared: Shared | None) -> str:
+def _solutions_table(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) -> str:
     if shared is None:
         return '<p class="quiet">The runs are of different problems.</p>'
     if not shared.found:
         return '<p class="quiet">No run found a minimum.</p>'
-    rows = []
+    metrics, rows = _metrics(runs), []
     for number, by in enumerate(shared.found[:MAX_SHOWN], 1):
         low = min(by.values(), key=lambda end: level(end[1]))[1]
         assert low.finish is not None
@@ -338,10 +368,29 @@ def _solutions_table(names: Sequence[str], shared: Shared | None) -> str:
                 f'<span class="fp" title="{_text(name)}">{_text(shown)}</span> '
                 f'<span class="quiet">ride {place}</span>'
             )
-        rows.append([str(number), f"{level(low):.6g}", _text(low.finish.kind), *cells])
+        measured = [_measured(runs, by, name) for name in metrics]
+        rows.append([str(number), f"{level(low):.6g}", *measured, _text(low.finish.kind), *cells])
     more = len(shared.found) - MAX_SHOWN
     note = f'<p class="quiet">… and {more} more</p>' if more > 0 else ""
-    return _table(["", "loss", "kind", *map(_text, names)], rows, text_from=2) + note
+    head = ["", "loss", *map(_text, metrics), "kind", *map(_text, names)]
+    return _table(head, rows, text_from=2 + len(metrics)) + note
+
+
+def _metrics(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def _metric(run: Run, name: str, row: LegRow) -> float | None:
+    """A number; of one for each example the mean."""
+    value = run.measured(name, row)
+    return None if value is None else float(np.mean(value))
+
+
+def _measured(runs: Sequence[Run], by: dict[int, tuple[int, LegRow]], name: str) -> str:
+    """The metric of a solution, from a run that has it."""
+    values = (_metric(runs[number], name, row) for number, (_, row) in sorted(by.items()))
+    found = next((value for value in values if value is not None), None)
+    return NOTHING if found is None else f"{found:.5g}"
 
 
 def _ledger(runs: Sequence[Run], names: Sequence[str]) -> str:
@@ -384,8 +433,22 @@ def _charts(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) ->
             lowest.append(Line(name, _running_lowest(best), total))
         first = step_chart(found, "different solutions", axis) if shared is not None else ""
         second = step_chart(lowest, "lowest loss so far", axis)
-        blocks.append(f'<div class="by by-{number}">{first}{second}</div>')
+        more = "".join(_metric_chart(runs, names, metric, axis) for metric in _metrics(runs))
+        blocks.append(f'<div class="by by-{number}">{first}{second}{more}</div>')
     return f'<div class="charts">{"".join(blocks)}</div>'
+
+
+def _metric_chart(runs: Sequence[Run], names: Sequence[str], metric: str, axis: str) -> str:
+    lines = []
+    for run, name in zip(runs, names, strict=True):
+        spent, points = run.spent(axis), list[tuple[float, float]]()
+        for place, row in run.ends:
+            value = _metric(run, metric, row)
+            if value is not None:
+                points.append((float(spent[place]), -value))
+        highest = [(at, -value) for at, value in _running_lowest(points)]
+        lines.append(Line(name, highest, float(spent[-1]) if len(spent) else 0.0))
+    return step_chart(lines, f"highest {metric} so far", axis)
 
 
 def _running_lowest(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

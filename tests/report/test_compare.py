@@ -48,6 +48,29 @@ def test_a_signature_says_what_is_the_same(files):
         rr.report.compare(files, signature=jnp.sort)
 
 
+def side(x):
+    return "left" if float(x[0]) < 0 else "right"
+
+
+def size(x):
+    return jnp.linalg.norm(x)
+
+
+def test_stored_signatures_and_metrics_are_compared(tmp_path):
+    problem, measures = wells(2), rr.Measures(side, {"<size>": size})
+    files = [tmp_path / "search.sqlite", tmp_path / "descent.sqlite"]
+    rr.search(problem, measures=measures, out=files[0], max_rides=12)
+    method = Descent(step_size=0.1, spread=1.0)
+    method(problem, max_steps=1000).save(files[1], problem, method)
+    rr.measure(files[1], measures, problem)
+    _, shared = shared_of(files)
+    assert [sorted(by) for by in shared.found] == [[0, 1], [0, 1]]  # left and right, in both
+    text = rr.report.compare(files).read_text()
+    assert "highest &lt;size&gt; so far" in text and "<size>" not in text
+    expected = float(size(rr.load(files[0]).minima()[0].params))
+    assert f">{expected:.5g}</td>" in text
+
+
 def test_the_page_has_what_differs_and_what_it_cost(files):
     page = rr.report.compare(files)
     text = page.read_text()
