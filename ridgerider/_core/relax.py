@@ -17,6 +17,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.batches import FixedRows, strata
+from ridgerider._core.clock import slices
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import TRAINED, Finish
@@ -162,9 +163,12 @@ class _Descent:
         ]
         key = jax.random.fold_in(self.key, self.done)  # the same batches for each rate
         rates = jnp.asarray(ends, dtype)
-        return compiled(_steps)(
-            self.problem, self.state, key, rates, jnp.asarray(self.num_chunks), jnp.asarray(count)
-        )
+        state, num_chunks = self.state, jnp.asarray(self.num_chunks)
+        for first, last in slices(count):
+            span = jnp.asarray([first, last, count])
+            state = compiled(_steps)(self.problem, state, key, rates, num_chunks, span)
+            jax.block_until_ready(state.x)
+        return state
 
     def note(self, loss: float, count: int) -> None:
         self.done += count
@@ -211,9 +215,9 @@ def _steps(
     key: PRNGKeyArray,
     rates: Array,
     num_chunks: Int[Array, ""],
-    count: Int[Array, ""],
+    span: Int[Array, "3"],
 ) -> State:
-    """Steps of Adam whose rate goes from the first to the last in a straight line."""
+    """Steps of Adam from the first to the last of so many, whose rate changes in a straight line."""
     num_rows = _num_rows(problem)
 
     def on_batch(index: Int[Array, ""]) -> Problem:
@@ -233,8 +237,8 @@ def _steps(
         power = number.astype(mean.dtype)
         unbiased = mean / (1 - BETA**power)
         sizes = jnp.sqrt(squares / (1 - BETA_SQUARES**power))
-        share = index.astype(mean.dtype) / jnp.maximum(count, 1).astype(mean.dtype)
+        share = index.astype(mean.dtype) / jnp.maximum(span[2], 1).astype(mean.dtype)
         rate = rates[0] + share * (rates[1] - rates[0])
         return State(state.x - rate * unbiased / (sizes + EPS), mean, squares, number)
 
-    return jax.lax.fori_loop(0, count, step, state)
+    return jax.lax.fori_loop(span[0], span[1], step, state)

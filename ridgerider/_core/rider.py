@@ -128,10 +128,25 @@ class Rider(eqx.Module):
 
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-        """Follow `ridge` from `x` until a rule fires."""
+        """Follow `ridge` from `x` until a rule fires. Compiled once for each problem and rider."""
+        return self.go_on(problem, self.begin(problem, x, ridge, key), key)
 
-        def go_on(ride: Ride) -> Bool[Array, ""]:
-            return ~jnp.any(self.ended(ride))
+    def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
+        """The ride before its first step."""
+        problem = self.on_batch(problem, key, jnp.array(0))
+        size = jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
+        trial = self._arrive(problem, x, ridge, key, jnp.zeros_like(size), Cost())
+        found = Audit.nothing(x) if self.audit_every else None
+        return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path, found))
+
+    def go_on(
+        self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
+    ) -> Ride:
+        """Ride on until a rule fires, or until step `until`."""
+
+        def is_going(ride: Ride) -> Bool[Array, ""]:
+            has_time = True if until is None else ride.num_steps < until
+            return ~jnp.any(self.ended(ride)) & has_time
 
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)
@@ -143,9 +158,9 @@ class Rider(eqx.Module):
             trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
             return ride.advance(trial, next_size, found)
 
-        on_batch = self.on_batch(problem, key, jnp.array(0))
-        return jax.lax.while_loop(go_on, step, self._begin(on_batch, x, ridge, key))
+        return jax.lax.while_loop(is_going, step, ride)
 
+    @eqx.filter_jit
     def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         """The ridges at `x`, on a batch if the rider has batches."""
         return self.spectrum(self.on_batch(problem, key, jnp.array(0)), x, key)
@@ -172,12 +187,6 @@ class Rider(eqx.Module):
         nothing = (Audit.nothing(trial.x), jax.tree.map(jnp.zeros_like, jax.eval_shape(look)[1]))
         is_due = (ride.num_steps + 1) % self.audit_every == 0
         return jax.lax.cond(is_due, look, lambda: nothing)
-
-    def _begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-        size = jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
-        trial = self._arrive(problem, x, ridge, key, jnp.zeros_like(size), Cost())
-        found = Audit.nothing(x) if self.audit_every else None
-        return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path, found))
 
     def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
         x, cost = ride.x + size * ride.ridge.direction, Cost()

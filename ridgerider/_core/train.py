@@ -22,6 +22,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.batches import Batches
+from ridgerider._core.clock import check_time
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import TRAINED, Finish
 from ridgerider._core.placement import fetch
@@ -131,6 +132,7 @@ class Train(eqx.Module):
         now = self._read(path, problem, x) or self._begin(problem, x)
         while now.is_finite and not self._is_over(now):
             self._tell(now)
+            check_time()
             batch_key = jax.random.fold_in(key, now.number)
             at, state = _epoch(
                 self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches

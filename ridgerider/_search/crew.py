@@ -8,14 +8,16 @@ An executor says with `losses` which exceptions mean that a worker was lost, and
 many tasks it can use at a time; neither is needed.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from ridgerider._core.clock import OutOfTime, seconds_left
 from ridgerider._core.cost import Cost
 from ridgerider._search.interrupt import interruptible
 from ridgerider._search.job import Job
@@ -52,17 +54,23 @@ class Crew:
         self._waiting.extend(branches[i : i + size] for i in range(0, len(branches), size))
 
     def receive(self) -> list[Leg]:
-        """The next legs to end, of one task."""
+        """The next legs to end, of one task. Raises `OutOfTime` where a deadline passes."""
         legs: list[Leg] = []
         while not legs:
             if self._executor is None:
                 legs = interruptible(self._job, list(map(self._load, self._waiting.popleft())))
             else:
                 self._fill(self._executor)
-                future = self._done.get()
+                future = self._next(seconds_left())
                 legs = self._outcome(future, self._riding.pop(future))
         self._num_out -= len(legs)
         return legs
+
+    def _next(self, seconds: float) -> Future:
+        try:
+            return self._done.get(timeout=None if seconds == math.inf else max(seconds, 0))
+        except Empty:
+            raise OutOfTime from None
 
     def cancel(self) -> None:
         for future in self._riding:

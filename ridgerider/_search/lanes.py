@@ -4,14 +4,17 @@ Rides, looks and finishes are programs of their own, so that each is compiled on
 looked at by the program that looks at the ends of rides.
 """
 
+import math
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from ridgerider._core.clock import check_time, seconds_left, slices
 from ridgerider._core.compile import compiled
 from ridgerider._core.finish import Finish
 from ridgerider._core.placement import fetch
@@ -24,7 +27,13 @@ from ridgerider._core.spectrum import Ridge, Spectrum
 def side_by_side(
     one: Callable[..., Any], problem: Problem, rider: Rider, lanes: list[Any], num_lanes: int
 ) -> list[Any]:
-    """`one(problem, rider, *lane)` for each lane; all at once if there is room."""
+    """`one(problem, rider, *lane)` for each lane; all at once if there is room.
+
+    Raises `OutOfTime` where a deadline passes.
+    """
+    check_time()
+    if one is ride_one and seconds_left() < math.inf:
+        return [_ride_in_slices(problem, rider, *lane) for lane in lanes]
     if one is finish_one and getattr(rider.finish, "on_host", False):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
@@ -51,6 +60,33 @@ def ride_one(
 ) -> tuple[Ride, Bool[Array, " rules"]]:
     ride = rider.ride(problem, x, ridge, key)
     return ride, rider.ended(ride)
+
+
+def begin_one(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.begin(problem, x, ridge, key)
+    return ride, rider.ended(ride)
+
+
+def go_on_one(
+    problem: Problem, rider: Rider, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""]
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.go_on(problem, ride, key, until)
+    return ride, rider.ended(ride)
+
+
+def _ride_in_slices(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> Any:
+    """A ride that looks at the clock: every few steps, or after each if steps take long."""
+    ride, ended = compiled(begin_one)(problem, rider, x, ridge, key)
+    for _, until in slices(rider.max_steps):
+        if np.any(ended):  # which waits for it
+            break
+        ride, ended = compiled(go_on_one)(problem, rider, ride, key, jax.device_put(until))
+        jax.block_until_ready(ended)
+    return fetch((ride, ended))
 
 
 def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:

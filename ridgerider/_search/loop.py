@@ -19,6 +19,7 @@ import numpy as np
 
 from ridgerider._check import check_callable, check_count, one_line
 from ridgerider._core.compile import seconds_compiling
+from ridgerider._core.clock import OutOfTime, limited
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.train import Epoch, listening
@@ -101,8 +102,10 @@ def search(
       order of arrival.
     - `seed`: every random choice derives from it and from where in the tree it is made.
 
-    **When to stop**: after `max_rides`; after the round in which `max_steps`, `max_hvps` or
-    `max_seconds`, the sum over all legs, was reached. None is no limit.
+    **When to stop**: after `max_rides`; after the round in which `max_steps` or `max_hvps`, the sum
+    over all legs, was reached; at the step at which `max_seconds` have passed, the sum over all
+    legs and what the last one took: a leg that is cut off is not stored, and `resume` rides it from
+    its beginning. None is no limit.
 
     **How it is computed** (changes nothing in the result)
 
@@ -294,8 +297,12 @@ def _ride_all(
             chosen = chosen[count:]
         if not crew:
             break
-        with listening(None if progress is None else partial(_tell_training, done, progress)):
-            legs = crew.receive()
+        listener = None if progress is None else partial(_tell_training, done, progress)
+        try:
+            with listening(listener), limited(budget.seconds_left(done.cost)):
+                legs = crew.receive()
+        except OutOfTime:  # what was under way is ridden from its beginning on resume
+            break
         if job.num_lanes > 1:
             done.add_lanes(legs, job.num_lanes)
         for leg in legs:

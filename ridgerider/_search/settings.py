@@ -85,3 +85,7 @@ class Budget:
         if any(limit is not None and used >= limit for limit, used in spent):
             return 0
         return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
+
+    def seconds_left(self, cost: Cost) -> float:
+        """How long a leg may take that begins now."""
+        return math.inf if self.max_seconds is None else self.max_seconds - float(cost.seconds)
