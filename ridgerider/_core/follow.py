@@ -81,7 +81,7 @@ class Follow(eqx.Module):
         del key
         loss, grad, error = _measure(problem, x)
         mistake, damping = self._judge(ridge, x, loss)
-        most = min(self.max_hvps, 2 * (problem.size // 2) or 1)
+        most = min(self.max_hvps // 2 * 2, 2 * problem.size)  # two at a time
         starts = jnp.stack([ridge.direction, grad])
         space = grow_while(
             problem.hvp_at(x),

@@ -1,9 +1,9 @@
 """What a network's leg ends with: mini-batch descent that finds its own rate and batch.
 
 The first steps are taken several times, each with another learning rate, and those that lowered the
-loss most are kept. From then on, whenever a round does not lower the loss on a fixed sample of the
-data, what is left to do is below the noise: the batch is doubled and the rate halved. In the last
-third of the steps the rate falls to zero.
+loss most are kept. From then on, whenever two rounds in a row do not lower the loss on a fixed
+sample of the data, what is left to do is below the noise: the batch is doubled and the rate halved.
+In the last third of the steps the rate falls to zero.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ RATES = (0.0003, 0.001, 0.003, 0.01)
 NUM_TRIED = 60  # steps with each rate
 MICRO_SIZE = 128  # rows of the first batches; later ones are several of these
 MAX_CHUNKS = 8
+PATIENCE = 2  # rounds
 SAMPLE = FixedRows(4096)  # rows that the loss is judged by
 SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
 DECAY = 1 / 3  # of all steps, during which the rate falls to zero
@@ -104,7 +105,7 @@ class _Descent:
     done: int = 0
     rate: float = RATES[0]
     num_chunks: int = 1
-    num_rounds: int = 0
+    num_slow: int = 0
     num_gradients: int = 0
 
     def __post_init__(self) -> None:
@@ -138,23 +139,23 @@ class _Descent:
 
     def go_on(self, count: int) -> None:
         """A round; where it does not pay, the next has a larger batch and a smaller rate."""
-        count = min(count, self.left)
-        state = self.steps(max(count // self.num_chunks, 1), self.rate)
+        num_steps = max(min(count, self.left) // self.num_chunks, 1)
+        state = self.steps(num_steps, self.rate)
         loss = self.look(state)
-        is_worse = not loss <= SLOW * min(self.losses)
+        self.num_slow = 0 if loss <= SLOW * min(self.losses) else self.num_slow + 1
         if np.isfinite(loss):
             self.state = state
-            self.note(loss, count)
-        else:  # back to where it was finite
-            self.note(self.loss, count)
+        else:  # back to where it was
+            loss, self.num_slow = self.loss, PATIENCE
             self.rate /= 4
-        if is_worse:
-            self.num_chunks = min(2 * self.num_chunks, MAX_CHUNKS)
+        self.note(loss, num_steps * self.num_chunks)
+        if self.num_slow == PATIENCE:
+            self.num_slow = 0
+            self.num_chunks = min(2 * self.num_chunks, _max_chunks(self.problem))
             self.rate /= 2
 
     def steps(self, count: int, rate: float) -> State:
         """`count` steps. The rate falls to zero along with what is left."""
-        self.num_rounds += 1
         self.num_gradients += count * self.num_chunks
         dtype = self.state.x.dtype
         ends = [
@@ -201,6 +202,10 @@ def _num_rows(problem: Problem) -> int:
     return 1 if on_rows.rows is None else problem.num_examples
 
 
+def _max_chunks(problem: Problem) -> int:
+    return min(max(_num_rows(problem) // MICRO_SIZE, 1), MAX_CHUNKS)
+
+
 def _value(problem: Problem, x: Vector) -> Scalar:
     return SAMPLE(problem, jax.random.key(0), 0).value(x)
 
@@ -217,13 +222,13 @@ def _steps(
     num_chunks: Int[Array, ""],
     span: Int[Array, "3"],
 ) -> State:
-    """Steps of Adam from the first to the last of so many, whose rate changes in a straight line."""
+    """Steps of Adam, from the first to the last of so many, with a rate that changes evenly."""
     num_rows = _num_rows(problem)
 
     def on_batch(index: Int[Array, ""]) -> Problem:
         if num_rows <= MICRO_SIZE:
             return problem
-        most = min(MAX_CHUNKS, num_rows // MICRO_SIZE)
+        most = _max_chunks(problem)
         chunks = jnp.minimum(num_chunks, most)
         here = jax.random.fold_in(key, index)
         rows = strata(here, most * MICRO_SIZE, chunks * MICRO_SIZE, num_rows)
