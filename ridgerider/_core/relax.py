@@ -1,7 +1,8 @@
 """What a network's leg ends with: mini-batch descent that finds its own rate and batch.
 
 The first steps are taken several times, each with another learning rate, and those that lowered the
-loss most are kept. From then on, whenever two rounds in a row do not lower the loss on a fixed
+loss most are kept. The rate that is fastest at first is too large later: a third of it goes on.
+From then on, whenever two rounds in a row do not lower the loss on a fixed
 sample of the data, what is left to do is below the noise: the batch is doubled and the rate halved.
 In the last third of the steps the rate falls to zero.
 """
@@ -134,7 +135,7 @@ class _Descent:
         losses = [self.look(state) for state in tried]
         best = int(np.nanargmin([*losses, np.inf]))
         if best < len(tried) and losses[best] < np.inf:
-            self.rate, self.state = RATES[best], tried[best]
+            self.rate, self.state = RATES[best] / 3, tried[best]
             self.note(losses[best], count)
 
     def go_on(self, count: int) -> None:

@@ -18,6 +18,7 @@ from ridgerider._core.cost import Cost
 from ridgerider._core.matrix_free import BlockSpectrum
 from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.spectrum import DENSE_BELOW, Cluster, DenseSpectrum, Spectrum, tolerance_of
+from ridgerider._core.threads import one_thread
 
 Regularizer = Callable[[PyTree], Scalar]
 SPREAD = 0.3  # a further start lies by this much further off than the one before
@@ -57,6 +58,7 @@ class Saddle:
         return f"{what} {self.reason}".rstrip()
 
 
+@one_thread()
 def find_saddle(
     problem: Problem,
     regularizer: Regularizer | None = None,

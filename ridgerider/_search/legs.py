@@ -20,6 +20,7 @@ from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
+from ridgerider._core.threads import one_thread
 from ridgerider._search.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
 from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
 from ridgerider._search.next_branch import Order, with_priority
@@ -27,6 +28,7 @@ from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
 
 
+@one_thread()
 def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
     """The start as a leg of no steps. Raises if there is nothing to ride."""
     if isinstance(rider, Climber):
@@ -41,11 +43,7 @@ def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
         why = f" ({problem.failure()})" if problem.failure() else ""
         raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite{why}.")
     if not spectrum.scale > 0:
-        raise ValueError(
-            "`start` must have negative curvature to ride along, but the Hessian there is zero. Is "
-            "the loss linear in pieces (relu, abs, sign, max)? A smooth activation such as tanh or "
-            "softplus has curvature."
-        )
+        raise ValueError(_why_flat(problem, rider, key))
     if not spectrum.num_downhill():
         raise ValueError(
             "`start` must have negative curvature to ride along, but its least eigenvalue is "
@@ -65,6 +63,24 @@ def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
     )
 
 
+def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
+    """What to say where the Hessian is zero."""
+    what = "`start` must have negative curvature to ride along, but the Hessian there is zero"
+    random = np.random.default_rng(0).standard_normal(problem.size).astype(problem.dtype)
+    beside = place(problem, fetch(problem.x0) + 0.3 * random)
+    if float(fetch(compiled(look_at)(problem, rider, beside, key)).scale) > 0:
+        return (
+            f"{what}, though not beside it: the loss there begins with a term of higher order, as "
+            "where all layers of a deep network are zero, or has a kink (relu, abs). "
+            "network_start(params, apply, inputs, targets) makes only the last layer small."
+        )
+    return (
+        f"{what}. Is the loss linear in pieces (relu, abs, sign, max)? A smooth activation such as "
+        "tanh or softplus has curvature."
+    )
+
+
+@one_thread()
 def ride_batch(
     problem: Problem,
     rider: Rider | Climber,
