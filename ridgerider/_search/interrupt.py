@@ -18,6 +18,8 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import jax
 
+from ridgerider._core.threads import one_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -36,7 +38,8 @@ def interruptible(work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) 
         return work(*args, **keywords)
     helper = _Helper.idle()
     if helper is not None:
-        with contextlib.suppress(_OnlyHere):
+        # The limit on threads is one of the process, and best set by its main thread.
+        with contextlib.suppress(_OnlyHere), one_thread():
             return helper.ask(_same, _configuration(), work, args, keywords)
     return work(*args, **keywords)
 

@@ -100,25 +100,14 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 def distinct_ridges(
     settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
 ) -> dict[int, rr.Ridge]:
-    """One ridge per distinct eigenvalue: the gradient's projection onto each eigenspace.
-
-    Inside a cluster that noise has split a little, the Krylov space resolves several directions;
-    the one with the largest share of the gradient stands for them.
-    """
-    look = rr.GradientKrylov(
-        k=settings.num_hvps // 2, num_hvps=settings.num_hvps, tolerance=settings.cluster_tolerance
+    """One ridge per distinct eigenvalue, which points downhill."""
+    look = rr.NetworkSpectrum(
+        k=settings.num_hvps // 2,
+        num_hvps=settings.num_hvps,
+        cluster_tolerance=settings.cluster_tolerance,
     )
-    spectrum, grad = _look(look, on_batch, key)
-    eigenvalues, share = np.asarray(spectrum.eigenvalues), abs(spectrum.eigenvectors @ grad)
-    width = settings.cluster_tolerance * abs(eigenvalues[0])
-    left = np.flatnonzero(np.asarray(spectrum.is_converged) & (eigenvalues < -width))
-    ridges: dict[int, rr.Ridge] = {}
-    while len(left):
-        is_inside = eigenvalues[left] - eigenvalues[left[0]] <= width
-        best = left[is_inside][np.argmax(share[left[is_inside]])]
-        ridges[len(ridges)] = downhill_ridge(spectrum, jnp.asarray(best), grad)
-        left = left[~is_inside]
-    return ridges
+    spectrum, _ = _look(look, on_batch, key)
+    return {index: spectrum.ridge(index) for index in range(spectrum.num_downhill())}
 
 
 def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
