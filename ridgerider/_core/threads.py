@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgerider._check import check_callable, check_count, one_line
-from ridgerider._core.compile import seconds_compiling
 from ridgerider._core.clock import OutOfTime, limited
+from ridgerider._core.compile import seconds_compiling
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
 from ridgerider._core.train import Epoch, listening

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import ridgerider as rr
 from ridgerider._core.threads import _lapack, one_thread
