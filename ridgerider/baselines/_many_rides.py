@@ -77,8 +77,8 @@ def look_around(problem: Problem, rider: Rider, seed: int) -> Round:
 @eqx.filter_jit
 def _look(problem: Problem, rider: Rider, words: UInt32[Array, " 2"]) -> Round:
     x, key = problem.x0, jax.random.wrap_key_data(words, impl="threefry2x32")
-    spectrum = rider.spectrum(problem, x, key)
-    loss, cost = problem.value(x), spectrum.cost + Cost(values=1)
+    spectrum, on_batch = rider.look(problem, x, key), rider.on_batch(problem, key, jnp.array(0))
+    loss, cost = on_batch.value(x), spectrum.cost + Cost(values=1)
     one = Round(x, loss, x, loss, jnp.array(1), jnp.isfinite(loss), spectrum, cost)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one)
 
@@ -95,7 +95,7 @@ def _ride_many(
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
         ridge = Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1))
         ride = rider.ride(problem, x, ridge, key)
-        spectrum = rider.spectrum(problem, ride.x, key)
+        spectrum = rider.look(problem, ride.x, jax.random.fold_in(key, 2**30))
         end = (ride.x, ride.loss)
         cost, num_steps = ride.cost + spectrum.cost, jnp.asarray(ride.cost.values) + 1
         if rider.finish is not None:

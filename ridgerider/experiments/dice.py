@@ -4,11 +4,14 @@
 
 Paper: with 100 samples per loss and Loaded DiCE, Ridge Rider "significantly outperforms the vanilla
 actor critic baseline" at depths 4 and 6, "with gains also coming on larger trees". Known: ten trees
-per depth, T = 1e5, ridge steps alternate with SGD on the value function, the baseline optimises
-both jointly. Ours: step sizes, value function (a table), how a ride ends, and that a search ends
-when all is found; the actor-critic gets the same number of samples, from the same start, and the
-best of a few step sizes. All decisions use sampled returns; the exact tree is used only to name the
-solutions afterwards.
+per depth, T = 1e5, ridge steps alternate with SGD on the value function, the step size of Ridge
+Rider adapts as on exact trees, the baseline optimises both jointly. Ours: step sizes, value
+function (a table), how a ride ends, and that a search ends when all is found; the actor-critic gets
+the same number of samples, from the same start, and the best of a few step sizes, and once all of
+T. All decisions use sampled returns; the exact tree only names the solutions afterwards.
+
+The samples are a `Problem` like any other, ridden by a `Rider`. Its value is minus the mean return
+of fresh samples and its derivatives are those of Loaded DiCE; a batch is a key to sample with.
 """
 
 import time
@@ -21,34 +24,40 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 from matplotlib.figure import Figure
 
-from ridgerider.dice import Dice, Trajectories, dice_loss
+import ridgerider as rr
+from ridgerider import baselines
+from ridgerider.dice import Dice, dice_loss
 from ridgerider.experiments.sweep import Job, percent, proportion, run_jobs
-from ridgerider.experiments.tree_methods import MAX_RIDGES
+from ridgerider.experiments.tree_methods import MAX_RIDGES, TARGET, unsolved_first
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
 
 NUM_SAMPLES = 100  # the paper's
-SIZES = (2.0, 1.0, 0.5)  # of a step along a ridge; the one with the best sampled return is taken
+DELTA_BREAK = 0.8  # as on exact trees
 MAX_RIDE, MAX_FINISH = 12, 60  # steps along a ridge, and of the policy gradient after it
-SOLVED = 9.5  # a run ends once 100 samples return this much
 VALUE_RATE = 0.5  # of SGD on the value function
 FINISH_RATE = 1.0
 STEP_SIZES = (0.1, 1.0, 3.0, 10.0, 30.0)  # tried for the actor-critic
+LONG_STEP = 3.0  # of the actor-critic that gets all of T
 MAX_LENGTH = 1000  # steps of one actor-critic run
-CHUNK, ROUND = 64, 16
+CHUNK = 64
 LABELS = {"rr": ("Ridge Rider", "#D55E00"), "actor_critic": ("actor-critic", "#0072B2")}
 DICE = Dice()
+DIFFERENCES = (
+    ("an iteration is a loss on 100 samples, tried step sizes included", "not said in the paper"),
+    ("a search ends when all is found, and baselines get what it used", "as on exact trees"),
+)
 
 
 @dataclass(frozen=True)
 class Settings:
     seed: int = 0
-    depths: tuple[int, ...] = (4, 6, 8)
+    depths: tuple[int, ...] = (4, 6, 8, 10)
     num_trees: int = 10
-    max_batches: int = 20_000  # of 100 samples
+    max_batches: int = 100_000  # of 100 samples: the paper's T
     num_workers: int = 2
 
     @staticmethod
@@ -56,197 +65,151 @@ class Settings:
         return Settings(seed=seed, depths=(4,), num_trees=3, max_batches=2000, num_workers=1)
 
 
+# --- the samples as a problem
+
+
 class Agent(NamedTuple):
     """A policy and its value function: a logit and a value for each decision."""
 
-    x: Float[Array, " n"]
+    policy: Float[Array, " n"]
     values: Float[Array, " n"]
 
 
-def look(
-    environment: TreeEnvironment, agent: Agent, key: PRNGKeyArray
-) -> tuple[Trajectories, Float[Array, "samples time"], Float[Array, ""]]:
-    """One batch: trajectories, their advantages, and the mean return."""
-    paths = environment.sample(agent.x, key, NUM_SAMPLES)
-    advantages = DICE.advantages(paths, agent.values[paths.states])
-    return paths, advantages, jnp.mean(jnp.sum(paths.rewards, axis=1))
+def sampled_loss(agent: Agent, environment: TreeEnvironment, words: UInt32[Array, " 2"]) -> Array:
+    """Minus the mean return of 100 samples; it differentiates as Loaded DiCE.
+
+    The squared error of the values counts in derivatives as well. Both parts share no variable, so
+    that the ridges are those of the policy.
+    """
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    paths = environment.sample(jax.lax.stop_gradient(agent.policy), key, NUM_SAMPLES)
+    values = agent.values[paths.states]
+    advantages = DICE.advantages(paths, jax.lax.stop_gradient(values))
+    to_go = jnp.cumsum(paths.rewards[:, ::-1], axis=1)[:, ::-1]
+    errors = jnp.mean(jnp.sum((to_go - values) ** 2 * paths.mask, axis=1)) / 2
+    returned = jnp.mean(jnp.sum(paths.rewards, axis=1))
+    surrogate = dice_loss(agent.policy, environment, paths, advantages, DICE)
+    return surrogate + errors - jax.lax.stop_gradient(returned + errors)
 
 
-def learn_values(agent: Agent, paths: Trajectories) -> Agent:
-    """A step of SGD on the squared error of the values."""
-
-    def loss(values: Float[Array, " n"]) -> Float[Array, ""]:
-        to_go = jnp.cumsum(paths.rewards[:, ::-1], axis=1)[:, ::-1]
-        return jnp.mean(jnp.sum((to_go - values[paths.states]) ** 2 * paths.mask, axis=1)) / 2
-
-    return agent._replace(values=agent.values - VALUE_RATE * jax.grad(loss)(agent.values))
+def sampled(tree: Tree, num_times: int) -> rr.Problem:
+    """The problem, from the policy of maximum entropy and values of zero."""
+    start = Agent(jnp.zeros(tree.size), jnp.zeros(tree.size))
+    environment = TreeEnvironment(tree, num_times)
+    return rr.Problem(sampled_loss, start, environment, jnp.zeros(2, jnp.uint32))
 
 
-def descend(
-    environment: TreeEnvironment, agent: Agent, key: PRNGKeyArray, rate: float | Array
-) -> tuple[Agent, Float[Array, ""]]:
-    """One step of the actor-critic on policy and values together; one batch."""
-    paths, advantages, returned = look(environment, agent, key)
-    grad = jax.grad(dice_loss)(agent.x, environment, paths, advantages, DICE)
-    return learn_values(agent, paths)._replace(x=agent.x - rate * grad), returned
+def fresh(problem: rr.Problem, key: PRNGKeyArray, step: Array) -> rr.Problem:
+    """The problem with samples of its own for each step: a rider's `batch`."""
+    words = jax.random.key_data(jax.random.fold_in(key, step))
+    return eqx.tree_at(lambda problem: problem.args[1], problem, words)
+
+
+def learn_values(problem: rr.Problem, x: Array, ridge: rr.Ridge) -> tuple[Array, rr.Cost]:
+    """A step of SGD on the values, on the step's own samples: a rider's `correct`."""
+    return x - _rates(x, 0.0) * problem.grad(x), rr.Cost(gradients=1)
+
+
+def _rates(x: Array, rate: float | Array) -> Array:
+    """The learning rate of each entry: of the policy, and of the values."""
+    return jnp.where(jnp.arange(len(x)) < len(x) // 2, rate, VALUE_RATE).astype(x.dtype)
+
+
+def is_solved(ride: rr.Ride) -> Array:
+    """The step's own samples return as much as a solution does."""
+    return ride.loss <= TARGET
 
 
 class End(NamedTuple):
-    """Where a ride led: the agent at the ridge's end, its ridges, and the descended policy."""
+    """What a finish brings back here: a sampled point is no minimum that could be verified."""
 
-    agent: Agent
-    eigenvalues: Float[Array, " n"]
-    eigenvectors: Float[Array, "n n"]
-    is_solved: Array
-    x: Float[Array, " n"]
-    num_batches: Int[Array, ""]
+    x: Array
+    loss: Array
+    cost: rr.Cost
 
 
-def spectrum_at(
-    environment: TreeEnvironment, agent: Agent, key: PRNGKeyArray
-) -> tuple[Agent, Array, Array, Array]:
-    """The sampled Hessian's eigenpairs; the values learn from the same batch."""
-    paths, advantages, returned = look(environment, agent, key)
-    hessian = jax.hessian(dice_loss)(agent.x, environment, paths, advantages, DICE)
-    eigenvalues, columns = jnp.linalg.eigh(hessian)
-    return learn_values(agent, paths), eigenvalues, columns.T, returned
+def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> Any:
+    """The policy gradient until the samples return enough: a rider's `finish`."""
+
+    def go_on(carry: tuple[Array, Array, Array]) -> Array:
+        return (carry[1] > TARGET) & (carry[2] < MAX_FINISH)
+
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        x, _, count = carry
+        loss, grad = jax.value_and_grad(fresh(problem, key, 1000 + count).value)(x)
+        return x - _rates(x, FINISH_RATE) * grad, loss, count + 1
+
+    first = (x, jnp.asarray(jnp.inf, x.dtype), jnp.array(0))
+    x, loss, count = jax.lax.while_loop(go_on, step, first)
+    return End(x, loss, rr.Cost(gradients=count))
 
 
-def ride(environment: TreeEnvironment, agent: Agent, direction: Array, key: PRNGKeyArray) -> End:
-    """Ride one ridge, then descend."""
+def recommended() -> baselines.Rides:
+    """The search of exact trees, on samples."""
+    rider = rr.Rider(
+        step=rr.Backtracking(size=2.0, delta_break=DELTA_BREAK, min_size=0.3),
+        stop=(rr.curvature_gone, is_solved, rr.not_finite),
+        correct=learn_values,
+        finish=descend,
+        batch=fresh,
+        max_steps=MAX_RIDE,
+    )
+    return baselines.Rides(rider, order=unsolved_first, max_ridges=MAX_RIDGES)
 
-    def go_on(carry: tuple) -> Array:
-        _, _, eigenvalue, returned, step, _ = carry
-        return (eigenvalue < 0) & (returned < SOLVED) & (step < MAX_RIDE)
 
-    def step(carry: tuple) -> tuple:
-        agent, direction, _, _, step, _ = carry
-        keys = jax.random.split(jax.random.fold_in(key, step), len(SIZES) + 1)
-        # The step size is chosen by what it returns: the value of DiCE is always 0.
-        moved = agent.x[None] + jnp.asarray(SIZES)[:, None] * direction[None]
-        returns = jax.vmap(lambda x, key: look(environment, agent._replace(x=x), key)[2])(
-            moved, keys[:-1]
-        )
-        agent = agent._replace(x=moved[jnp.argmax(returns)])
-        agent, eigenvalues, rows, returned = spectrum_at(environment, agent, keys[-1])
-        overlaps = rows @ direction
-        best = jnp.argmax(jnp.abs(overlaps))
-        direction = rows[best] * jnp.sign(overlaps[best])
-        return agent, direction, eigenvalues[best], returned, step + 1, (eigenvalues, rows)
+def ridge_rider(tree: Tree, problem: rr.Problem, max_batches: int, seed: int) -> dict[str, Any]:
+    found = set[str]()
 
-    size = len(direction)
-    nothing = (jnp.zeros(size), jnp.zeros((size, size)))
-    first = (agent, direction, -jnp.ones(()), -jnp.ones(()), jnp.array(0), nothing)
-    agent, _, _, returned, steps, (eigenvalues, rows) = jax.lax.while_loop(go_on, step, first)
+    def until(x: np.ndarray) -> bool:
+        found.update(tree.solutions(x[:, : tree.size]))
+        return len(found) == tree.num_solutions
 
-    def is_unsolved(carry: tuple) -> Array:
-        _, returned, count = carry
-        return (returned < SOLVED) & (count < MAX_FINISH)
+    ends = recommended()(problem, max_steps=max_batches, seed=seed, until=until)
+    return {"fraction": len(found) / tree.num_solutions, "batches": int(ends.num_steps)}
 
-    def descend_once(carry: tuple) -> tuple:
-        here, _, count = carry
-        next_key = jax.random.fold_in(key, 1000 + count)
-        return *descend(environment, here, next_key, FINISH_RATE), count + 1
 
-    begin = (agent, returned, jnp.array(0))
-    end, _, descents = jax.lax.while_loop(is_unsolved, descend_once, begin)
-    batches = steps * (len(SIZES) + 1) + descents
-    return End(agent, eigenvalues, rows, returned >= SOLVED, end.x, batches)
+# --- the actor-critic
 
 
 @eqx.filter_jit
-def ride_many(
-    environment: TreeEnvironment, agents: Agent, directions: Array, keys: PRNGKeyArray
-) -> End:
-    return jax.lax.map(lambda row: ride(environment, *row), (agents, directions, keys))
-
-
-@eqx.filter_jit
-def first_look(environment: TreeEnvironment, agent: Agent, key: PRNGKeyArray) -> tuple:
-    return spectrum_at(environment, agent, key)
-
-
-def ridge_rider(tree: Tree, environment: TreeEnvironment, max_batches: int, seed: int) -> dict:
-    """Search: branches in random order, solved policies not branched from."""
-    random, key = np.random.default_rng(seed), jax.random.key(seed)
-    agent = Agent(jnp.zeros(tree.size), jnp.zeros(tree.size))
-    agent, eigenvalues, rows, _ = jax.device_get(first_look(environment, agent, key))
-    found, used, number = set[str](), 1, 0
-    waiting = _branches(agent, eigenvalues, rows)
-    while waiting and used < max_batches and len(found) < tree.num_solutions:
-        picked = random.permutation(len(waiting))[:ROUND]
-        chosen = [waiting[i] for i in picked]
-        waiting = [branch for i, branch in enumerate(waiting) if i not in set(picked)]
-        rows_in = [chosen[i % len(chosen)] for i in range(ROUND)]  # the last round is filled up
-        agents = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[row[0] for row in rows_in])
-        directions = jnp.stack([row[1] for row in rows_in])
-        keys = jax.random.split(jax.random.fold_in(key, number), ROUND)
-        ends, number = jax.device_get(ride_many(environment, agents, directions, keys)), number + 1
-        for i in range(len(chosen)):
-            used += int(ends.num_batches[i])
-            if used <= max_batches:
-                found |= tree.solutions(ends.x[i])
-            if not ends.is_solved[i]:
-                agent = jax.tree.map(lambda leaf, i=i: leaf[i], ends.agent)
-                waiting += _branches(agent, ends.eigenvalues[i], ends.eigenvectors[i])
-    return {"fraction": len(found) / tree.num_solutions, "batches": min(used, max_batches)}
-
-
-def _branches(agent: Agent, eigenvalues: np.ndarray, rows: np.ndarray) -> list[tuple]:
-    """Both ways along the most negative ridges; rounding makes no ridge of a padded logit."""
-    floor = -1e-6 * np.abs(eigenvalues).max()
-    return [
-        (agent, sign * row)
-        for eigenvalue, row in list(zip(eigenvalues, rows, strict=True))[:MAX_RIDGES]
-        if eigenvalue < floor
-        for sign in (1, -1)
-    ]
-
-
-@eqx.filter_jit
-def _actor_critic_chunk(
-    environment: TreeEnvironment, state: tuple, rate: Array
-) -> tuple[tuple, tuple]:
+def _actor_critic_chunk(problem: rr.Problem, state: tuple, rate: Array) -> tuple[tuple, tuple]:
     def step(state: tuple, _: None) -> tuple[tuple, tuple]:
-        agent, length, key = state
+        x, length, key = state
         key, here = jax.random.split(key)
-        after, returned = descend(environment, agent, here, rate)
-        is_end = (returned >= SOLVED) | (length + 1 >= MAX_LENGTH)
-        fresh = jax.tree.map(jnp.zeros_like, after)
-        state = jax.tree.map(lambda new, old: jnp.where(is_end, new, old), fresh, after)
-        return (state, jnp.where(is_end, 0, length + 1), key), (is_end, agent.x)
+        loss, grad = jax.value_and_grad(fresh(problem, here, jnp.array(0)).value)(x)
+        is_end = (loss <= TARGET) | (length + 1 >= MAX_LENGTH)
+        after = jnp.where(is_end, problem.x0, x - _rates(x, rate) * grad)
+        return (after, jnp.where(is_end, 0, length + 1), key), (is_end, x)
 
     return jax.lax.scan(step, state, None, length=CHUNK)
 
 
 def actor_critic(
-    tree: Tree, environment: TreeEnvironment, max_batches: int, seed: int, rate: float
-) -> dict:
+    tree: Tree, problem: rr.Problem, max_batches: int, seed: int, rate: float
+) -> dict[str, Any]:
     """Run after run from the policy of maximum entropy, until the samples are used up."""
-    agent = Agent(jnp.zeros(tree.size), jnp.zeros(tree.size))
-    state, used, found = (agent, jnp.array(0), jax.random.key(seed)), 0, set[str]()
+    state, used, found = (problem.x0, jnp.array(0), jax.random.key(seed)), 0, set[str]()
     while used < max_batches:
-        state, out = _actor_critic_chunk(environment, state, jnp.asarray(rate))
+        state, out = _actor_critic_chunk(problem, state, jnp.asarray(rate))
         is_end, x = jax.device_get(out)
         is_end = is_end & (np.arange(CHUNK) < max_batches - used)
         if is_end.any():
-            found |= tree.solutions(x[is_end])
+            found |= tree.solutions(x[is_end][:, : tree.size])
         used = min(used + CHUNK, max_batches)
     return {"fraction": len(found) / tree.num_solutions, "batches": used}
 
 
 def work(job: Job) -> dict[str, Any]:
-    """Both methods on one tree, with the same number of batches."""
+    """Both methods on one tree, with the same number of batches; and the baseline with all."""
     began = time.perf_counter()
     tree = make_tree(job["depth"], seed=job["seed"])
-    environment = TreeEnvironment(tree, num_times=job["depth"])
-    ridges = ridge_rider(tree, environment, job["max_batches"], job["seed"])
+    problem, seed = sampled(tree, job["depth"]), job["seed"]
+    ridges = ridge_rider(tree, problem, job["max_batches"], seed)
     others = {
-        f"actor_critic_{rate:g}": actor_critic(
-            tree, environment, ridges["batches"], job["seed"], rate
-        )
+        f"actor_critic_{rate:g}": actor_critic(tree, problem, ridges["batches"], seed, rate)
         for rate in STEP_SIZES
     }
+    others["actor_critic_T"] = actor_critic(tree, problem, job["max_batches"], seed, LONG_STEP)
     return {"rr": ridges, **others, "seconds": time.perf_counter() - began}
 
 
@@ -317,6 +280,7 @@ def table(results: dict[str, Any]) -> str:
         "rr": ("Ridge Rider", "above at depths 4 and 6"),
         "actor_critic": ("actor-critic, best step size", "below"),
         "actor_critic_0.1": ("actor-critic, step size 0.1", "-"),
+        "actor_critic_T": (f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
     }
     head = " | ".join(f"depth {depth}" for depth in depths)
     lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
