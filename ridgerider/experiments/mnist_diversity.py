@@ -6,7 +6,9 @@ Near zero the Hessian of a two-layer network has only as many distinct negative 
 cross-moment of labels and pixels has singular values, one less than there are classes, each
 repeated once for every hidden unit. So there are nine first ridges to choose from, not hundreds:
 raw indices 0, 4, 8, ... are all copies of the first. Both are ridden, several times on other
-batches, and a permutation test asks whether the accuracies by digit depend on the ridge.
+batches, and a permutation test asks whether the accuracies by digit depend on the ridge. The raw
+indices are ridden once more with the paper's own settings (S = 1 and steps of 2.32e-4) and looked
+at in its windows, 200 to 600 and 4000 to 5000 steps.
 """
 
 from collections.abc import Callable
@@ -45,6 +47,9 @@ class Settings:
     early: tuple[int, ...] = (30, 40, 50, 60)  # steps whose accuracies are averaged
     max_late_hvps: int = 600  # of the rides that follow
     num_permutations: int = 9_999
+    paper_steps: int = 5000  # with the paper's settings; fewer than 4000 leave its late window out
+    paper_every: int = 4  # raw index that is ridden
+    paper_repeats: int = 2
 
     @staticmethod
     def quick(seed: int) -> "Settings":
@@ -59,6 +64,8 @@ class Settings:
             num_repeats=2,
             max_late_hvps=200,
             num_permutations=999,
+            paper_steps=600,
+            paper_every=8,
         )
 
 
@@ -93,8 +100,69 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         }
         say(f"{name}: p = {group['p_value']:.4f} early, {group['late_p_value']:.4f} late")
         results |= group if name == "clusters" else {"raw": group}
+    results["paper"] = paper_group(settings, problem, images, starts["raw"])
     draw(results, out)
     return results
+
+
+DIFFERENCES = (
+    ("one ridge for each distinct eigenvalue", "raw indices number copies, in an accidental basis"),
+    ("larger steps and an exact update", "ours; the paper's settings are ridden beside them"),
+)
+PIECE = 50  # steps of the paper's between two looks
+WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's
+
+
+def ride_paper(
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge
+) -> dict[str, np.ndarray]:
+    """Accuracy by digit in the paper's windows, with its settings: a row for each repeat."""
+    rider = rr.Rider(
+        update=rr.Residual(num_steps=1, direction_rate=3.20e-6, eigenvalue_rate=0.00055),
+        step=rr.FixedStep(0.000232),
+        batch=rr.Batches(min(2824, problem.num_examples)),
+        stop=(rr.not_finite,),
+        finish=None,
+        max_steps=PIECE,
+    )
+    found: dict[str, list[np.ndarray]] = {name: [] for name in WINDOWS}
+    for repeat in range(settings.paper_repeats):
+        x, here = problem.x0, ridge
+        seen: dict[str, list[np.ndarray]] = {name: [] for name in WINDOWS}
+        for step in range(PIECE, settings.paper_steps + 1, PIECE):
+            key = jax.random.fold_in(jax.random.key(1000 * settings.seed + repeat), step)
+            done = _ride_on(rider, problem, x, here, key)
+            x, here = done.x, done.ridge
+            for name, (first, last) in WINDOWS.items():
+                if first <= step <= last:
+                    seen[name].append(by_digit(problem, x, images))
+        for name in WINDOWS:
+            if seen[name]:
+                found[name].append(np.mean(seen[name], axis=0))
+    return {name: np.stack(rows) for name, rows in found.items() if rows}
+
+
+@eqx.filter_jit
+def _ride_on(
+    rider: rr.Rider, problem: rr.Problem, x: Array, ridge: rr.Ridge, key: PRNGKeyArray
+) -> rr.Ride:
+    return rider.ride(problem, x, ridge, key)
+
+
+def paper_group(
+    settings: Settings, problem: rr.Problem, images: Images, ridges: dict[int, rr.Ridge]
+) -> dict[str, Any]:
+    """The raw indices with the paper's settings."""
+    kept = {index: ridge for index, ridge in ridges.items() if index % settings.paper_every == 0}
+    found = [ride_paper(settings, problem, images, ridge) for ridge in kept.values()]
+    group: dict[str, Any] = {"indices": list(kept), "steps": settings.paper_steps}
+    group["repeats"] = settings.paper_repeats
+    for name, key in (("early", "p_value"), ("late", "late_p_value")):
+        if name in found[0]:
+            rows = np.stack([one[name] for one in found])
+            group[name], group[key] = rows.mean(axis=1).tolist(), permutation_test(rows, settings)
+            group[f"{name}_accuracy"] = float(rows.mean())
+    return group
 
 
 def distinct_ridges(
@@ -224,22 +292,25 @@ def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
 
 
 def table(results: dict[str, Any]) -> str:
+    groups = [results, results["raw"], results["paper"]]
     lines = [
-        "| | paper | ours, distinct ridges | ours, raw indices |",
-        "|---|---|---|---|",
-        f"| first ridges | indices up to about 50 | {len(results['indices'])} "
-        f"| {len(results['raw']['indices'])} |",
+        "| | paper | distinct ridges | raw indices | raw indices, the paper's settings |",
+        "|---" * 5 + "|",
+        "| first ridges | indices up to about 50 | "
+        + " | ".join(str(len(of["indices"])) for of in groups)
+        + " |",
     ]
     for name, part in (("early", "p_value"), ("late", "late_p_value")):
-        lines.append(
-            f"| digits depend on the ridge, {name}: p | (picture) | {results[part]:.4f} "
-            f"| {results['raw'][part]:.4f} |"
-        )
-    spreads = [of["spread_between_ridges"] for of in (results, results["raw"])]
+        cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups]
+        lines.append(f"| digits depend on the ridge, {name}: p | (picture) | {' | '.join(cells)} |")
+    for name in ("early", "late"):
+        means = [f"{100 * np.mean(of[name]):.1f} %" if name in of else "-" for of in groups]
+        lines.append(f"| mean test accuracy, {name} | | {' | '.join(means)} |")
+    spreads = [of["spread_between_ridges"] for of in groups[:2]]
     lines.append(
-        f"| spread of early accuracies between ridges | | {spreads[0]:.3f} | {spreads[1]:.3f} |"
+        f"| spread of early accuracies between ridges | | {spreads[0]:.3f} | {spreads[1]:.3f} | |"
     )
-    lines += ["", "Best digit early, by ridge: " + ", ".join(_best(results)) + "."]
+    lines += ["", "Best digit early, by distinct ridge: " + ", ".join(_best(results)) + "."]
     return "\n".join(lines) + "\n"
 
 

@@ -75,8 +75,8 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
     for name in ("rr", "guess"):
         found[name] = proportion(one["methods"][name]["fraction"] for one in kept)
     for share, suffix in ((SHARE, ""), (1.0, "_last")):
-        for column, unit in enumerate(("steps", "seconds")):
-            ratios = [ratio(one, column, share) for one in kept]
+        for unit in UNITS:
+            ratios = [ratio(one, unit, share) for one in kept]
             known = [value for value in ratios if not math.isnan(value)]
             middle = float(np.median(known)) if known else math.nan
             found[f"ratio_{unit}{suffix}"] = middle if math.isfinite(middle) else None
@@ -90,12 +90,21 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
 METHODS = {"rr": "Ridge Rider", "guess": "wide random starts"}
 
 
-def ratio(one: dict[str, Any], column: int, share: float) -> float:
+UNITS = ("steps", "products", "seconds")
+
+
+def ratio(one: dict[str, Any], unit: str, share: float) -> float:
     """What guessing spent over what Ridge Rider did; infinite where only guessing failed."""
-    ridges, guess = (cost(one["methods"][n], one["solutions"], column, share) for n in METHODS)
-    if math.isinf(ridges):
-        return math.nan if math.isinf(guess) else 0.0
-    return guess / max(ridges, 1e-9)
+    spent = []
+    for name in METHODS:
+        found = one["methods"][name]
+        here = cost(found, one["solutions"], int(unit == "seconds"), share)
+        if unit == "products":  # a Hessian is as many products as there are logits
+            here *= (found["hvps"] + found["gradients"]) / found["iterations"]
+        spent.append(here)
+    if math.isinf(spent[0]):
+        return math.nan if math.isinf(spent[1]) else 0.0
+    return spent[1] / max(spent[0], 1e-9)
 
 
 def curve(done: list[dict[str, Any]], name: str, num_points: int = 16) -> list[list[float]]:
@@ -109,10 +118,10 @@ def curve(done: list[dict[str, Any]], name: str, num_points: int = 16) -> list[l
 
 
 def draw(regimes: list[dict[str, Any]], out: Path) -> None:
-    """The ratio of costs by depth, in seconds and in steps: above one, guessing costs more."""
+    """The ratio of costs by depth, in each unit: above one, guessing costs more."""
     rows = [row for row in regimes if row["trees"]]
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for ax, unit in zip(figure.subplots(1, 2, sharey=True), ("seconds", "steps"), strict=True):
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    for ax, unit in zip(figure.subplots(1, 3, sharey=True), UNITS, strict=True):
         for rare in dict.fromkeys(row["p_positive"] for row in rows):
             here = [r for r in rows if r["p_positive"] == rare and r[f"ratio_{unit}"]]
             ax.plot(
@@ -125,7 +134,7 @@ def draw(regimes: list[dict[str, Any]], out: Path) -> None:
         ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
         ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize=8)
+    figure.axes[0].legend(frameon=False, fontsize=8)
     figure.axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
     for suffix in ("png", "svg"):
         figure.savefig(out / f"regimes.{suffix}", dpi=160)
@@ -134,13 +143,13 @@ def draw(regimes: list[dict[str, Any]], out: Path) -> None:
 def table(regimes: list[dict[str, Any]]) -> str:
     lines = [
         "| P(positive) | depth | trees | solutions, mean | Ridge Rider finds (%) "
-        f"| wide starts find (%) | seconds for {SHARE:.0%}, wide starts / Ridge Rider (median) "
-        "| steps | seconds for the last one | trees on which Ridge Rider is faster |",
-        "|---" * 10 + "|",
+        f"| wide starts find (%) | cost of {SHARE:.0%}, wide starts / Ridge Rider, median: steps "
+        "| products | seconds | trees with fewer products by Ridge Rider | fewer seconds |",
+        "|---" * 11 + "|",
     ]
     for row in regimes:
         if row["trees"]:
-            ratios = [row[key] for key in ("ratio_seconds", "ratio_steps", "ratio_seconds_last")]
+            ratios = [row[f"ratio_{unit}"] for unit in UNITS]
             cells = [
                 f"{row['p_positive']:g}",
                 row["depth"],
@@ -149,6 +158,7 @@ def table(regimes: list[dict[str, Any]]) -> str:
                 percent(row["rr"]),
                 percent(row["guess"]),
                 *("-" if value is None else f"{value:.2g}" for value in ratios),
+                row["rr_cheaper_products"],
                 row["rr_cheaper_seconds"],
             ]
             lines.append("| " + " | ".join(map(str, cells)) + " |")

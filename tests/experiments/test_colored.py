@@ -1,9 +1,12 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ridgerider.data import Images, digits
 from ridgerider.environments import RULES, Scores, extrapolate, select
 from ridgerider.experiments import colored_mnist as experiment
+from ridgerider.experiments.colored_mnist import baselines
 from ridgerider.experiments.colored_mnist.baselines import Trained
 from ridgerider.experiments.colored_mnist.figures import NAMES, draw, table
 from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
@@ -158,6 +161,84 @@ def test_every_method_gets_training_environments_only():
     assert trained.logits(colored.validation[0].images).shape == (2, 100)
 
 
+@pytest.mark.parametrize("name", ["dro", "group_dro", "fishr"])
+def test_further_baselines_train(name):
+    job = {"method": name, "seed": 0, "batch_size": 50, "num_blocks": 2, "block_size": 3}
+    colored = ColoredImages(digits(), num_validation=200)
+    trained = experiment.train(job, colored)[name]
+    assert np.isfinite(trained.logits(colored.validation[0].images)).all()
+
+
+def two_environments():
+    """Eight examples of three numbers in each of two environments, and a small perceptron."""
+    random = np.random.default_rng(0)
+    data = [
+        (
+            jnp.asarray(random.normal(size=(8, 3)), jnp.float32),
+            jnp.asarray(random.integers(2, size=8)),
+        )
+        for _ in range(2)
+    ]
+    return data, baselines.xavier(jax.random.key(0), (3, 4, 1))
+
+
+def test_fishr_compares_variances_of_gradients_of_single_examples():
+    data, layers = two_environments()
+    images, labels = data[0]
+
+    def loss(last, image, label):
+        logits = baselines.perceptron([layers[0], last], image[None])
+        return baselines.cross_entropy(logits, label[None])
+
+    grads = jax.vmap(jax.grad(loss), (None, 0, 0))(layers[1], images, labels)
+    expected = np.concatenate([grads["weights"][:, :, 0].var(axis=0), grads["bias"].var(axis=0)])
+    logits = baselines.perceptron(layers, images)
+    found = baselines.gradient_variance(layers, logits, data[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_dro_takes_the_worst_environment_and_group_dro_leans_to_it():
+    data, layers = two_environments()
+    losses = [
+        float(baselines.cross_entropy(baselines.perceptron(layers, images), labels))
+        for images, labels in data
+    ]
+    zero = jnp.array(0)
+    plain = baselines.Training("dro", decay=0.0)
+    assert float(baselines.objective(plain, layers, data, zero)) == pytest.approx(max(losses))
+    past = baselines.Past(jnp.zeros(2, jnp.float32), jnp.zeros((2, 5), jnp.float32))
+    group = baselines.Training("group_dro", decay=0.0)
+    found, past = baselines.objective_and_past(group, layers, data, zero, past)
+    weights = np.exp(0.01 * np.array(losses))
+    assert float(found) == pytest.approx(weights @ losses / weights.sum(), rel=1e-6)
+    np.testing.assert_allclose(past.weights, 0.01 * np.array(losses), rtol=1e-5)
+
+
+def test_differences_are_on_equal_seeds():
+    one, two = [run_of(0.6), run_of(0.7), run_of(0.7)], [run_of(0.5), run_of(0.7)]
+    found = experiment.difference(one, two)
+    assert found["seeds"] == 2 and found["test"]["mean"] == pytest.approx(5)
+    assert found["test"]["above"] == 1 and found["extrapolated_validation"]["mean"] == 0
+    assert experiment.by_heart(one) == {"train": pytest.approx(10), "held_out": pytest.approx(10)}
+    assert experiment.spread([0.5, 0.7, 0.9])["median"] == pytest.approx(0.7)
+
+
+def test_signs_of_failure_are_rank_correlations():
+    runs = [run_of(test) for test in (0.5, 0.6, 0.7, 0.8)]
+    for number, one in enumerate(runs):  # the lower the test accuracy, the larger the gap
+        one["curve"] = [[1, 0.9 - 0.05 * number, 0.7, 0.8, 0.7, 0.5 + 0.1 * number]] * 2
+    found = experiment.signs_of_failure(runs)
+    assert found["train_gap"]["rank_correlation"] == pytest.approx(-1)
+    assert found["held_out_gap"]["rank_correlation"] is None  # the same for all
+
+
+def test_bad_variant():
+    with pytest.raises(ValueError, match="`variant` must be 'last' or 'whole', not 'half'"):
+        experiment.Settings(variant="half")
+    assert experiment.Settings().num_of("whole") == 0
+    assert experiment.Settings(variant="whole").num_of("whole") == 30
+
+
 def run_of(test, steps=2):
     rows = [[[0.1, 0.2], [-0.1, 0.0]], [[0.3], [0.2]]]
     return {
@@ -165,6 +246,7 @@ def run_of(test, steps=2):
         "chosen": dict.fromkeys(RULES, 0),
         "record": {"eigenvalues": rows, "num_dropped": 1},
         "seconds": 2.0,
+        "rates": [0.2, 0.1, 0.9],
     }
 
 
@@ -174,7 +256,13 @@ def test_table_and_figure(tmp_path):
         one["record"] = {"eigenvalues": [[-0.2, -0.1], [-0.2, 0.0]], "num_dropped": 0}
     draw(runs, tmp_path)
     methods = {name: experiment.summary(of) for name, of in runs.items()}
-    text = table({"methods": methods})
+    apart = {"consistent - irm": experiment.difference(runs["consistent"], runs["irm"])}
+    signs = {"consistent": experiment.signs_of_failure(runs["consistent"])}
+    hearts = {"algorithm_4": experiment.by_heart(runs["algorithm_4"])}
+    results = {"methods": methods, "differences": apart, "by_heart": hearts}
+    text = table({**results, "signs_of_failure": signs})
+    assert "| RR, consistent ridge - IRM | +0.0 ± 0.0 | 0 of 2 |" in text
+    assert "is given the test environment's flip rate, 0.9" in text
     assert "| 65.5 ± 1.7 | 58.4 ± 2.4 | 75.0 ± 0.0 | 65.0 ±" in text
     assert methods["irm"]["dropped"] == 2 and methods["irm"]["selection"] == "fixed in advance"
     assert (tmp_path / "colored-mnist.png").stat().st_size > 10_000

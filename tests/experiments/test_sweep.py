@@ -3,9 +3,12 @@ import os
 import signal
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ridgerider import dice as estimates
 from ridgerider.experiments import ablation, dice, sweep, tree_regimes, trees
 from ridgerider.experiments.sweep import interval, percent, proportion, run_jobs
 from ridgerider.experiments.tree_methods import descent, measure, random_vectors, recommended
@@ -81,13 +84,19 @@ def test_discoveries_come_in_order_and_end_with_the_last_solution():
 
 
 def test_regimes_count_who_was_cheaper():
-    ridges = {"fraction": 1.0, "discoveries": [[10, 1.0], [20, 2.0]]}
-    guess = {"fraction": 1.0, "discoveries": [[40, 0.5], [80, 1.0]]}
+    ridges = {"fraction": 1.0, "iterations": 20, "hvps": 100, "gradients": 60}  # 8 a step
+    ridges["discoveries"] = [[10, 1.0], [20, 2.0]]
+    guess = {"fraction": 1.0, "iterations": 80, "hvps": 0, "gradients": 80}
+    guess["discoveries"] = [[40, 0.5], [80, 1.0]]
     one = {"methods": {"rr": ridges, "guess": guess}, "solutions": 2, "decisions": 4}
     row = tree_regimes.summary((6, 0.4), [one, {**one, "methods": {}}])
     assert row["ratio_steps"] == 4 and row["ratio_seconds"] == 0.5 and row["too_large"] == 1
+    assert row["ratio_products"] == 0.5
     assert row["rr_cheaper_steps"] == 1 and row["rr_cheaper_seconds"] == 0
-    failed = {**one, "methods": {"rr": ridges, "guess": {"fraction": 0.0, "discoveries": []}}}
+    failed = {
+        **one,
+        "methods": {"rr": ridges, "guess": {**guess, "fraction": 0.0, "discoveries": []}},
+    }
     assert tree_regimes.summary((6, 0.4), [failed])["rr_cheaper_seconds"] == 1
 
 
@@ -101,7 +110,7 @@ def test_ridge_rider_finds_every_solution_of_small_trees():
 def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
     def work(job):  # every method finds the same; what is tested is how it is put together
         found = {"fraction": 0.5, "iterations": 10, "batches": 10, "seconds": 0.1}
-        found |= {"discoveries": [[5, 0.05]]}
+        found |= {"discoveries": [[5, 0.05]], "hvps": 20, "gradients": 5}
         main = ["rr", *trees.others(), *(f"{name}_time" for name in trees.others())]
         names = {
             trees: {
@@ -111,7 +120,7 @@ def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
                 "regime": ["rr", "guess"],
             }.get(job.get("kind", ""), []),
             ablation: job.get("methods", []),
-            dice: ["rr", *(f"actor_critic_{rate:g}" for rate in dice.STEP_SIZES)],
+            dice: ["rr", "actor_critic_T", *(f"actor_critic_{r:g}" for r in dice.STEP_SIZES)],
         }[experiment]
         methods = dict.fromkeys(names, found)
         extra = {"decisions": 4, "solutions": 2, "cpu_seconds": 1.0, "seconds": 0.1}
@@ -153,3 +162,43 @@ def test_a_dead_worker_costs_a_job_another_try(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "MAX_TRIES", 1)
     with pytest.raises(OSError, match="cost 1 workers: it was killed, crashed or ran out of mem"):
         run_jobs(die, jobs[:1], tmp_path / "other.jsonl", 2, lambda line: None)
+
+
+# --- sampled trees
+
+
+def test_the_sampled_problem_has_the_return_as_value_and_dice_as_derivatives():
+    tree = make_tree(3, seed=3)
+    problem = dice.sampled(tree, 3)
+    environment, words = problem.args
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=2 * tree.size))
+    policy, values = x[: tree.size], x[tree.size :]
+    paths = environment.sample(policy, key, dice.NUM_SAMPLES)
+    advantages = dice.DICE.advantages(paths, values[paths.states])
+    given = (policy, environment, paths, advantages)
+    assert float(problem.value(x)) == pytest.approx(-float(paths.rewards.sum(axis=1).mean()))
+    grad, hessian = problem.grad(x), np.asarray(problem.hessian(x))
+    np.testing.assert_allclose(grad[: tree.size], estimates.gradient(*given).mean, atol=1e-12)
+    inner = hessian[: tree.size, : tree.size]
+    np.testing.assert_allclose(inner, estimates.hessian(*given).mean, atol=1e-12)
+    # Policy and values share no variable, and the values' part has no ridge.
+    assert not hessian[: tree.size, tree.size :].any()
+    assert np.linalg.eigvalsh(hessian[tree.size :, tree.size :]).min() >= 0
+    moved, _ = dice.learn_values(problem, x, None)
+    assert (moved[: tree.size] == policy).all() and (moved[tree.size :] != values).any()
+
+
+def test_every_step_has_samples_of_its_own():
+    problem, key = dice.sampled(make_tree(3, seed=3), 3), jax.random.key(0)
+    losses = {float(dice.fresh(problem, key, step).value(problem.x0)) for step in range(4)}
+    assert len(losses) > 1
+    again = [float(dice.fresh(problem, key, jnp.array(1)).value(problem.x0)) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+@pytest.mark.long
+def test_rides_on_samples_find_every_solution_of_a_small_tree():
+    tree = make_tree(4, seed=1)
+    found = dice.ridge_rider(tree, dice.sampled(tree, 4), 5000, 0)
+    assert found["fraction"] == 1 and 0 < found["batches"] <= 5000

@@ -99,8 +99,9 @@ def ride_algorithm_4(
     seed: int,
     batch_size: int,
     is_consistent: bool = True,
+    is_whole: bool = False,
 ) -> Trained:
-    """Algorithm 4; without its consistency terms as a control."""
+    """Algorithm 4; without its consistency terms as a control; training the whole featurizer."""
     data = arrays(environments)
     num_inputs = int(np.prod(data[0][0].shape[1:]))
     key = jax.random.key(seed)
@@ -113,7 +114,7 @@ def ride_algorithm_4(
         batch=rr.Batches(batch_size),
         num_pretrain=400,
         feature_rate=3e-3,
-        trained=LAST_LAYER,
+        trained=True if is_whole else LAST_LAYER,
     )
     ride = ride_common(both, common, warm_start=WarmStart(data, batch_size), seed=seed)
     scores = ride.scores

@@ -42,17 +42,20 @@ def ride_consistent(
     seed: int,
     batch_size: int,
     num_features: int = NUM_FEATURES,
+    num_networks: int = 1,
+    methods: tuple[str, ...] = ("consistent", "no_projection", "shuffled"),
 ) -> dict[str, Trained]:
     """Features from one half of the images, their consistent ridge from the other; and back.
 
     A featurizer trained on the very images would see more agreement than there is. With it come two
     controls that share its features: no projection, and a projection with images that were
-    shuffled between the environments.
+    shuffled between the environments. `num_networks`: so often, and the average of all.
     """
     data = arrays(environments)
-    folds: dict[str, list[Fold]] = {"consistent": [], "no_projection": [], "shuffled": []}
-    for k in (0, 1):
-        halves = [[(one[part::2], two[part::2]) for one, two in data] for part in (k, 1 - k)]
+    folds: dict[str, list[Fold]] = {name: [] for name in methods}
+    for k in range(2 * num_networks):
+        parts = (k % 2, 1 - k % 2)
+        halves = [[(one[part::2], two[part::2]) for one, two in data] for part in parts]
         key = jax.random.fold_in(jax.random.key(seed), k)
         layers = train_features(halves[0], key, batch_size)
         features = whiten(layers, halves[1], num_features)

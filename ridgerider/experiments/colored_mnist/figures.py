@@ -9,9 +9,14 @@ from matplotlib.figure import Figure
 
 NAMES = {
     "consistent": "RR, consistent ridge",
+    "ensemble": "RR, consistent ridge, average of four",
     "algorithm_4": "RR, Algorithm 4",
+    "algorithm_4_whole": "RR, Algorithm 4, whole featurizer trained",
     "irm": "IRM",
     "vrex": "V-REx",
+    "fishr": "Fishr",
+    "group_dro": "Group-DRO",
+    "dro": "DRO, worst environment",
     "erm": "ERM",
     "oracle": "grey-scale oracle",
     "no_projection": "control: consistent ridge, no projection",
@@ -117,21 +122,92 @@ def table(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, label in NAMES.items():
+        if name not in results["methods"]:
+            continue
         of = results["methods"][name]
         paper = PAPER.get(name, ("", ""))
         ours = [percent(of[part]) for part in ("train_accuracy", "test_accuracy")]
         cells = [label, *paper, *ours, of["runs"], of["dropped"], of["selection"]]
         lines.append("| " + " | ".join(map(str, cells)) + f" | {of['seconds']:.0f} |")
     lines += ["| chance | 50 | 50 | 50 | 50 | | | | |", "| optimal | 75 | 75 | 75 | 75 | | | | |"]
-    return "\n".join(lines) + "\n\n" + rules_table(results)
+    parts = [rules_table, differences_table, features_table, spread_table, signs_table]
+    return "\n".join(lines) + "\n\n" + "\n".join(part(results) for part in parts)
+
+
+def differences_table(results: dict[str, Any]) -> str:
+    """On equal seeds, in points."""
+    lines = ["| difference on equal seeds | test, points | above on | extrapolated validation* |"]
+    lines.append("|---" * 4 + "|")
+    for names, of in results.get("differences", {}).items():
+        one, two = (NAMES.get(name, name) for name in names.split(" - "))
+        test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
+        above = f"{of['test']['above']} of {of['seeds']}"
+        lines.append(f"| {one} - {two} | {test} | {above} | {other} |")
+    hearts = [
+        f"{NAMES[name]}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
+        "held-out ones"
+        for name, of in results.get("by_heart", {}).items()
+    ]
+    note = "\\* Extrapolated validation is given the test environment's flip rate, 0.9."
+    apart = "Accuracies differ between the training environments: " + "; ".join(hearts) + "."
+    return "\n".join(lines) + f"\n\n{note}\n\n{apart}\n"
+
+
+def _points(of: dict[str, Any]) -> str:
+    return f"{of['mean']:+.1f}" + ("" if of["half"] is None else f" ± {of['half']:.1f}")
+
+
+def features_table(results: dict[str, Any]) -> str:
+    """How the consistent ridge depends on the number of features."""
+    known = {10: results["methods"]["consistent"]} | {
+        int(name.removeprefix("features_")): of
+        for name, of in results["methods"].items()
+        if name.startswith("features_")
+    }
+    lines = ["| consistent ridge, features | ours, train | ours, test | runs |", "|---" * 4 + "|"]
+    for count, of in sorted(known.items()):
+        train, test = (percent(of[part]) for part in ("train_accuracy", "test_accuracy"))
+        lines.append(f"| {count} | {train} | {test} | {of['runs']} |")
+    return "\n".join(lines) + "\n"
+
+
+def spread_table(results: dict[str, Any]) -> str:
+    """The distribution over networks."""
+    parts = ("worst", "tenth", "median", "best", "deviation")
+    names = ("worst", "worst tenth", "median", "best", "standard deviation")
+    lines = ["| test accuracy over networks | " + " | ".join(names) + " |", "|---" * 6 + "|"]
+    for name, label in NAMES.items():
+        of = results["methods"].get(name, {}).get("spread")
+        if of:
+            cells = " | ".join(f"{100 * of[part]:.1f}" for part in parts)
+            lines.append(f"| {label} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def signs_table(results: dict[str, Any]) -> str:
+    """What goes with a low test accuracy and is seen without the test environment."""
+    lines = ["| seen without the test environment | rank correlation with test | mean "]
+    lines[0] += "| mean of the worst tenth |"
+    lines.append("|---" * 4 + "|")
+    for method, signs in results.get("signs_of_failure", {}).items():
+        for sign, of in signs.items():
+            rank = "-" if of["rank_correlation"] is None else f"{of['rank_correlation']:+.2f}"
+            words = f"{NAMES[method]}: {sign.replace('_', ' ')}"
+            lines.append(
+                f"| {words} | {rank} | {of['mean']:.4g} | {of['mean_of_worst_tenth']:.4g} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 def rules_table(results: dict[str, Any]) -> str:
     """How far to ride or train, chosen by each rule; test accuracy."""
     rules = list(results["methods"]["consistent"]["other_rules"])
-    lines = ["| test accuracy, step chosen by | " + " | ".join(rules) + " |"]
+    shown = [f"{rule} (is given 0.9)" if "extrapolated" in rule else rule for rule in rules]
+    lines = ["| test accuracy, step chosen by | " + " | ".join(shown) + " |"]
     lines.append("|---" * (1 + len(rules)) + "|")
     for name, label in NAMES.items():
+        if name not in results["methods"]:
+            continue
         of = results["methods"][name]["other_rules"]
         cells = [percent(of[rule]["test_accuracy"]) for rule in rules]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
