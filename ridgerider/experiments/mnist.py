@@ -299,7 +299,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         name: {"mean": float(np.mean(of)), "spread": float(np.std(of, ddof=len(of) > 1))}
         for name, of in numbers.items()
     }
-    return {**means, "runs": runs}
+    return {**means, "seeds": len(runs), "runs": runs}
 
 
 def at_equal_steps(runs: list[dict], others: list[dict]) -> float:
@@ -370,10 +370,11 @@ def table(results: dict[str, Any]) -> str:
     for name, of in results["methods"].items():
         test, train = (percent(of, part) for part in ("test_accuracy", "train_accuracy"))
         hvps, seconds = of["hvps"]["mean"], of["seconds"]["mean"]
-        steps = of["gradients" if name == "adam" else "steps"]["mean"]
+        known = of.get("gradients" if name == "adam" else "steps")
+        steps = "" if known is None else f"{known['mean']:,.0f}"
         lines.append(
-            f"| {NAMES[name]} | {PAPER.get(name, '')} | {test} | {train} | {len(of['runs'])} "
-            f"| {steps:,.0f} | {hvps:,.0f} | {seconds:.0f} |"
+            f"| {NAMES[name]} | {PAPER.get(name, '')} | {test} | {train} | {of['seeds']} "
+            f"| {steps} | {hvps:,.0f} | {seconds:.0f} |"
         )
     what = f"Mean and standard deviation over seeds on {results['data']}."
     equal = results["methods"]["random_ridge"]["test_accuracy_at_equal_steps"]
@@ -383,13 +384,13 @@ def table(results: dict[str, Any]) -> str:
 
 def percent(of: dict[str, Any], part: str) -> str:
     mean, spread = 100 * of[part]["mean"], 100 * of[part]["spread"]
-    return f"{mean:.2f} ± {spread:.2f} %" if len(of["runs"]) > 1 else f"{mean:.2f} %"
+    return f"{mean:.2f} ± {spread:.2f} %" if of["seeds"] > 1 else f"{mean:.2f} %"
 
 
 def paper_table(methods: dict[str, Any]) -> str:
     """Accuracy of the paper's own algorithm against steps and products; the first seed."""
     lines = ["| Algorithm 2 | steps | HVPs | ours, train | ours, test |", "|---" * 5 + "|"]
-    for name in ("paper_update", "paper_stable"):
+    for name in (name for name in ("paper_update", "paper_stable") if name in methods):
         for hvps, train, test, steps in methods[name]["runs"][0]["curve"]:
             cells = [NAMES[name], f"{steps:,.0f}", f"{hvps:,.0f}"]
             cells += [f"{100 * train:.2f} %", f"{100 * test:.2f} %"]

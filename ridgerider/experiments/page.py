@@ -1,9 +1,9 @@
 """All experiments in order, and one page of what they gave; and the page of the documentation.
 
     ridgerider reproduce all                  every experiment, then index.html and index.md
-    python -m ridgerider.experiments.page     docs/reproducing.md from docs/results/*.json
+    python -m ridgerider.experiments.page     pages of docs from docs/results/*.json
 
-The page of the documentation is a text with holes, `docs/reproducing.md.in`: `{{table trees}}` is
+A page of the documentation is a text with holes, such as `docs/reproducing.md.in`: `{{table trees}}` is
 an experiment's table, `{{run trees}}` what it was made with, and `{{trees/depths/10/rr/mean:.2f}}`
 one number, `{{100*...}}` as a percentage. So every result on it is one that a command wrote.
 """
@@ -175,8 +175,8 @@ def filled(template: str, folder: Path) -> str:
 
 
 def write_documentation(docs: Path) -> None:
-    text = filled((docs / "reproducing.md.in").read_text(), docs / "results")
-    (docs / "reproducing.md").write_text(text)
+    for template in docs.glob("*.md.in"):
+        template.with_suffix("").write_text(filled(template.read_text(), docs / "results"))
 
 
 if __name__ == "__main__":

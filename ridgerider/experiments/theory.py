@@ -408,7 +408,9 @@ def most_entropy_at_value(random: np.random.Generator, instances: int) -> dict[s
     """D.7, Theorem 4: of policies of one return, that of most entropy is invariant under ties."""
     margins: list[float] = []
     for _ in range(instances):
-        rewards = random.integers(0, 3, size=6).astype(float)
+        rewards = np.zeros(6)
+        while np.ptp(rewards) == 0:  # else every policy has the same return: nothing to constrain
+            rewards = random.integers(0, 3, size=6).astype(float)
         value = rewards.min() + random.uniform(0.1, 0.9) * np.ptp(rewards)
         constraints = [
             {"type": "eq", "fun": lambda p, rewards=rewards, value=value: p @ rewards - value},

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,46 @@ def test_holes_are_filled(tmp_path):
     assert page.filled(template, tmp_path) == "0.5 and 52 %"
     with pytest.raises(KeyError):
         page.filled("{{one/depths/6}}", tmp_path)
+
+
+# --- the page of the documentation
+
+# Numbers of the text that are no results: settings, sizes, definitions and what the paper says.
+SETTINGS = {
+    "0.1": "a step size",
+    "0.4": "the generator of trees; a flip rate",
+    "0.5": "a step size",
+    "0.2": "a step size; a flip rate",
+    "0.6": "a lever",
+    "0.8": "delta_break",
+    "0.9": "the flip rate of the test",
+    "0.95": "delta_break",
+    "0.00264": "the paper's step",
+    "2.32e-4": "the paper's step",
+    "1e-4": "the decay",
+    "0.1.0": "a version",
+    "3.2": "the name of a ridge",
+    "95 %": "of an interval",
+    "10,000": "images",
+    "2,500": "images",
+    "84": "the interval of 20 of 20, which another test computes",
+}
+
+
+@pytest.mark.parametrize("name", ["reproducing", "theory"])
+def test_the_documentation_is_what_the_stored_results_say(name):
+    text = page.filled((DOCS / f"{name}.md.in").read_text(), DOCS / "results")
+    assert (DOCS / f"{name}.md").read_text() == text
+
+
+def test_every_experiment_has_its_command_table_and_provenance():
+    template = (DOCS / "reproducing.md.in").read_text()
+    for name in (path.stem for path in (DOCS / "results").glob("*.json")):
+        for hole in (f"`reproduce {name}`", f"{{{{table {name}}}}}", f"{{{{run {name}}}}}"):
+            assert hole in template, hole
+
+
+def test_no_result_is_typed_by_hand():
+    text = page.HOLE.sub("", (DOCS / "reproducing.md.in").read_text())
+    typed = re.findall(r"\b\d+(?:[.,]\d+)+(?:e-?\d+)?\b|\b\d+e-?\d+\b|\b\d+ %|±", text)
+    assert {number for number in typed if number not in SETTINGS} == set()

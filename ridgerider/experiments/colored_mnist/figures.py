@@ -141,7 +141,8 @@ def differences_table(results: dict[str, Any]) -> str:
     for names, of in results.get("differences", {}).items():
         one, two = (NAMES.get(name, name) for name in names.split(" - "))
         test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
-        above = f"{of['test']['above']} of {of['seeds']}"
+        count = of["test"]["above"]
+        above = "-" if count is None else f"{count} of {of['seeds']}"
         lines.append(f"| {one} - {two} | {test} | {above} | {other} |")
     hearts = [
         f"{NAMES[name]}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
@@ -153,7 +154,9 @@ def differences_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n{note}\n\n{apart}\n"
 
 
-def _points(of: dict[str, Any]) -> str:
+def _points(of: dict[str, Any] | None) -> str:
+    if of is None:
+        return "-"
     return f"{of['mean']:+.1f}" + ("" if of["half"] is None else f" ± {of['half']:.1f}")
 
 
