@@ -21,6 +21,10 @@ from matplotlib.patches import Rectangle
 from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
 from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, lever_eigenvalues
 
+DIFFERENCES = (
+    ("ridges are numbered by cluster, `3.2` is the third of a cluster", "copies have no order"),
+    ("random payoff lists, the original game, two rounds", "ours"),
+)
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 CLOSE = 1e-3  # two payoffs are equal
 
@@ -174,7 +178,11 @@ def untied(payoffs: np.ndarray) -> np.ndarray:
 
 def deployed(payoffs: np.ndarray, num_runs: int, seed: int) -> dict[str, Any]:
     """Coordinate on one list and say what kind of lever came out."""
-    result = coordinate(Levers(payoffs), num_runs, seed=seed)
+    try:
+        result = coordinate(Levers(payoffs), num_runs, seed=seed)
+    except ValueError as error:  # says that there is no saddle to ride from
+        kept = {"payoffs": sorted(payoffs.tolist()), "kind": "no saddle found"}
+        return {**kept, "reason": str(error), "is_interior": False}
     best = result.best
     reached = [one.self_play for one in result.candidates if one.self_play - one.cross_play < CLOSE]
     return {

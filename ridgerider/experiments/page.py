@@ -3,9 +3,10 @@
     ridgerider reproduce all                  every experiment, then index.html and index.md
     python -m ridgerider.experiments.page     pages of docs from docs/results/*.json
 
-A page of the documentation is a text with holes, such as `docs/reproducing.md.in`: `{{table trees}}` is
-an experiment's table, `{{run trees}}` what it was made with, and `{{trees/depths/10/rr/mean:.2f}}`
-one number, `{{100*...}}` as a percentage. So every result on it is one that a command wrote.
+A page of the documentation is a text with holes, such as `docs/reproducing.md.in`. In it
+`{{table trees}}` is an experiment's table, `{{run trees}}` what it was made with, and one number is
+`{{trees/depths/10/rr/mean:.2f}}`, or `{{100*...}}` as a percentage. So every result on it is one
+that a command wrote.
 """
 
 import html
@@ -105,7 +106,7 @@ def made_with(run: dict[str, Any]) -> str:
     commit = f" ({run['commit']})" if run["commit"] else ""
     size = "quick size" if run["is_quick"] else "full size"
     words = f"Version {run['version']}{commit}, {size}, {run['cores']} cores ({run['machine']})"
-    words += f", {run['seconds']:.0f} seconds; settings: {settings}."
+    words += f", {run['seconds']:.0f} seconds in the last go; settings: {settings}."
     return f"{words} {run['note']}" if "note" in run else words
 
 

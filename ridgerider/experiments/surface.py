@@ -24,6 +24,7 @@ from ridgerider._search.classes import is_same
 from ridgerider.plot._landscape import Plane
 from ridgerider.problems.surface import surface, surface_minima
 
+DIFFERENCES = (("the function", "the paper does not give it"),)
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
 
 

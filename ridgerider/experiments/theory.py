@@ -590,7 +590,8 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 
 def table(results: dict[str, Any]) -> str:
     rows = [("statement", "instances", "violations", "margin", "as written"), ("---",) * 5]
-    for name, one in results.items():
+    for name in STATEMENTS:
+        one = results[name]
         statement = (STATEMENTS[name].__doc__ or name).splitlines()[0]
         margin = f"{one['margin']:.3g} ({one['margin_means']})"
         written = one.get("as_written", f"the same, {one['violations']} violations")

@@ -12,6 +12,7 @@ from ridgerider.data import digits, images_of
 from ridgerider.experiments import (
     EXPERIMENTS,
     OWN_DATA,
+    levers,
     mnist,
     mnist_diversity,
     mnist_sweep,
@@ -60,6 +61,17 @@ def test_the_bare_minimiser_breaks_a_symmetry():
     policies = jnp.stack([lean, lean[::-1]])
     grad = jax.grad(lever_loss)(policies, payoffs)
     assert jnp.linalg.norm(grad) - 0.0412 * entropy(policies) < least - 5e-4
+
+
+def test_a_list_without_a_saddle_is_counted_and_not_the_end(monkeypatch):
+    def coordinate(game, num_runs, *, seed):
+        raise ValueError("`game` must have a saddle near its `start`.")
+
+    monkeypatch.setattr(levers, "coordinate", coordinate)
+    settings = levers.Settings(num_lists=2)
+    found = levers.random_lists(settings, lambda line: None)
+    assert found["counts"] == {"no saddle found": 2}
+    assert "saddle" in found["exceptions"][0]["reason"]
 
 
 # --- MNIST's experiments, on the small digits
