@@ -44,6 +44,8 @@ def reproduce(
     if name == "all":
         _reproduce_all(out, seed, quick, workers)
         return
+    if variant is not None and name != "colored-mnist":
+        raise ValueError(f"`--variant` must be left out but for colored-mnist, not {name}.")
     options = {} if variant is None else {"variant": variant}
     directory = directory_for(out, name)
     experiments.reproduce(

@@ -286,6 +286,14 @@ def test_reproduce_writes_results_table_and_figures():
             "`--seed` must be a whole number between 0",
         ),
         (
+            ["reproduce", "surface", "--variant", "whole"],
+            "`--variant` must be left out but for colored-mnist, not surface",
+        ),
+        (
+            ["reproduce", "colored-mnist", "--variant", "half"],
+            "`variant` must be 'last' or 'whole', not 'half'",
+        ),
+        (
             ["reproduce", "trees", "--workers", "0"],
             "`workers` must be a whole number of at least 1",
         ),
@@ -303,6 +311,7 @@ def test_reproduce_writes_results_table_and_figures():
             (line.split(), "`--out` must be a directory, but mine.py is a file")
             for line in (
                 "reproduce surface --out mine.py",
+                "reproduce all --quick --out mine.py",
                 "bench --out mine.py",
                 "demo --out mine.py",
             )
