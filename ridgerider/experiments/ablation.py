@@ -254,6 +254,7 @@ def table(results: dict[str, Any]) -> str:
     for name, (label, _) in LABELS.items():
         cells = [percent(deep.get(name)), *(percent(depths[d].get(name)) for d in depths)]
         if name in DEEP[1:]:
-            label += f", steps of {deep[name]['step_size']:g}, the best of four sizes"
+            label += f", steps of {deep[name]['step_size']:g}"
+            label += ", the best of four sizes" if "tried" in deep[name] else ""
         lines.append(f"| {label} | {said[name]} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

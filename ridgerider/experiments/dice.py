@@ -285,9 +285,9 @@ def table(results: dict[str, Any]) -> str:
     head = " | ".join(f"depth {depth}" for depth in depths)
     lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
     for name, (label, said) in rows.items():
-        cells = [percent(of[name]) for of in depths.values()]
+        cells = [percent(of.get(name)) for of in depths.values()]
         lines.append(f"| {label} | {said} | {' | '.join(cells)} |")
-    sizes = [f"{of['actor_critic']['step_size']:g}" for of in depths.values()]
+    sizes = [f"{of['actor_critic'].get('step_size', '-')}" for of in depths.values()]
     lines.append(f"| that best step size | - | {' | '.join(sizes)} |")
     samples = [f"{of['rr']['samples']:.0f}" for of in depths.values()]
     lines.append(f"| samples of each, mean | - | {' | '.join(samples)} |")

@@ -6,7 +6,7 @@
 A page of the documentation is a text with holes, such as `docs/reproducing.md.in`. In it
 `{{table trees}}` is an experiment's table, `{{run trees}}` what it was made with, and one number is
 `{{trees/depths/10/rr/mean:.2f}}`, or `{{100*...}}` as a percentage. So every result on it is one
-that a command wrote.
+that a command wrote. `trees@before` are older results of the same command.
 """
 
 import html
@@ -164,7 +164,7 @@ def filled(template: str, folder: Path) -> str:
     def fill(hole: re.Match[str]) -> str:
         kind, path, spec = hole.groups()
         if kind == "table ":
-            return str(experiments.module(path).table(stored[path])).strip()
+            return str(experiments.module(path.partition("@")[0]).table(stored[path])).strip()
         if kind == "run ":
             return made_with(stored[path]["run"])
         value: Any = stored

@@ -299,7 +299,7 @@ def table(results: dict[str, Any]) -> str:
             if key in first:
                 cells = " | ".join(percent(of[key]) for of in depths.values())
                 lines.append(f"| {text} | {PAPER.get(key, '-')} | {cells} |")
-    tuned = [f"{of['gd_random_tuned']['step_size']:g}" for of in depths.values()]
+    tuned = [f"{of['gd_random_tuned'].get('step_size', '-')}" for of in depths.values()]
     lines.append(f"| that best step size | - | {' | '.join(tuned)} |")
     for key in ("iterations", "seconds"):
         cells = " | ".join(f"{of['rr'][key]:.3g}" for of in depths.values())
@@ -314,4 +314,5 @@ def table(results: dict[str, Any]) -> str:
             f"| {percent(row['gd_random_10'])} |"
             for row in results["sensitivity"]
         ]
-    return "\n".join(lines) + "\n\n" + tree_regimes.table(results["regimes"])
+    where = "\n" + tree_regimes.table(results["regimes"]) if results["regimes"] else ""
+    return "\n".join(lines) + "\n" + where
