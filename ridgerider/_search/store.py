@@ -40,7 +40,7 @@ from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish
 from ridgerider._search import rows as columns
 from ridgerider._search.classes import TOLERANCE, reach_of
-from ridgerider._search.rows import Damage, DamagedRun, digest, leg_name, reading
+from ridgerider._search.rows import BAD, Damage, DamagedRun, digest, leg_name, reading
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn
 
@@ -951,7 +951,9 @@ def damages(db: sqlite3.Connection) -> dict[str, str]:
             if line != "ok":
                 found["the file"] = one_line(line)
         found |= damaged_rows(db)
-    except (sqlite3.Error, Damage) as error:
+    except KeyError as error:
+        found["the file"] = f"there is no column {one_line(error)}"
+    except (sqlite3.Error, *BAD) as error:
         found["the file"] = one_line(error)
     finally:
         with contextlib.suppress(sqlite3.Error):
