@@ -152,8 +152,9 @@ class RandomDirections(eqx.Module):
 class Fresh(eqx.Module):
     """From initialisations drawn anew: a deep ensemble.
 
-    - `init`: called as `init(key)`, returns parameters. None: weights (leaves of two axes or more)
-      normal with a variance of 1 / fan-in, the other leaves as at the start.
+    - `init`: called as `init(key)`, returns parameters. None: weights (leaves of two axes or more,
+      the last that of the outputs, as in Flax) normal with a variance of 1 / fan-in, the other
+      leaves as at the start.
 
     >>> from ridgerider.problems import wells
     >>> next(Fresh()(wells(2), jax.random.key(0))).name
