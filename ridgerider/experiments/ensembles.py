@@ -5,8 +5,8 @@
 The claim: ensembles from distinct ridges are more diverse than deep ensembles, at equal accuracy
 and at most twice the cost. Every method trains as many networks with the same optimizer to the same
 training loss (snapshots and repulsion, which are trained together, for as many epochs). Seeds are
-paired: each draws the images, the shifts and every start. Settings were chosen on seeds from 1000
-on, those that are reported begin at 0.
+paired: each draws the images, the shifts and every start. The recipe was found on seeds 0 and 1 of
+the digits and its length chosen on seeds 1000 to 1003; other seeds are evidence.
 """
 
 import math
@@ -18,10 +18,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from matplotlib.figure import Figure
 from scipy import ndimage, stats
@@ -291,13 +293,13 @@ class Trial:
         like, key = self.made["deep"], jax.random.key(self.seed)
         starts = [one.x for one in islice(Fresh()(self.problem, key), self.k)]
         together = rr.Problem(
-            Together(self.problem.loss, self.problem.unravel),
+            Together(self.problem.loss, self.problem.start),
             jnp.stack(starts),
             *self.problem.args,
         )
         finish = rr.Train(self.finish.optimizer, rr.Batches(128), epochs=self._mean_epochs())
         (joint,) = rr.ensemble(
-            together, 1, apply=_mean_logits, finish=finish, begin=partial(_one, "all", together.x0)
+            together, 1, finish=finish, begin=partial(_one, "all", together.x0)
         ).members
         share = 1 / self.k
         members = [
@@ -333,7 +335,7 @@ def _one(name: str, x: Array, problem: rr.Problem, key: PRNGKeyArray) -> Any:
 
 
 def _small(start: PyTree, scale: float, key: PRNGKeyArray) -> PyTree:
-    x, unravel = jax.flatten_util.ravel_pytree(start)
+    x, unravel = ravel_pytree(start)
     return unravel(scale * jax.random.normal(key, x.shape, x.dtype))
 
 
@@ -341,28 +343,27 @@ def _falling_adam(rate: float, num_steps: int) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(rate, num_steps))
 
 
-def _mean_logits(params: Array, inputs: Array) -> Array:
-    """Only the shape is looked at."""
-    return jnp.zeros((len(inputs), 2))
-
-
-@dataclass(frozen=True)
-class Together:
+class Together(eqx.Module):
     """The mean loss of many networks, and how alike their predictions are."""
 
     loss: Any
-    unravel: Callable[[Array], PyTree]
+    start: PyTree
 
     def __call__(self, xs: Array, images: Array, labels: Array) -> Array:
-        def one(x: Array) -> tuple[Array, Array]:
-            params = self.unravel(x)
-            return self.loss(params, images, labels), self.loss.logits(params, images)
-
-        losses, logits = jax.vmap(one)(xs)
-        guesses = jax.nn.softmax(logits)
+        losses = jax.vmap(lambda x: self.loss(self._params(x), images, labels))(xs)
+        guesses = jax.nn.softmax(self._logits(xs, images))
         alike = jnp.einsum("inc,jnc->ij", guesses, guesses) / len(images)
         others = 1 - jnp.eye(len(xs), dtype=alike.dtype)
         return jnp.mean(losses) + REPULSION * jnp.sum(alike * others) / jnp.sum(others)
+
+    def logits(self, xs: Array, images: Array) -> Array:
+        return jnp.mean(self._logits(xs, images), axis=0)
+
+    def _logits(self, xs: Array, images: Array) -> Array:
+        return jax.vmap(lambda x: self.loss.logits(self._params(x), images))(xs)
+
+    def _params(self, x: Array) -> PyTree:
+        return ravel_pytree(self.start)[1](x)
 
 
 # --- images

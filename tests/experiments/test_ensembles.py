@@ -143,7 +143,7 @@ def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
     trial = ensembles.Trial(settings, digits().some(60, 10), 3, False, 0)
     problem = trial.problem
     xs = np.random.default_rng(0).normal(size=(2, problem.size)).astype(np.float32)
-    together = ensembles.Together(problem.loss, problem.unravel)
+    together = ensembles.Together(problem.loss, problem.start)
     guesses = [jax.nn.softmax(problem.loss.logits(problem.unravel(x), problem.args[0])) for x in xs]
     alike = float((guesses[0] * guesses[1]).sum(axis=1).mean())
     expected = np.mean([float(problem.value(x)) for x in xs]) + ensembles.REPULSION * alike
