@@ -12,13 +12,14 @@ function printed(isIt) {
 class Table {
   /** `columns`: name, value(leg) to sort by, cell(leg) to show; `choose(leg)`: whether it is listed. */
   constructor(box, columns, choose, sorted, label) {
-    Object.assign(this, { columns, choose, column: sorted, way: 1, rows: [] });
+    Object.assign(this, { columns, choose, column: sorted, way: 1, rows: [], top: 0 });
     this.body = make("tbody");
     this.head = make("tr", {}, columns.map((column, i) => make("th", { scope: "col", class: column.text ? "text" : null, title: column.term ? TERMS[column.term] : null },
       make("button", { onclick: () => this.sortBy(i) }, column.name))));
     this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
       make("table", {}, make("thead", {}, this.head), this.body));
-    this.scroll.addEventListener("scroll", () => this.draw());
+    // Asked for while the page changes, where it is scrolled to would cost a layout.
+    this.scroll.addEventListener("scroll", () => { this.top = this.scroll.scrollTop; this.draw(); });
     fill(box, this.scroll);
   }
 
@@ -50,8 +51,8 @@ class Table {
     this.size ??= matchMedia("(max-width: 640px)").matches ? 40 : 34;
     const shown = isPrinting ? Math.min(this.rows.length, MAX_PRINTED) : Math.min(this.rows.length, 12);
     this.scroll.style.height = `${(Math.max(shown, 1) + 1) * this.size + 16}px`;
-    this.scroll.classList.toggle("more", this.scroll.scrollTop + (shown + 1) * this.size < this.rows.length * this.size);
-    const first = isPrinting ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / this.size) - 6);
+    this.scroll.classList.toggle("more", this.top + (shown + 1) * this.size < this.rows.length * this.size);
+    const first = isPrinting ? 0 : Math.max(0, Math.floor(this.top / this.size) - 6);
     const end = Math.min(this.rows.length, first + shown + 14);
     const space = (num) => {
       const cell = make("td", { colspan: this.columns.length });
@@ -63,6 +64,10 @@ class Table {
     if (!rows.length) rows.push(make("tr", {}, make("td", { class: "text quiet", colspan: this.columns.length }, "nothing to show")));
     fill(this.body, first > 0 && space(first), rows, end < this.rows.length && !isPrinting && space(this.rows.length - end));
     if (isPrinting && end < this.rows.length) this.body.append(make("tr", {}, make("td", { class: "text quiet", colspan: this.columns.length }, `and ${count(this.rows.length - end)} more`)));
+  }
+
+  toTop() {
+    this.top = this.scroll.scrollTop = 0;
   }
 
   /** All rows that are listed, as plain values. */
@@ -129,8 +134,8 @@ function makeTables() {
   const ofKind = (leg) => kind.value === "" || (kind.value === "different" ? leg.solution.class !== undefined && standsFor(leg.solution.class) === leg : leg.solution.kind === kind.value);
   tables.solutions = new Table($("solutions"), solutionColumns(), (leg) => leg.solution && ofKind(leg) && matches(leg, find.value), 1, "Solutions");
   tables.legs = new Table($("legs"), legColumns(), (leg) => leg.parent && (!reason.value || leg.ended_by.includes(reason.value)) && matches(leg, findLeg.value), 1, "Legs");
-  for (const control of [kind, find]) control.addEventListener("input", () => { tables.solutions.scroll.scrollTop = 0; refreshTables(); });
-  for (const control of [reason, findLeg]) control.addEventListener("input", () => { tables.legs.scroll.scrollTop = 0; refreshTables(); });
+  for (const control of [kind, find]) control.addEventListener("input", () => { tables.solutions.toTop(); refreshTables(); });
+  for (const control of [reason, findLeg]) control.addEventListener("input", () => { tables.legs.toTop(); refreshTables(); });
   putSaves("solutions-bar", "ends", { table: () => tables.solutions.plain() });
   putSaves("legs-bar", "legs", { table: () => tables.legs.plain() });
   state.listeners.push(() => { for (const table of Object.values(tables)) table.draw(); });
