@@ -74,6 +74,7 @@ from ridgerider._search.loop import resume as resume
 from ridgerider._search.loop import search as search
 from ridgerider._search.measures import Measures as Measures
 from ridgerider._search.measures import measure as measure
+from ridgerider._search.minimize import minimize_all as minimize_all
 from ridgerider._search.next_branch import RandomOrder as RandomOrder
 from ridgerider._search.next_branch import best_first as best_first
 from ridgerider._search.next_branch import breadth_first as breadth_first

@@ -28,11 +28,14 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"_core", "_search"},
     "plot": {"_core", "_search"},
     "report": {"_core", "_search", "plot"},
-    "bench": {"_core", "_search", "problems"},
+    "bench": {"_core", "_search", "problems", "torch"},
+    "torch": {"_core"},
+    "ase": {"_core", "_search"},
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {
-    "": set(ROOMS) - {"bench", "data", "dice", "problems", "environments", "baselines"},
+    "": set(ROOMS)
+    - {"bench", "data", "dice", "problems", "environments", "baselines", "torch", "ase"},
     "experiments": LIBRARY,
     "demo": LIBRARY | {"experiments"},
     "cli": LIBRARY | {"experiments", "demo"},

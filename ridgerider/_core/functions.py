@@ -12,7 +12,6 @@ and fourth derivatives, which few ask for, are differences of products.
 """
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -31,8 +30,15 @@ Rows = Int[np.ndarray, " m"] | None
 GRADIENTS_PER_HVP = 4  # of differences
 STEPS = (1, -1, 2, -2)
 
-# One call at a time: many calculators are not made for threads.
-_LOCKS: "weakref.WeakKeyDictionary[Functions, Any]" = weakref.WeakKeyDictionary()
+
+class Turnstile:
+    """One call at a time: many calculators are not made for threads. Another one when sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return Turnstile, ()
 
 
 class Functions:
@@ -56,6 +62,7 @@ class Functions:
         self.values_per_gradient = 0  # where gradients are differences of values
         self.failure = ""
         self._last: tuple[Any, ...] | None = None
+        self._turnstile = Turnstile()
 
     # --- what a bridge provides
 
@@ -70,6 +77,11 @@ class Functions:
     def dense(self, x: Point, rows: Rows) -> Float[np.ndarray, "n n"]:
         return self.multiply(x, np.eye(self.size, dtype=self.dtype), rows)
 
+    def params_of(self, x: Point) -> PyTree | None:
+        """Parameters in the form that a user wants them in, or None for that of the start."""
+        del x
+        return None
+
     # --- what JAX sees
 
     def __call__(self, params: PyTree, *data: Any) -> Array:
@@ -78,6 +90,9 @@ class Functions:
 
     def value(self, x: Array, rows: Array | None = None) -> Array:
         return _value(self, x, rows)
+
+    def product(self, x: Array, v: Array, rows: Array | None = None) -> Array:
+        return _product(self, x, v, rows)
 
     def hessian(self, x: Array, rows: Array | None = None) -> Array:
         shape = jax.ShapeDtypeStruct((self.size, self.size), x.dtype)
@@ -128,10 +143,8 @@ class Functions:
             values, grads = self._in_blocks(points, rows)
         else:
             last = self._last
-            if last is None or not (
-                np.array_equal(last[0], points) and np.array_equal(last[1], rows)  # type: ignore[arg-type]
-            ):
-                last = self._last = (points, rows, *self.evaluate(points, rows))
+            if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
+                last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
             values, grads = last[2], last[3]
         return values.reshape(x.shape[:-1]), grads.reshape(x.shape)
 
@@ -139,7 +152,7 @@ class Functions:
         return self._values_and_grads(x, *rows)[:1]
 
     def _values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = np.broadcast_shapes(x.shape[:-1], *(one.shape[:-1] for one in rows))
+        lead = _lead(x, *rows)
         values, grads = np.empty(lead, x.dtype), np.empty((*lead, self.size), x.dtype)
 
         def fill() -> None:
@@ -159,13 +172,13 @@ class Functions:
                 product = self.multiply(self._own(point), block, some)
                 images[where] = product.reshape(images[where].shape)
 
-        lead = np.broadcast_shapes(*(one.shape[:-1] for one in (x, v, *rows)))
+        lead = _lead(x, v, *rows)
         images = np.empty((*lead, self.size), x.dtype)
         self._guard(lambda: fill(images), images)
         return (images,)
 
     def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = np.broadcast_shapes(x.shape[:-1], *(one.shape[:-1] for one in rows))
+        lead = _lead(x, *rows)
         matrices = np.empty((*lead, self.size, self.size), x.dtype)
 
         def fill() -> None:
@@ -176,7 +189,7 @@ class Functions:
         return (matrices,)
 
     def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = np.broadcast_shapes(*(one.shape[:-1] for one in (x, v, *rows)))
+        lead = _lead(x, v, *rows)
         errors = np.empty(lead, x.dtype)
 
         def fill() -> None:
@@ -193,7 +206,7 @@ class Functions:
 
     def _guard(self, fill: Callable[[], None], *results: np.ndarray) -> None:
         """An error must not end the program: it is NaN there, and a reason here."""
-        with _LOCKS.setdefault(self, threading.Lock()):
+        with self._turnstile.lock:
             try:
                 fill()
             except Exception as error:
@@ -208,6 +221,16 @@ class Functions:
 
 def _given(*args: Array | None) -> list[Array]:
     return [arg for arg in args if arg is not None]
+
+
+def _lead(*arrays: np.ndarray) -> tuple[int, ...]:
+    """The leading axes of all of them together."""
+    shapes = [one.shape[:-1] for one in arrays]
+    return np.broadcast_shapes(*shapes) if any(shapes) else ()
+
+
+def is_equal(one: Any, two: Any) -> bool:
+    return one is two or (one is not None and two is not None and np.array_equal(one, two))
 
 
 def _first(rows: Any) -> Rows:
@@ -225,7 +248,7 @@ def _at_each_point(
     x: np.ndarray, v: np.ndarray, rows: tuple[np.ndarray, ...]
 ) -> Iterator[tuple[Any, tuple[np.ndarray, np.ndarray, Rows]]]:
     """Each point, and rows, with all the vectors that share it."""
-    points = np.broadcast_shapes(x.shape[:-1], *(one.shape[:-1] for one in rows))
+    points = _lead(x, *rows)
     lead = np.broadcast_shapes(points, v.shape[:-1])
     vectors = np.broadcast_to(v, (*lead, v.shape[-1]))
     for where, (point, *some) in _each(points, x, *rows):

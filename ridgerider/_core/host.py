@@ -56,10 +56,19 @@ def _shapes(*args: Any, function: Callable[..., Any], results: tuple[Any, ...]) 
 
 
 def _lower(ctx: Any, *args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> Any:
-    del results
+    is_double = any(result.dtype.itemsize == 8 for result in results)
+
+    def call(*args: np.ndarray) -> tuple[np.ndarray, ...]:
+        found = function(*args)
+        # JAX makes single precision of what comes back unless this thread, one of the program's,
+        # is told of the `jax.enable_x64` that the program was compiled in.
+        if is_double and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            jax.enable_x64(True).__enter__()
+        return found
+
     return mlir.emit_python_callback(
         ctx,
-        function,
+        call,
         None,
         list(args),
         ctx.avals_in,

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from ridgerider._check import check_callable, check_count, check_positive
 from ridgerider._core.functions import Block, Functions, Point, Rows
@@ -30,6 +30,7 @@ class NumpyFunctions(Functions):
         leaves, structure = jax.tree.flatten(start)
         self._structure: Any = structure
         self._shapes = [np.shape(leaf) for leaf in leaves]
+        self._is_vector = leaves[0] is start and len(self._shapes[0]) == 1
         self._ends = np.cumsum([np.size(leaf) for leaf in leaves])
         dtype = np.result_type(*(getattr(leaf, "dtype", np.float64) for leaf in leaves))
         named = value if value_and_grad is None else value_and_grad
@@ -48,6 +49,9 @@ class NumpyFunctions(Functions):
         if self._is_block:
             values, grads = _pair(self._value_and_grad(self._unravel(x)))
             return np.asarray(values), self._ravel("gradient", grads, (len(x),))
+        if len(x) == 1:
+            value, grad = self._one(x[0])
+            return np.array([value]), grad[None]
         values, grads = zip(*map(self._one, x), strict=True)
         return np.array(values), np.array(grads)
 
@@ -105,6 +109,8 @@ class NumpyFunctions(Functions):
         return float(self._value(self._unravel(x)))
 
     def _unravel(self, x: np.ndarray) -> PyTree:
+        if self._is_vector:
+            return x
         parts = np.split(x, self._ends[:-1], axis=-1)
         leaves = [
             part.reshape((*x.shape[:-1], *shape))
@@ -113,6 +119,8 @@ class NumpyFunctions(Functions):
         return jax.tree.unflatten(self._structure, leaves)
 
     def _ravel(self, what: str, tree: PyTree, lead: tuple[int, ...] = ()) -> np.ndarray:
+        if self._is_vector and type(tree) is np.ndarray and tree.shape == (*lead, self.size):
+            return tree
         leaves, structure = jax.tree.flatten(tree)
         shapes = [np.shape(leaf) for leaf in leaves]
         wanted = [(*lead, *shape) for shape in self._shapes]
@@ -277,7 +285,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
             "`value_and_grad` must return two things, the value and the gradient, not "
             f"{type(result).__name__}."
         )
-    if isinstance(result[0], Array):
+    if type(result[0]).__module__.startswith("jaxlib"):  # faster than isinstance
         raise ValueError(
             "`value_and_grad` must return NumPy arrays, not arrays of JAX; a loss written in JAX "
             "goes into rr.Problem(loss, start) as it is."

@@ -146,6 +146,11 @@ class Problem(eqx.Module):
     def unravel(self, x: Vector) -> PyTree:
         return ravel_pytree(self.start)[1](x)
 
+    def params_of(self, x: np.ndarray) -> PyTree:
+        """The parameters on the host, as the user has them: of a module, a state dictionary."""
+        own = self.loss.params_of(np.asarray(x)) if isinstance(self.loss, Functions) else None
+        return jax.device_get(self.unravel(jnp.asarray(x))) if own is None else own
+
     def with_start(self, params: PyTree) -> "Problem":
         """The same loss and data from another start, e.g. one that `find_saddle` found."""
         new = Problem(self.loss, params, *self.args)
@@ -232,6 +237,9 @@ class Problem(eqx.Module):
 
     def hvp_at(self, x: Vector) -> Callable[[Vector], Vector]:
         """`v -> hvp(x, v)`. What does not depend on `v` is computed once."""
+        if isinstance(self.loss, Functions):
+            functions = self.loss
+            return lambda v: self._mean(lambda args: functions.product(x, v, *args))
         if self.rows is None or len(self.rows) == 1:
             return jax.linearize(self.grad, x)[1]
 

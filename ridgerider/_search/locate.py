@@ -42,7 +42,7 @@ def load_problem(name: str) -> Problem:
     >>> load_problem("wells").size
     3
     """
-    name = BUILT_IN.get(name, name)
+    name = BUILT_IN.get(name, name).replace(".py:", ":")  # a file is the module of that name
     if not NAME.fullmatch(name):
         raise ValueError(
             f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
@@ -98,6 +98,7 @@ def made_here(name: str) -> str:
 
     Empty if that module is not found, or is one of Python's own. Nothing is imported.
     """
+    name = name.replace(".py:", ":")
     module = name.partition(":")[0]
     if not NAME.fullmatch(name) or module.partition(".")[0] in sys.stdlib_module_names:
         return ""

@@ -1,6 +1,7 @@
 """Result: what a search found, read from its run file."""
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -452,6 +453,36 @@ class Result:
 
     # --- export
 
+    def to_torch(self, module: Any, solution: Solution | None = None) -> Any:
+        """A copy of a PyTorch module with the parameters of a solution, the best minimum if None.
+
+        The run must be one of `ridgerider.torch.problem`, loaded with its problem.
+
+        >>> import torch, ridgerider as rr, ridgerider.torch
+        >>> _ = torch.manual_seed(0)
+        >>> module = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Tanh())
+        >>> data = torch.ones(4, 1), torch.full((4, 1), 0.25)
+        >>> def loss(outputs, targets):
+        ...     return torch.mean((outputs**2 - targets) ** 2)
+        >>> _ = torch.nn.init.zeros_(module[0].weight)
+        >>> result = rr.search(ridgerider.torch.problem(module, loss, *data))
+        >>> round(abs(float(result.to_torch(module)(data[0])[0, 0])), 3)
+        0.5
+        """
+        if solution is None:
+            minima = self.minima()
+            if not minima:
+                raise ValueError("there is no `solution` to take: the run holds no minima.")
+            solution = minima[0]
+        if not isinstance(solution.params, dict) or not hasattr(module, "load_state_dict"):
+            raise ValueError(
+                "`to_torch` takes a module and a run of ridgerider.torch.problem with its problem, "
+                f"not {type(module).__name__} and {type(solution.params).__name__} parameters."
+            )
+        module = copy.deepcopy(module)
+        module.load_state_dict(solution.params)
+        return module
+
     def to_numpy(self) -> dict[str, np.ndarray]:
         """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
         return self._stacked(self.solutions())
@@ -551,7 +582,7 @@ class Result:
     def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
         params = np.asarray(finish.x)
         if self.problem is not None:
-            params = jax.device_get(self.problem.unravel(jnp.asarray(params)))
+            params = self.problem.params_of(params)
         direction = None
         if finish.kind == "at infinity" and finish.runaway is not None:
             direction = np.asarray(finish.runaway) / np.linalg.norm(finish.runaway)

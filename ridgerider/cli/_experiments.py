@@ -10,12 +10,14 @@ from rich.table import Table
 
 from ridgerider import demo as parts
 from ridgerider import experiments
-from ridgerider._check import check_count
-from ridgerider.bench import peers
+from ridgerider._check import check_choice, check_count
+from ridgerider.bench import bridges, peers
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
 from ridgerider.cli._shown import console, shown_progress
 from ridgerider.experiments import page
+
+BENCHES = {"peers": peers, "bridges": bridges}
 
 
 def reproduce(
@@ -95,12 +97,17 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
     console.print(str(parts.write_index(directory, done)), soft_wrap=True)
 
 
-def bench(out: Out = None, seed: Seed = 0) -> None:
+def bench(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")] = "peers",
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
     """Cost and outcome against what one would use instead, as ratios of one run."""
+    check_choice("NAME", name, tuple(BENCHES))
     directory, rows = directory_for(out, "bench"), list[peers.Row]()
     check_count("--seed", seed, 0, 2**31 - 1)
     directory.mkdir(parents=True, exist_ok=True)
-    for row in peers.compare(seed):
+    for row in BENCHES[name].compare(seed):
         console.print(
             f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}", soft_wrap=True
         )

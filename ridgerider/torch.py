@@ -1,0 +1,346 @@
+"""Models written in PyTorch: `pip install 'ridgerider[torch]'`.
+
+The module and its data stay with PyTorch, on their device and in their dtype. What passes between
+the two frameworks are vectors, and the numbers of the rows of a mini-batch. A product is the
+gradient of grad . v; the graph of the gradient is kept, so that many products at one point, which
+is what every eigensolver asks for, share it. (`torch.func.jvp` of `grad` computes the gradient
+anew for each of them, and takes six times as long.)
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ridgerider._check import check_callable, check_choice, check_count, needs
+from ridgerider._core.functions import Block, Functions, Point, Rows, is_equal
+from ridgerider._core.numpy_functions import check_gradient
+from ridgerider._core.problem import Problem
+
+with needs("torch", "ridgerider.torch"):
+    import torch
+    from torch.func import functional_call
+
+Params = str | Sequence[str] | Mapping[str, Any]
+NOT_IN_TRAINING = (
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.modules.dropout._DropoutNd,
+)
+
+
+def problem(
+    module: torch.nn.Module,
+    loss: Callable[..., torch.Tensor],
+    *data: torch.Tensor,
+    params: Params = "all",
+    batch: int = 16,
+    check: bool = True,
+) -> Problem:
+    """The problem of minimising `loss(module(*inputs), targets)`, where `data` is both.
+
+    Its parameters are a dictionary by name; those of a solution (`Solution.params`) are a state
+    dictionary of the whole module. Mini-batches are those of any problem (see `Batches`): `loss`
+    must then be a mean over the rows.
+
+    **Arguments**
+
+    - `module`: where its parameters are now is where the search begins; it is left as it is. In
+      evaluation mode if it has batch normalisation or dropout.
+    - `loss(outputs, targets)`: a scalar, e.g. `torch.nn.functional.cross_entropy`. With a single
+      tensor in `data`, the input, it is called as `loss(outputs)`.
+    - `data`: tensors of one leading length; all but the last go into the module.
+    - `params`: which are searched: "all", a list of names (or of submodules), or a mask: a
+      dictionary from names to True, False or a boolean tensor.
+    - `batch`: how many products are computed at a time for a dense Hessian.
+    - `check`: whether to compare the gradient with differences of values first.
+
+    >>> import torch
+    >>> import ridgerider.torch
+    >>> module = torch.nn.Linear(2, 1)
+    >>> inputs, targets = torch.eye(2), torch.zeros(2, 1)
+    >>> one = ridgerider.torch.problem(module, torch.nn.functional.mse_loss, inputs, targets)
+    >>> one.size, sorted(one.start)
+    (3, ['bias', 'weight'])
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
+    check_callable("loss", loss, "loss(outputs, targets)")
+    check_count("batch", batch)
+    _check_data(data)
+    _check_mode(module)
+    masks = _masks(module, params)
+    _check_tensors(module, data, masks)
+    functions = ModuleFunctions(module, loss, data, masks, batch)
+    x = functions.start()
+    functions.try_out(x)
+    if check:
+        check_gradient(functions, functions.nearby(x))
+    arrays = [tensor.detach().cpu().numpy() for tensor in data]
+    return Problem(functions, functions.chosen(x), *arrays)
+
+
+class ModuleFunctions(Functions):
+    """A module with its loss and data, as functions of the chosen parameters in one vector."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Callable[..., torch.Tensor],
+        data: tuple[torch.Tensor, ...],
+        masks: dict[str, torch.Tensor | None],
+        batch: int,
+    ):
+        self.module, self.criterion, self.data, self.masks = module, loss, data, masks
+        given = dict(module.named_parameters())
+        # Copies: the module is the user's, who may go on training it.
+        self.fixed = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        self.fixed |= {name: tensor.detach().clone() for name, tensor in given.items()}
+        self.fixed |= {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
+        self.sizes = [
+            given[name].numel() if mask is None else int(mask.sum()) for name, mask in masks.items()
+        ]
+        first = given[next(iter(masks))]
+        self.device, self.is_vectorized = first.device, True
+        self._graph: tuple[Any, ...] | None = None
+        dtype = np.dtype(str(first.dtype).removeprefix("torch."))
+        name = getattr(loss, "__name__", type(loss).__name__)
+        super().__init__(sum(self.sizes), dtype, batch, f"{type(module).__name__}, {name}")
+
+    # --- parameters
+
+    def start(self) -> Point:
+        parts = [
+            self.fixed[name].reshape(-1) if mask is None else self.fixed[name][mask]
+            for name, mask in self.masks.items()
+        ]
+        return torch.cat(parts).cpu().numpy()
+
+    def chosen(self, x: Point) -> dict[str, np.ndarray]:
+        """What is searched, by name; the chosen entries where there is a mask."""
+        parts = np.split(x, np.cumsum(self.sizes)[:-1])
+        return {
+            name: part.reshape(self.fixed[name].shape) if mask is None else part
+            for (name, mask), part in zip(self.masks.items(), parts, strict=True)
+        }
+
+    def params_of(self, x: Point) -> dict[str, torch.Tensor]:
+        """The state dictionary of the module with these parameters."""
+        with torch.no_grad():
+            new = self._parameters(self._tensor(np.array(x, self.dtype)))
+        names = self.module.state_dict().keys()
+        return {name: new.get(name, self.fixed[name]).detach().clone() for name in names}
+
+    def _parameters(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        new = {}
+        for part, (name, mask) in zip(x.split(self.sizes), self.masks.items(), strict=True):
+            whole = self.fixed[name]
+            new[name] = part.view_as(whole) if mask is None else whole.masked_scatter(mask, part)
+        return new
+
+    # --- derivatives
+
+    def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
+        found = [self._differentiated(point, rows, False)[1:] for point in x]
+        values, grads = zip(*found, strict=True)
+        return _array(torch.stack(values)), _array(torch.stack(grads))
+
+    def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
+        last = self._graph
+        if last is None or not (is_equal(last[0], x) and is_equal(last[1], rows)):
+            self._graph = None  # its memory is needed
+            own = x.copy()  # the graph outlives the program's memory
+            point, _, grad = self._differentiated(own, rows, True)
+            last = self._graph = (own, rows, point, grad)
+        _, _, point, grad = last
+        vectors = self._tensor(v)
+        if len(v) == 1 or not self.is_vectorized:
+            return _array(torch.stack([_gradient(grad, point, vector) for vector in vectors]))
+        parts = vectors.split(self.block)
+        return _array(torch.cat([_gradient(grad, point, part, True) for part in parts]))
+
+    def _differentiated(
+        self, x: Point, rows: Rows, keeps_graph: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with _differentiable():
+            point = self._tensor(x).requires_grad_()
+            value = self._loss(rows)(point)
+            (grad,) = torch.autograd.grad(value, point, create_graph=keeps_graph)
+        return point, value.detach(), grad
+
+    def _loss(self, rows: Rows) -> Callable[[torch.Tensor], torch.Tensor]:
+        data = self.data
+        if rows is not None and len(rows) < len(data[0]):
+            chosen = torch.as_tensor(rows, device=self.device)
+            data = tuple(tensor[chosen] for tensor in data)
+
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            state = {**self.fixed, **self._parameters(x)}
+            inputs = data[:-1] or data
+            outputs = functional_call(self.module, state, tuple(inputs))
+            return self.criterion(outputs, *data[len(inputs) :])
+
+        return loss
+
+    def _tensor(self, x: np.ndarray) -> torch.Tensor:
+        return torch.from_dlpack(x).to(self.device)  # without a copy on a processor
+
+    def _own(self, x: np.ndarray) -> np.ndarray:
+        # Never written to, and copied where it is kept.
+        return np.asarray(x, self.dtype)
+
+    # --- checks
+
+    def try_out(self, x: Point) -> None:
+        """Evaluate once, and find out which derivatives there are."""
+        with torch.no_grad():
+            value = self._loss(None)(self._tensor(x))
+        if not isinstance(value, torch.Tensor) or value.shape != ():
+            what = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(
+                f"`loss` must return a scalar tensor, not {what}. Did you forget a mean?"
+            )
+        (first,), (slope,) = self.evaluate(x[None], None)
+        (second,), (again,) = self.evaluate(x[None], None)
+        if first != second or not np.array_equal(slope, again):
+            raise ValueError(
+                f"`loss` must be deterministic, but two calls returned {first!r} and {second!r}."
+            )
+        directions = np.stack([np.ones_like(x), np.arange(1, len(x) + 1, dtype=x.dtype) / len(x)])
+        self.multiply(x, directions[:1], None)
+        try:
+            self.multiply(x, directions, None)
+        except (NotImplementedError, RuntimeError, UserWarning):
+            self.is_vectorized = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_graph": None}
+
+    def nearby(self, x: Point) -> Point:
+        noise = np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
+        return x + np.asarray(0.01, x.dtype) * noise
+
+
+@contextlib.contextmanager
+def _differentiable() -> Any:
+    """Attention by operations that can be differentiated twice."""
+    was_fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_fast)
+
+
+def _gradient(
+    grad: torch.Tensor, point: torch.Tensor, v: torch.Tensor, is_block: bool = False
+) -> torch.Tensor:
+    """The gradient of grad . v, or of as many as there are rows; the graph stays."""
+    if not grad.requires_grad:  # the loss is linear
+        return torch.zeros_like(v)
+    with _differentiable():
+        return torch.autograd.grad(
+            grad,
+            point,
+            v,
+            retain_graph=True,
+            is_grads_batched=is_block,
+            allow_unused=True,
+            materialize_grads=True,
+        )[0]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _check_data(data: tuple[Any, ...]) -> None:
+    for number, tensor in enumerate(data):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"`data[{number}]` must be a tensor, not {type(tensor).__name__}.")
+    lengths = [tuple(tensor.shape[:1]) for tensor in data]
+    if not data or len(set(lengths)) > 1 or () in lengths:
+        raise ValueError(
+            "`data` must be tensors of one leading length, inputs and targets, not of leading "
+            f"lengths {lengths}."
+        )
+
+
+def _check_mode(module: torch.nn.Module) -> None:
+    for name, part in module.named_modules():
+        is_random = isinstance(part, NOT_IN_TRAINING) and getattr(part, "p", 1.0) > 0
+        has_dropout = isinstance(getattr(part, "dropout", None), float) and part.dropout
+        if part.training and (is_random or has_dropout):
+            raise ValueError(
+                f"`module` must be in evaluation mode, since {name or 'it'} "
+                f"({type(part).__name__}) makes the loss another one in each call: call "
+                "module.eval()."
+            )
+
+
+def _masks(module: torch.nn.Module, params: Params) -> dict[str, torch.Tensor | None]:
+    """For each chosen parameter which of its entries, None for all."""
+    given = dict(module.named_parameters())
+    if isinstance(params, str):
+        check_choice("params", params, ("all", "a list of names"))
+        params = list(given)
+    if not isinstance(params, Mapping):
+        prefixes = [name for name in params if name not in given]
+        for prefix in prefixes:
+            if not any(name.startswith(f"{prefix}.") for name in given):
+                raise ValueError(
+                    f"`params` must be names of parameters, {', '.join(given)}, not {prefix!r}."
+                )
+        within = tuple(f"{prefix}." for prefix in prefixes)
+        params = {name: name in params or name.startswith(within) for name in given}
+    if unknown := params.keys() - given.keys():
+        raise ValueError(f"`params` must be names of parameters, not {', '.join(sorted(unknown))}.")
+    masks: dict[str, torch.Tensor | None] = {}
+    for name, mask in params.items():
+        if isinstance(mask, bool):
+            if mask:
+                masks[name] = None
+            continue
+        mask = torch.as_tensor(mask, device=given[name].device)
+        if mask.dtype != torch.bool or mask.shape != given[name].shape:
+            raise ValueError(
+                f"`params[{name!r}]` must be True, False or a boolean tensor of shape "
+                f"{tuple(given[name].shape)}, not {mask.dtype} of shape {tuple(mask.shape)}."
+            )
+        if mask.any():
+            masks[name] = mask
+    if not masks:
+        raise ValueError("`params` must leave at least one parameter to search.")
+    return {name: masks[name] for name in sorted(masks)}  # as JAX sorts the keys of a dictionary
+
+
+def _check_tensors(
+    module: torch.nn.Module, data: tuple[torch.Tensor, ...], masks: dict[str, Any]
+) -> None:
+    """Raise unless all are on one device and the parameters of one dtype that JAX has, too."""
+    given = dict(module.named_parameters())
+    tensors = {**given, **dict(module.named_buffers())}
+    tensors |= {f"data[{number}]": tensor for number, tensor in enumerate(data)}
+    first = given[next(iter(masks))]
+    for name, tensor in tensors.items():
+        if tensor.device != first.device:
+            raise ValueError(
+                f"`module` and `data` must be on one device, but {name} is on {tensor.device} and "
+                f"the parameters are on {first.device}."
+            )
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"`module` and `data` must be float32 or float64, but {name} is {tensor.dtype}: "
+                "call .float()."
+            )
+    for name in masks:
+        if given[name].dtype != first.dtype:
+            raise ValueError(
+                f"`params` must have one dtype, not {first.dtype} and {given[name].dtype}."
+            )
+    if first.dtype == torch.float64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ValueError(
+            "a `module` in float64 needs jax.config.update('jax_enable_x64', True) first."
+        )

@@ -1,0 +1,288 @@
+"""Modules of PyTorch: the same derivatives, rides and minima as in JAX, and state dictionaries."""
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import ridgerider.torch  # noqa: E402
+
+HVP_RIDER = rr.Rider(
+    spectrum=rr.BlockSpectrum(k=1, dense_below=0, tolerance=1e-4),
+    update=rr.Davidson(),
+    finish=None,
+    max_steps=4,
+)
+
+
+def mlp(dtype, inputs=3, hidden=3, outputs=2):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs)).to(dtype)
+
+
+def examples(dtype, inputs=3, outputs=2):
+    generator = torch.Generator().manual_seed(1)
+    return (
+        torch.randn(20, inputs, generator=generator, dtype=dtype),
+        torch.randn(20, outputs, generator=generator, dtype=dtype),
+    )
+
+
+def in_jax(params, inputs, targets):
+    hidden = jnp.tanh(inputs @ params["0.weight"].T + params["0.bias"][None])
+    outputs = hidden @ params["2.weight"].T + params["2.bias"][None]
+    return jnp.mean((outputs - targets) ** 2)
+
+
+def both(dtype):
+    """The same network, weights and data in the two frameworks."""
+    module, data = mlp(dtype), examples(dtype)
+    weights = {name: jnp.asarray(one.detach().numpy()) for name, one in module.named_parameters()}
+    return (
+        ridgerider.torch.problem(module, F.mse_loss, *data),
+        rr.Problem(in_jax, weights, *(jnp.asarray(one.numpy()) for one in data)),
+        module,
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_derivatives_are_those_of_jax(dtype, tolerance):
+    ours, other, _ = both(dtype)
+    x = ours.x0
+    assert np.array_equal(x, other.x0)
+    v = jnp.asarray(np.random.default_rng(0).normal(size=(2, ours.size)), x.dtype)
+    scale = float(jnp.abs(other.hessian(x)).max())
+    np.testing.assert_allclose(ours.value(x), other.value(x), atol=tolerance)
+    np.testing.assert_allclose(ours.grad(x), other.grad(x), atol=tolerance)
+    product = jax.jit(lambda v: ours.hvp(x, v))
+    for row in v:
+        np.testing.assert_allclose(product(row), other.hvp(x, row), atol=10 * tolerance * scale)
+    np.testing.assert_allclose(ours.hessian(x), other.hessian(x), atol=tolerance * scale)
+    assert ours.dtype == np.dtype(str(dtype).removeprefix("torch."))
+
+
+class Decayed(nn.Module):
+    """Returns the sum of squares of its parameters as well."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs):
+        return self.network(inputs), sum(one.square().sum() for one in self.parameters())
+
+
+def decayed_loss(outputs, targets):
+    return F.mse_loss(outputs[0], targets) + 0.01 * outputs[1]
+
+
+def decayed_in_jax(params, inputs, targets):
+    squares = sum(jnp.sum(one**2) for one in params.values())
+    own = {name.removeprefix("network."): one for name, one in params.items()}
+    return in_jax(own, inputs, targets) + 0.01 * squares
+
+
+def taught():
+    """A network of two hidden units, close to its saddle at 0, and what another one answers."""
+    network, (inputs, _) = mlp(torch.float64, 2, 2, 1), examples(torch.float64, 2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter *= 3
+        targets = network(inputs)
+        for parameter in network.parameters():
+            parameter *= 0.05
+    return Decayed(network), decayed_loss, inputs, targets
+
+
+@pytest.fixture(scope="module")
+def searched():
+    module, loss, *data = taught()
+    ours = ridgerider.torch.problem(module, loss, *data)
+    other = rr.Problem(decayed_in_jax, ours.start, *(jnp.asarray(one.numpy()) for one in data))
+    rider, options = rr.Rider(), {"max_rides": 4, "max_depth": 1}
+    return ours, module, rider, options, rr.search(ours, rider, **options), other
+
+
+def test_the_tree_and_the_minima_are_those_of_jax(searched):
+    _, _, rider, options, result, other = searched
+    exact = rr.search(other, rider, **options)
+    assert result.fingerprints() == exact.fingerprints() and len(result) >= 2
+    for one, two in zip(result, exact, strict=True):
+        assert (one.num_steps, one.ended_by) == (two.num_steps, two.ended_by)
+        np.testing.assert_allclose(one.x, two.x, atol=1e-8)
+    assert len(result.minima()) == len(exact.minima()) > 0
+    for one, two in zip(result.minima(), exact.minima(), strict=True):
+        np.testing.assert_allclose(one.loss, two.loss, atol=1e-10)
+        for name in two.params:
+            np.testing.assert_allclose(one.params[name], two.params[name], atol=1e-5)
+
+
+def test_solutions_are_state_dictionaries(searched):
+    ours, module, _, _, result, _ = searched
+    before = copy.deepcopy(module.state_dict())
+    for solution in result.solutions():
+        fresh = copy.deepcopy(module)
+        fresh.load_state_dict(solution.params)
+        value = decayed_loss(fresh(ours.loss.data[0]), ours.loss.data[1])
+        assert value.item() == pytest.approx(solution.loss, rel=1e-12)
+        other = result.to_torch(module, solution)
+        assert torch.equal(other.network[0].weight, fresh.network[0].weight)
+    assert all(torch.equal(before[name], module.state_dict()[name]) for name in before)
+
+
+@pytest.mark.long
+def test_resume_is_bit_equal(searched, tmp_path):
+    ours, _, rider, options, whole, _ = searched
+    rr.search(ours, rider, **{**options, "max_rides": 1}, out=tmp_path / "run.sqlite")
+    again = ridgerider.torch.problem(*taught())
+    resumed = rr.resume(tmp_path / "run.sqlite", again, max_rides=4)
+    for one, two in zip(whole, resumed, strict=True):
+        assert np.array_equal(one.x, two.x) and np.array_equal(one.finish.x, two.finish.x)
+    module, loss, inputs, targets = taught()
+    other = ridgerider.torch.problem(module, loss, 2 * inputs, targets)
+    with pytest.raises(ValueError, match="the data of the one given differ"):
+        rr.resume(tmp_path / "run.sqlite", other, max_rides=2)
+
+
+def test_problems_can_be_sent():
+    ours, _, _ = both(torch.float64)
+    v = jnp.ones(ours.size)
+    first = ours.hvp(ours.x0, v)  # the graph that is kept now is not sent
+    again = pickle.loads(pickle.dumps(ours))
+    assert np.array_equal(again.hvp(again.x0, v), first)
+
+
+def cnn():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Softplus(), nn.Flatten(), nn.Linear(32, 3)
+    )
+    inputs = torch.randn(6, 1, 6, 6, dtype=torch.float64)
+    return module.double().eval(), F.cross_entropy, inputs, torch.arange(6) % 3
+
+
+def transformer():
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True, activation="gelu")
+    inputs = torch.randn(3, 4, 4, dtype=torch.float64)
+    return block.double().eval(), F.mse_loss, inputs, torch.roll(inputs, 1, 1)
+
+
+@pytest.mark.parametrize("make", [cnn, pytest.param(transformer, marks=pytest.mark.long)])
+def test_other_modules_ride_with_certificates(make):
+    problem = ridgerider.torch.problem(*make())
+    leg = rr.search(problem, HVP_RIDER, max_rides=1).leg("0+")
+    assert leg.num_steps == 4 and (leg.trace["eigenvalue"] < 0).all()
+    assert (leg.trace["overlap"] > 0.95).all()
+    scale = np.abs(np.linalg.eigvalsh(problem.hessian(problem.x0))).max()
+    assert (leg.trace["residual"] <= 2e-4 * scale).all()
+    # against PyTorch's own dense Hessian
+    x = torch.from_numpy(problem.loss.start())
+    with ridgerider.torch._differentiable():
+        own = torch.autograd.functional.hessian(problem.loss._loss(None), x).numpy()
+    np.testing.assert_allclose(problem.hessian(problem.x0), own, atol=1e-10 * scale)
+
+
+def test_chosen_parameters_only():
+    module, data = mlp(torch.float64), examples(torch.float64)
+    whole = ridgerider.torch.problem(module, F.mse_loss, *data)
+    by_name = ridgerider.torch.problem(module, F.mse_loss, *data, params=["2"])
+    assert sorted(by_name.start) == ["2.bias", "2.weight"]
+    np.testing.assert_allclose(by_name.grad(by_name.x0), whole.grad(whole.x0)[12:], rtol=1e-12)
+    mask = {"0.weight": torch.eye(3, dtype=torch.bool), "2.bias": True, "0.bias": False}
+    masked = ridgerider.torch.problem(module, F.mse_loss, *data, params=mask)
+    assert masked.size == 3 + 2
+    where = [3, 7, 11, 12, 13]  # after three biases, the diagonal of nine weights
+    full = whole.hessian(whole.x0)[jnp.array(where)][:, jnp.array(where)]
+    np.testing.assert_allclose(masked.hessian(masked.x0), full, atol=1e-12)
+    params = masked.params_of(np.arange(5.0))
+    assert params.keys() == module.state_dict().keys()
+    assert torch.equal(torch.diagonal(params["0.weight"]), torch.arange(3.0, dtype=torch.float64))
+    assert params["0.weight"][0, 1] == module[0].weight[0, 1]
+
+
+def test_batches_are_those_of_jax():
+    ours, other, _ = both(torch.float64)
+    batches = rr.Batches(size=8, micro_size=4)
+    one, two = (batches(problem, jax.random.key(0), 0) for problem in (ours, other))
+    assert np.array_equal(one.rows, two.rows)
+    v = jnp.ones(ours.size)
+    np.testing.assert_allclose(one.grad(ours.x0), two.grad(ours.x0), atol=1e-12)
+    np.testing.assert_allclose(one.hvp(ours.x0, v), two.hvp(ours.x0, v), atol=1e-12)
+
+
+@pytest.mark.long
+def test_digits_keep_their_accuracy():
+    images = pytest.importorskip("sklearn.datasets").load_digits()
+    inputs = torch.from_numpy(images.data[:300] / 16)
+    labels = torch.from_numpy(images.target[:300])
+    module = mlp(torch.float64, 64, 8, 10)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.01)
+    problem = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels)
+    rider = rr.Rider(
+        spectrum=rr.BlockSpectrum(k=2, tolerance=1e-3),
+        update=rr.Davidson(),
+        max_steps=30,
+        finish=rr.Descend(max_steps=60, max_hvps=0),
+    )
+    result = rr.search(problem, rider, max_rides=2)
+    weights = {name: jnp.asarray(one.detach().numpy()) for name, one in module.named_parameters()}
+    for solution in result.solutions():
+        trained = result.to_torch(module, solution)
+        ours = float((trained(inputs).argmax(1) == labels).double().mean())
+        weights = {name: one.numpy() for name, one in solution.params.items()}
+        hidden = np.tanh(inputs.numpy() @ weights["0.weight"].T + weights["0.bias"])
+        outputs = hidden @ weights["2.weight"].T + weights["2.bias"]
+        assert ours == (outputs.argmax(1) == labels.numpy()).mean() > 0.8
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x):
+        return x * self.weight + torch.randn(())
+
+
+def test_bad_input_is_refused():
+    inputs, targets = examples(torch.float64)
+    module = mlp(torch.float64)
+
+    def refused(match, module, loss=F.mse_loss, data=(inputs, targets), **options):
+        with pytest.raises(ValueError, match=match):
+            ridgerider.torch.problem(module, loss, *data, **options)
+
+    refused("must be a torch.nn.Module, not function", mlp)
+    refused("BatchNorm1d.*module.eval", nn.Sequential(nn.BatchNorm1d(3)).double())
+    refused("Dropout", nn.Sequential(module, nn.Dropout()))
+    refused("float32 or float64, but 0.weight is torch.float16", copy.deepcopy(module).half())
+    refused(
+        "must be on one device, but data.0. is on cpu and the parameters are on meta",
+        copy.deepcopy(module).to("meta"),
+    )
+    refused("a scalar tensor, not \\(20, 2\\)", module, lambda out, to: out - to)
+    refused("must be deterministic", Noisy(), data=(inputs, inputs))
+    refused("one leading length", module, data=(inputs, targets[:3]))
+    refused(r"`data\[1\]` must be a tensor, not int", module, data=(inputs, 3))
+    refused("names of parameters.*'3'", module, params=["3"])
+    refused("at least one parameter", module, params={"0.weight": False})
+    refused("boolean tensor of shape", module, params={"0.weight": torch.ones(3)})
+    refused("'all' or 'a list of names'", module, params="some")
+    with pytest.raises(ValueError, match="the gradient must be that of the values"):
+        ridgerider.torch.problem(
+            module,
+            lambda out, to: F.mse_loss(out, to) + (out - out.detach()).sum(),
+            inputs,
+            targets,
+        )
