@@ -4,7 +4,7 @@ The module and its data stay with PyTorch, on their device and in their dtype. W
 the two frameworks are vectors, and the numbers of the rows of a mini-batch. A product is the
 gradient of grad . v; the graph of the gradient is kept, so that many products at one point, which
 is what every eigensolver asks for, share it. (`torch.func.jvp` of `grad` computes the gradient
-anew for each of them, and takes six times as long.)
+anew for each of them, and took more than twice as long.)
 """
 
 import contextlib
