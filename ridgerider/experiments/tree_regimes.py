@@ -133,6 +133,7 @@ def draw(regimes: list[dict[str, Any]], out: Path) -> None:
             )
         ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
         ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
+        ax.set_xticks(sorted({row["depth"] for row in rows}))
         ax.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
