@@ -75,6 +75,7 @@ def reproduce(
     results["run"] = {
         "experiment": name,
         "is_quick": quick,
+        "options": sorted(options or {}),
         "settings": asdict(settings),
         "seconds": time.perf_counter() - began,
         **about(),

@@ -389,6 +389,8 @@ def percent(of: dict[str, Any], part: str) -> str:
 
 def paper_table(methods: dict[str, Any]) -> str:
     """Accuracy of the paper's own algorithm against steps and products; the first seed."""
+    if not any(name.startswith("paper") for name in methods):
+        return ""
     lines = ["| Algorithm 2 | steps | HVPs | ours, train | ours, test |", "|---" * 5 + "|"]
     for name in (name for name in ("paper_update", "paper_stable") if name in methods):
         for hvps, train, test, steps in methods[name]["runs"][0]["curve"]:

@@ -104,9 +104,11 @@ def made_with(run: dict[str, Any]) -> str:
     """What a result was made with, in one sentence."""
     settings = ", ".join(f"{name} {_plain(value)}" for name, value in run["settings"].items())
     commit = f" ({run['commit']})" if run["commit"] else ""
-    size = "quick size" if run["is_quick"] else "full size"
+    chosen = "at a size of its own" if run.get("options") else "full size"
+    size = "quick size" if run["is_quick"] else chosen
     words = f"Version {run['version']}{commit}, {size}, {run['cores']} cores ({run['machine']})"
-    words += f", {run['seconds']:.0f} seconds in the last go; settings: {settings}."
+    words += f", {run['seconds']:.0f} seconds in the last go" if run["seconds"] else ""
+    words += f"; settings: {settings}."
     return f"{words} {run['note']}" if "note" in run else words
 
 
