@@ -13,8 +13,9 @@ how well the Hessian predicts the next gradient.
 What a symmetry generates (shifts, rotations) is projected out of the Hessian and of the step.
 
 The Hessian is formed at each step, or it is kept and set right with what is known: after a step
-with the change of the gradient, and by products along the ridge (Bofill's mixture of the symmetric
-rank-one and Powell's update). Then a step costs one gradient and a few products.
+with the change of the gradient, and before it by products along the ridge and along the modes in
+which the step is longest (Bofill's mixture of the symmetric rank-one and Powell's update). Then a
+step costs one gradient and a few products.
 """
 
 import equinox as eqx
@@ -44,31 +45,43 @@ class Climb(eqx.Module):
     - `max_steps`: of one climb or descent.
     - `max_distance`: a climb or descent that is farther than this from where it began, relative to
       max(1, |x|), has run away.
-    - `num_products`: Hessian-vector products a step, if the Hessian is not formed at each; 0 forms
-      it.
+    - `num_products`: Hessian-vector products a step of a climb, along the ridge and where the step
+      goes; a descent needs none. 0 forms the Hessian at each step. Default: 4, and 0 for up to 8
+      parameters. In either case the Hessian is formed where a leg begins, and at a new point.
+    - `num_mixed`: climbs from each minimum after those along its modes, both ways, that set out
+      three times as far along a mixture of all modes. Default: one for each mode, and none for up
+      to 8 parameters.
 
     >>> Climb().max_steps
-    200
+    60
     """
 
     radius: Number = 0.1
-    max_radius: Number = 0.2
-    max_steps: int = eqx.field(static=True, default=200)
+    max_radius: Number = 0.5
+    max_steps: int = eqx.field(static=True, default=60)
     max_distance: Number = 10.0
     num_products: int | None = eqx.field(static=True, default=None)
+    num_mixed: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         for name in ("radius", "max_radius", "max_distance"):
             check_positive(name, getattr(self, name))
         check_count("max_steps", self.max_steps)
-        if self.num_products is not None:
-            check_count("num_products", self.num_products, 0)
+        for name in ("num_products", "num_mixed"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 0)
 
     def products(self, problem: Problem) -> int:
         """How many a step; 0: the Hessian is formed."""
         if self.num_products is None:
-            return 0
-        return self.num_products
+            return 4 if problem.size > 8 else 0
+        return min(self.num_products, problem.size)
+
+    def mixed(self, problem: Problem, num_modes: int) -> int:
+        """How many mixtures of modes are climbed."""
+        if self.num_mixed is None:
+            return num_modes if problem.size > 8 else 0
+        return self.num_mixed
 
 
 class Move(eqx.Module):
@@ -97,16 +110,21 @@ def set_out(
     hessian: Float[Array, "n n"] | None,
     is_up: Bool[Array, ""],
 ) -> Move:
-    """The first step: away from the stationary point `x`, whose Hessian may be known."""
+    """The first step: away from the stationary point `x`, whose Hessian may be known.
+
+    The direction says how far, too, in units of the radius.
+    """
     radius = jnp.asarray(climb.radius, x.dtype)
-    first = x + radius * direction
+    away = radius * direction
+    size = jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(x.dtype).tiny)
+    first, direction = x + away, direction / size
     cost = jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
     loss, grad = jax.value_and_grad(problem.value)(first)
     if hessian is None:
         hessian, spent = _hessian(problem, first)
         cost = cost + spent
     else:  # the gradient at `x` is zero
-        hessian = _set_right(hessian, radius * direction, grad)
+        hessian = _set_right(hessian, away, grad)
     rows = jnp.full((climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
     zero = jnp.zeros((), x.dtype)
     return Move(
@@ -151,12 +169,9 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
     null = orthonormal(problem, symmetry, move.x)
     num_products = climb.products(problem)
     hessian, cost, residual = move.hessian, move.cost, jnp.zeros((), move.x.dtype)
-    direction = move.direction
-    for _ in range(num_products):
-        hessian, residual = _look_along(problem, move.x, hessian, direction)
-        modes = modes_of(hessian, null)
-        direction, _, _ = _ridge(modes, direction)
     if num_products:
+        hessian, residual = _set_right_there(problem, move, null, num_products)
+        hessian = jnp.where(move.is_up, hessian, move.hessian)
         cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
     modes = modes_of(hessian, null)
     direction, row, overlap = _ridge(modes, move.direction)
@@ -245,10 +260,11 @@ def _parts(
 
 
 def _ridge(modes: _Modes, direction: Vector) -> tuple[Vector, Int[Array, ""], Scalar]:
-    """The mode that continues the ridge; once one curves downwards, that."""
+    """The mode that continues the ridge; as long as that curves upwards, one that does not."""
     overlaps = jnp.where(modes.is_null, 0, modes.columns.T @ direction)
     nearest = jnp.argmax(jnp.abs(overlaps))
-    row = jnp.where(modes.eigenvalues[0] < -modes.cut, 0, nearest)
+    is_up = modes.eigenvalues[nearest] >= -modes.cut
+    row = jnp.where(is_up & (modes.eigenvalues[0] < -modes.cut), 0, nearest)
     column, overlap = modes.columns[:, row], overlaps[row]
     return jnp.where(overlap < 0, -column, column), row, jnp.abs(overlap)
 
@@ -269,13 +285,27 @@ def _hessian(problem: Problem, x: Vector) -> tuple[Float[Array, "n n"], Cost]:
     return problem.hessian(x), Cost(hvps=problem.size, hessians=1)
 
 
-def _look_along(
-    problem: Problem, x: Vector, hessian: Float[Array, "n n"], direction: Vector
+def _set_right_there(
+    problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
 ) -> tuple[Float[Array, "n n"], Scalar]:
-    """The Hessian set right along the ridge, and the ridge's residual."""
-    image = problem.hvp(x, direction)
-    residual = jnp.linalg.norm(image - (direction @ image) * direction)
-    return _set_right(hessian, direction, image), residual
+    """The Hessian set right along the ridge and where the step would go, and the ridge's residual.
+
+    Along modes, which are orthogonal, so that what one product set right the next ones leave.
+    """
+    modes = modes_of(move.hessian, null)
+    direction, row, _ = _ridge(modes, move.direction)
+    slopes = modes.columns.T @ move.grad
+    parts, _ = _parts(modes, slopes, row, direction, move)
+    parts = jnp.abs(parts).at[row].set(jnp.inf)
+    rows = modes.columns.T[jax.lax.top_k(parts, num_products)[1]]
+    product = problem.hvp_at(move.x)
+    images = jax.vmap(product)(rows)
+    residual = jnp.linalg.norm(images[0] - (rows[0] @ images[0]) * rows[0])
+    pairs = (rows, images)
+    hessian, _ = jax.lax.scan(
+        lambda matrix, pair: (_set_right(matrix, *pair), None), move.hessian, pairs
+    )
+    return hessian, residual
 
 
 def _set_right(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Float[Array, "n n"]:

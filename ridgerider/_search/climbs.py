@@ -19,10 +19,9 @@ from jaxtyping import Array, Bool, Float
 from ridgerider._core.ascent import ENDINGS, STATIONARY, TRACE, Climb, Move, advance, set_out
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Descend, Finish
 from ridgerider._core.placement import fetch, place
 from ridgerider._core.problem import Problem, Vector
-from ridgerider._core.spectrum import Cluster
+from ridgerider._core.spectrum import Cluster, fixed_vectors
 from ridgerider._core.stationary import Place, look_around
 from ridgerider._core.symmetry import Symmetry
 from ridgerider._search.classes import Classes
@@ -34,7 +33,8 @@ WIDTH = 16  # climbs in one program
 NUM_STEPS = 8  # of it, before those that are over make room for others
 SLID = 0.5  # an overlap below this: the climb went on along another mode
 ALIKE = 1e-5  # signatures that differ by less, relative to their size, are equal
-KICKS = 10  # of the first descent, which may begin at a saddle
+MIXED = 3.0  # how far mixtures of modes set out, in units of the radius
+DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
 class Climber(eqx.Module):
@@ -48,16 +48,26 @@ def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
     """The minimum below the start. Raises if there is none."""
     began = time.perf_counter()
     problem.check_deterministic()
-    key = jax.random.key(settings.seed)
-    end = fetch(compiled(_descend)(problem, Descend(max_kicks=KICKS), problem.x0, key))
-    if end.kind not in ("minimum", "unverified"):
-        raise ValueError(_no_minimum(end))
-    leg = _leg(Fingerprint(), np.asarray(end.x), float(end.loss), ("start",), {}, end.cost)
-    leg = look_at_end(problem, climber, leg)
-    if leg.finish is None or leg.finish.kind == "saddle":
-        raise ValueError("`start` must lie above a minimum, but descent from it ends at a saddle.")
-    seconds = time.perf_counter() - began
-    return replace(leg, cost=leg.cost + Cost(seconds=seconds))
+    x, total = fetch(problem.x0), Cost()
+    name = Fingerprint((Turn(0, 1),))
+    branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
+    for _ in range(DESCENTS):
+        (leg,) = climb_batch(problem, climber, settings, [branch])
+        if has_arrived(leg):
+            leg = look_at_end(problem, climber, leg)
+        total = total + leg.cost
+        if leg.finish is not None and not leg.num_ridges:
+            cost = replace(total, seconds=time.perf_counter() - began)
+            root = replace(leg, fingerprint=Fingerprint(), ended_by=("start",), cost=cost)
+            return replace(root, num_steps=0, trace={})
+        if leg.finish is not None and leg.turns:  # a saddle, to be left by its first ridge
+            index, member = leg.turns[0]
+            branch = leg.branch(Turn(index, 1, member))
+        elif leg.ended_by[0] in ("max_steps", "unconverged"):
+            branch = replace(branch, x=leg.x, direction=np.zeros_like(x))
+        else:
+            break
+    raise ValueError(_no_minimum(problem, leg))
 
 
 def climb_batch(
@@ -115,22 +125,15 @@ def branches_of(leg: Leg, order: Order) -> list[Branch]:
     return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
 
 
-def _descend(problem: Problem, descend: Descend, x: Vector, key: Any) -> Finish:
-    return descend(problem, x, key, None)  # type: ignore[arg-type]  # it looks by means of its own
-
-
-def _no_minimum(end: Finish) -> str:
+def _no_minimum(problem: Problem, leg: Leg) -> str:
     wanted = "`start` must lie above a minimum, but descent from it"
-    if end.kind == "at infinity":
-        return f"{wanted} leads to infinity, where the loss falls to {float(end.limit):.6g}."
-    if end.kind == "saddle":
-        return f"{wanted} ends at a saddle of loss {float(end.loss):.6g}."
-    size, grad = np.linalg.norm(end.x), float(end.grad_norm)
-    return (
-        f"{wanted} does not converge: after {int(end.num_steps)} steps the loss is "
-        f"{float(end.loss):.6g}, the gradient {grad:.3g} and the parameters' norm {size:.3g}. "
-        "Does it run to infinity?"
-    )
+    norm, size = float(np.linalg.norm(problem.grad(jnp.asarray(leg.x)))), np.linalg.norm(leg.x)
+    where = f"the loss is {leg.loss:.6g}, |grad| {norm:.3g} and |params| {size:.3g} there"
+    if "ran_away" in leg.ended_by:
+        return f"{wanted} leads to infinity, as far as it was followed: {where}."
+    if "not_finite" in leg.ended_by:
+        return f"{wanted} meets a loss that is not finite: {where}."
+    return f"{wanted} does not converge: {where}."
 
 
 # --- moves side by side
@@ -283,6 +286,14 @@ def _ways_on(
     is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
     chosen = [int(row) for row in np.flatnonzero(is_way)]
     turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
+    if not around.morse_index:
+        mixtures = _mixtures(rows[chosen], climber.climb.mixed(problem, len(chosen)))
+        # They count as further members of the last cluster.
+        last = int(labels.max(initial=0))
+        first = int(np.sum(labels == last))
+        turns += tuple((last, first + number) for number in range(len(mixtures)))
+        rows = np.concatenate([rows, mixtures])
+        chosen += range(len(labels), len(rows))
     symmetry = climber.symmetry
     if symmetry is None or symmetry.signature is None or not chosen:
         return turns, rows[chosen], tuple(Way() for _ in chosen)
@@ -307,6 +318,15 @@ def _ways_on(
         kept.append(row)
         ways.append(Way(class_number=row, is_even=len(pair) == 1))
     return tuple(turns[row] for row in kept), rows[chosen][kept], tuple(ways)
+
+
+def _mixtures(rows: np.ndarray, count: int) -> np.ndarray:
+    """Long vectors among the modes, the same for whatever basis of them."""
+    if not count or not len(rows):
+        return rows[:0]
+    fixed = np.asarray(fixed_vectors(count, rows.shape[1], rows.dtype))
+    mixed = (fixed @ rows.T) @ rows
+    return MIXED * mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
 
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:

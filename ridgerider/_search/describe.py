@@ -42,7 +42,9 @@ RULES = {
     "ridgerider.environments": ("Agree",),
     "ridgerider.symmetry": (
         *("Motions", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature"),
+        "UnitSignature",
     ),
+    "ridgerider.problems": ("is_one_cluster",),
     "optax": ("adabelief", "adagrad", "adam", "adamw", "lbfgs", "nadam", "rmsprop", "sgd"),
 }
 # Where else things have public names.

@@ -23,7 +23,13 @@ from ridgerider._core.symmetry import Symmetry
 from ridgerider._search.atlas import Atlas
 from ridgerider._search.climbs import Climber, begin, branches_of, has_arrived, look_at_end
 from ridgerider._search.crew import Crew, check_executor, check_sendable
-from ridgerider._search.describe import check_problem, describe, describe_problem, rebuild
+from ridgerider._search.describe import (
+    check_problem,
+    describe,
+    describe_problem,
+    is_same_rule,
+    rebuild,
+)
 from ridgerider._search.interrupt import interruptible
 from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
@@ -174,11 +180,14 @@ def resume_map(
     """Go on with a map, to what it would have become uninterrupted; called by `resume`."""
     meta, settings = store.meta, store.settings
     check_problem(meta, problem, store.path)
+    root = store.leg(Fingerprint())
+    loss = float(problem.value(jnp.asarray(root.x)))
+    if not abs(loss - root.loss) <= 1e-5 * max(1.0, abs(root.loss)):
+        raise ValueError(f"{store.path} belongs to another problem: the losses differ.")
     climber = rebuild(meta["rider"]) if climber is None else climber
-    if meta["map"]["valid"] != _guard_name(valid):
-        raise ValueError(
-            f"the map was made with `valid` {meta['map']['valid']}: pass it again to resume."
-        )
+    if not isinstance(climber, Climber) or not is_same_rule(meta["rider"], climber):
+        raise ValueError(f"{store.path} was made with another `rider`: pass its rr.Climber again.")
+    valid = _valid_again(meta["map"]["valid"], valid)
     if order is None and settings.order not in MAP_ORDERS:
         raise ValueError(f"the run has an order of your own, {settings.order}: pass it again.")
     key = _with_descents(_named(settings.order if order is None else order))
@@ -191,6 +200,20 @@ def resume_map(
 
 
 Guard = Callable[[Problem, np.ndarray], bool]
+
+
+def _valid_again(stored: Any, valid: Any) -> Any:
+    """What a map was made with as `valid`."""
+    if valid is None and stored is not None:
+        try:
+            return rebuild(stored)
+        except ValueError:
+            raise ValueError(
+                f"the map has a `valid` of your own, {stored}: pass it again."
+            ) from None
+    if stored != _guard_name(valid):
+        raise ValueError(f"`valid` must be the map's own, {stored}, not {_guard_name(valid)}.")
+    return valid
 
 
 def _run(

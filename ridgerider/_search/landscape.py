@@ -58,6 +58,18 @@ class Edge:
     loss: float
 
 
+@dataclass(frozen=True)
+class Junction:
+    """Where two parts of a map join as the loss rises: at a saddle.
+
+    `parts` are numbers of minima, or, from the number of minima on, of junctions before this one.
+    """
+
+    saddle: int
+    loss: float
+    parts: tuple[int, int]
+
+
 class Barrier(float):
     """The loss at the highest point of the lowest way between two minima.
 
@@ -328,6 +340,24 @@ class Landscape:
             left -= part.keys()
             parts.append(sorted(part))
         return sorted(parts, key=lambda part: (-len(part), part))
+
+    def junctions(self) -> list[Junction]:
+        """How the minima join as the loss rises, lowest first: the disconnectivity graph.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import mueller_brown
+        >>> [(one.saddle, one.parts) for one in rr.explore(mueller_brown()).junctions()]
+        [(0, (1, 2)), (1, (0, 3))]
+        """
+        count = len(self.minima())
+        part, found = list(range(count)), list[Junction]()
+        edges = {edge.saddle: edge for ends in self._tree.values() for edge in ends}
+        for edge in sorted(edges.values(), key=lambda edge: (edge.loss, edge.saddle)):
+            a, b = (part[end] for end in edge.minima if end is not None)
+            found.append(Junction(edge.saddle, edge.loss, (min(a, b), max(a, b))))
+            new = count + len(found) - 1
+            part = [new if one in (a, b) else one for one in part]
+        return found
 
     def barrier(self, a: Any, b: Any) -> Barrier:
         """The highest loss on the lowest way from `a` to `b`: numbers, points or addresses."""

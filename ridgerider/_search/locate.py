@@ -22,6 +22,11 @@ BUILT_IN = {
     "levers": "ridgerider.problems:levers",
     "digits": "ridgerider.problems:digits_classifier",
     "tree": "ridgerider.problems:tree",
+    "camel": "ridgerider.problems:six_hump_camel",
+    "himmelblau": "ridgerider.problems:himmelblau",
+    "mueller-brown": "ridgerider.problems:mueller_brown",
+    "rastrigin": "ridgerider.problems:rastrigin",
+    "atoms": "ridgerider.problems:lennard_jones",
 }
 # What these note of their solutions, by functions of the library's own.
 OWN_MEASURES = {
@@ -165,3 +170,11 @@ def _told(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: it calls sys.exit({error.code!r}).") from error
     except BaseException as error:
         raise ValueError(f"{what}: {type(error).__name__}: {one_line(error)}.") from error
+
+
+def load_attribute(name: str, what: str) -> object:
+    """Whatever `module:attribute` stands for."""
+    module, _, attribute = name.partition(":")
+    if not re.fullmatch(r"[\w.]+", module) or not attribute.isidentifier():
+        raise ValueError(f"{what} must be module:attribute, not {name!r}.")
+    return _attribute(module, attribute)

@@ -22,6 +22,7 @@ from ridgerider._core.clock import OutOfTime, limited
 from ridgerider._core.compile import seconds_compiling
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
+from ridgerider._core.symmetry import Symmetry
 from ridgerider._core.train import Epoch, listening
 from ridgerider._search.crew import Crew, check_executor, check_sendable
 from ridgerider._search.describe import (
@@ -31,7 +32,9 @@ from ridgerider._search.describe import (
     is_same_rule,
     rebuild,
 )
+from ridgerider._search.equal import Marks, distinct
 from ridgerider._search.interrupt import interruptible
+from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
 from ridgerider._search.locate import load_problem, made_here
@@ -54,6 +57,7 @@ def search(
     order: str | Order = "breadth_first",
     members: Literal["branches", "all", "rows", "one"] = "branches",
     go_on: Literal["end", "saddle", "both"] = "end",
+    symmetry: Symmetry | None = None,
     max_ridges: int | None = None,
     max_depth: int | None = None,
     max_rides: int | None = 100,
@@ -91,6 +95,8 @@ def search(
       "saddle": at that saddle, or, if the descent ends elsewhere, at the end of the ride. "both".
       No point is branched at twice: a leg that comes to one where another had come before is linked
       to that (`Leg.linked_to`).
+    - `symmetry`: what is the same before it is ridden, e.g. `rr.symmetry.units(...)` for a network.
+      Of equal branches one is ridden, and a leg that ends at a copy of a point is linked to it.
     - `max_ridges`: at each point only this many of the most negative eigenvalues. `max_depth`: the
       longest fingerprint, in turns.
     - `finish_at`: run `rider.finish` at the end of every "leg", or only of a "leaf", a leg that
@@ -151,11 +157,15 @@ def search(
     check_sendable(job, executor)
     if measures:
         measures.check(problem)
+    if symmetry is not None:
+        check_symmetry(problem, symmetry, seed)
     root = interruptible(look, problem, rider, settings)
     meta = _meta(problem, rider, settings, budget, name or path)
-    store = Store.create(out, meta, root, branches_at(root, settings, key))
+    meta["symmetry"] = describe(symmetry)
+    first = distinct(problem, symmetry, root, branches_at(root, settings, key))
+    store = Store.create(out, meta, root, first)
     with store.closed_on_error(), held(store.path), _compilation(store, executor, before):
-        _run(job, key, budget, store, executor, max_deaths, progress, measures)
+        _run(job, key, budget, store, executor, max_deaths, progress, measures, symmetry)
     return Result(store, problem, rider)
 
 
@@ -170,12 +180,19 @@ def resume(
     max_hvps: int | Same | None = "same",
     max_seconds: float | Same | None = "same",
     num_lanes: int = 1,
+    symmetry: Symmetry | None = None,
+    valid: Any = None,
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
 ) -> Result:
     """Go on with a search from its run file, to the same tree it would have become uninterrupted.
+
+    Hand over the `symmetry`, too, if parts of it are your own.
+
+    The run file of a map is gone on with in the same way, and a `Landscape` is returned; hand over
+    what it had as `valid`, unless that was bounds or is part of the library.
 
     The problem must be the one the run began with. The rider is rebuilt from the file; hand it over
     if it has rules of your own, and `order` if that was a function of your own. Budgets are those
@@ -208,6 +225,10 @@ def resume(
                 for name, value in given.items()
             }
         )
+        if "map" in meta:
+            return _resume_map(
+                store, problem, source, rider, order, valid, budget, executor, max_deaths, progress
+            )
         rider = rebuild(meta["rider"]) if rider is None else rider
         _check_rider(rider)
         check_problem(meta, problem, path)
@@ -221,9 +242,10 @@ def resume(
         check_sendable(job, executor)
         if measures:
             measures.check(problem)
+        symmetry = _symmetry_again(meta.get("symmetry"), symmetry)
         if meta.get(REPAIRED):
-            _complete(store, settings, key)
-        _run(job, key, budget, store, executor, max_deaths, progress, measures)
+            _complete(store, settings, key, problem, symmetry)
+        _run(job, key, budget, store, executor, max_deaths, progress, measures, symmetry)
     return Result(store, problem, rider)
 
 
@@ -236,6 +258,46 @@ def _compilation(store: Store, executor: Executor | None, before: float) -> Iter
         store.set_meta("seconds_compiling", known + seconds_compiling() - before)
 
 
+def _resume_map(
+    store: Store,
+    problem: Problem,
+    source: str | None,
+    rider: Any,
+    order: Order | None,
+    valid: Any,
+    budget: Budget,
+    executor: Executor | None,
+    max_deaths: int,
+    progress: Callable[[Progress], None] | None,
+) -> Any:
+    from ridgerider._search.explore import resume_map  # which imports much of what is here
+
+    return resume_map(
+        store,
+        problem,
+        source,
+        climber=rider,
+        order=order,
+        valid=valid,
+        budget=budget,
+        executor=executor,
+        max_deaths=max_deaths,
+        progress=progress,
+    )
+
+
+def _symmetry_again(stored: Any, symmetry: Symmetry | None) -> Symmetry | None:
+    """The symmetry a run was begun with."""
+    if symmetry is None and stored is not None:
+        try:
+            return rebuild(stored)
+        except ValueError:
+            raise ValueError("the run has a symmetry of your own: pass it again.") from None
+    if symmetry is not None and (stored is None or not is_same_rule(stored, symmetry)):
+        raise ValueError("`symmetry` must be the one that the run was begun with.")
+    return symmetry
+
+
 def _run(
     job: Job,
     order: Order,
@@ -245,12 +307,13 @@ def _run(
     max_deaths: int,
     progress: Callable[[Progress], None] | None,
     measures: Measures | None,
+    symmetry: Symmetry | None,
 ) -> None:
     crew = Crew(job, store.load, executor, max_deaths)
     if measures:
         measure_missing(store, measures, job.problem)
     try:
-        _ride_all(crew, job, order, budget, store, progress, measures)
+        _ride_all(crew, job, order, budget, store, progress, measures, symmetry)
     finally:  # also when the search is interrupted
         crew.cancel()
     store.checkpoint()
@@ -264,13 +327,17 @@ def _ride_all(
     store: Store,
     progress: Callable[[Progress], None] | None,
     measures: Measures | None,
+    symmetry: Symmetry | None,
 ) -> None:
+    def grow(leg: Leg) -> list[Branch]:
+        return distinct(job.problem, symmetry, leg, branches_at(leg, settings, order))
+
     settings, tree, done = job.settings, Search(), Progress.read(store)
     ends = _known_ends(job.problem, store)
     done.num_minima, done.max_rides = len(ends), budget.max_rides
     round_number, chosen = store.num_rounds(), store.open_branches(chosen=True)
-    points = interruptible(Points, job.problem, store)
-    found = {name: branches_at(store.leg(name), settings, order) for name in store.unsettled()}
+    points = interruptible(Points, job.problem, store, Marks(job.problem, symmetry))
+    found = {name: grow(store.leg(name)) for name in store.unsettled()}
     waiting = store.open_branches(chosen=False)
     tree.tell(branch for branch in waiting if branch.fingerprint.parent not in found)
     known = set[Fingerprint]()
@@ -309,7 +376,7 @@ def _ride_all(
             if leg.finish is not None:
                 same = interruptible(ends.add, leg.fingerprint, leg.finish)
                 leg = replace(leg, same_as=same)
-            children = branches_at(leg, settings, order)
+            children = grow(leg)
             if measures:  # first, so that whoever reads the leg finds them
                 has_finish = getattr(job.rider, "finish", None) is not None
                 store.set_measures(None, measured(measures, job.problem, leg, has_finish))
@@ -329,13 +396,16 @@ def _tell_training(done: Progress, progress: Callable[[Progress], None], epoch: 
     progress(done)
 
 
-def _complete(store: Store, settings: Settings, order: Order) -> None:
+def _complete(
+    store: Store, settings: Settings, order: Order, problem: Problem, symmetry: Symmetry | None
+) -> None:
     """Bring back the branches that a repair has lost."""
     links = store.links()
     for name in store.fingerprints():
         if name not in links:
             leg = store.leg(name)
-            store.complete(leg, branches_at(leg, settings, order))
+            branches = branches_at(leg, settings, order)
+            store.complete(leg, distinct(problem, symmetry, leg, branches))
     store.set_meta(REPAIRED, False)
 
 

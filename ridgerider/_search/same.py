@@ -115,11 +115,18 @@ class Ends:
 class Points:
     """The points that a search has branched at: ends of rides, and saddles below them.
 
-    A leg is linked to another if all points that it leads on from were met by that one.
+    A leg is linked to another if all points that it leads on from were met by that one. `mark` is
+    what ends of rides are compared by.
     """
 
-    def __init__(self, problem: Problem, store: Store):
-        self._ends = Classes[Fingerprint](lambda name: store.leg(name).x)
+    def __init__(
+        self,
+        problem: Problem,
+        store: Store,
+        mark: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ):
+        self._mark = mark
+        self._ends = Classes[Fingerprint](lambda name: mark(store.leg(name).x))
         self._saddles = Ends(problem, store.end, ("saddle",))
         links, unsettled = store.links(), set(store.unsettled())
         for name in store.fingerprints():
@@ -134,9 +141,10 @@ class Points:
     def _add(self, leg: Leg) -> list[Fingerprint | None]:
         others: list[Fingerprint | None] = []
         if leg.turns:
-            reach = reach_of(leg.x, REACH[leg.x.dtype.itemsize])
+            mark = self._mark(leg.x)
+            reach = reach_of(mark, REACH[leg.x.dtype.itemsize])
             count = len(self._ends)
-            number = self._ends.add(leg.fingerprint, leg.x, reach)
+            number = self._ends.add(leg.fingerprint, mark, reach)
             others.append(None if number == count else self._ends.names[number])
         if leg.below is not None and leg.finish is not None:
             others.append(self._saddles.add(leg.fingerprint, leg.finish))

@@ -8,7 +8,7 @@ import jax
 import typer
 
 import ridgerider as rr
-from ridgerider.cli import _compare, _experiments, _export, _runs, _search
+from ridgerider.cli import _compare, _experiments, _explore, _export, _runs, _search
 from ridgerider.cli._crew import with_local
 from ridgerider.cli._errors import listen, told
 from ridgerider.cli._help import Command, Group
@@ -30,6 +30,9 @@ app = typer.Typer(
 app.callback()(_runs.about)
 command("search", _search.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
 command("resume", _search.resume, "ridgerider resume runs/mine --max-rides 400")
+command(
+    "explore", _explore.explore, "ridgerider explore atoms --symmetry point_set --out runs/atoms"
+)
 command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
 command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
 command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -37,6 +37,7 @@ def reproduce(
             help=f"Images of your own, as IDX or npz files: for {', '.join(experiments.OWN_DATA)}.",
         ),
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="clusters: 13 atoms, too.")] = False,
     variant: Annotated[
         str | None, typer.Option(help="colored-mnist: `whole` trains all of the featurizer.")
     ] = None,
@@ -48,7 +49,11 @@ def reproduce(
         return
     if variant is not None and name != "colored-mnist":
         raise ValueError(f"`--variant` must be left out but for colored-mnist, not {name}.")
-    options = {} if variant is None else {"variant": variant}
+    if full and name != "clusters":
+        raise ValueError(f"`--full` must be left out but for clusters, not {name}.")
+    options: dict[str, Any] = {} if variant is None else {"variant": variant}
+    if full:
+        options["full"] = True
     directory = directory_for(out, name)
     experiments.reproduce(
         name,

@@ -11,6 +11,7 @@ import ridgerider as rr
 from ridgerider._check import check_choice
 from ridgerider._core.spectrum import DENSE_BELOW
 from ridgerider.cli._crew import crew
+from ridgerider.cli._explore import print_map
 from ridgerider.cli._options import (
     BUDGET,
     LANES,
@@ -137,5 +138,8 @@ def resume(
             measures=chosen_measures(signature, metric, problem or before.name),
             **given,
         )
-    print_summary(result)
+    if "map" in before.meta:
+        print_map(rr.Landscape.load(path))
+    else:
+        print_summary(result)
     console.print(f"run file: {path}", soft_wrap=True)

@@ -28,6 +28,7 @@ EXPERIMENTS = (
     "colored-mnist",
     "theory",
     "ensembles",
+    "clusters",
 )
 OWN_DATA = ("mnist", "mnist-diversity", "ensembles")  # those that take images of one's own
 

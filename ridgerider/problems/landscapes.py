@@ -7,6 +7,8 @@ r"""Losses whose stationary points are known: maps to compare one's own with.
 - `lennard_jones`: 4 sum (r^-12 - r^-6) over all pairs of atoms.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -105,7 +107,7 @@ def lennard_jones(num_atoms: int = 7) -> Problem:
     return Problem(lennard_jones_loss, jnp.asarray(start))
 
 
-def is_one_cluster(points: Float[Array, "n 3"], reach: float = 1.7) -> bool:
+def is_one_cluster(points: Any, reach: float = 1.7) -> bool:
     """Whether every atom is within `reach` of another, all the way to all others.
 
     >>> is_one_cluster(np.array([[0.0, 0, 0], [1.1, 0, 0], [9.0, 0, 0]]))

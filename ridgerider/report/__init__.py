@@ -12,6 +12,7 @@ from ridgerider._search.result import load
 from ridgerider._search.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._compare import compare as compare
+from ridgerider.report._map import is_map, report_map
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader
 
@@ -30,6 +31,8 @@ def report(
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a run as one HTML page that needs no network, no server and no Python.
+
+    That of a map shows its disconnectivity graph, its points, and structures of clusters.
 
     **Arguments**
 
@@ -58,6 +61,8 @@ def report(
         raise ValueError(
             f"`out` must be in a directory that exists, but {one_line(out.parent)} does not."
         )
+    if is_map(path):
+        return report_map(path, out, problem)
     reader = Reader(path)
     reader.read()
     if say is not None:

@@ -11,3 +11,5 @@ from ridgerider.symmetry._points import RigidCopy as RigidCopy
 from ridgerider.symmetry._points import RigidSignature as RigidSignature
 from ridgerider.symmetry._points import point_set as point_set
 from ridgerider.symmetry._points import rigid as rigid
+from ridgerider.symmetry._units import UnitSignature as UnitSignature
+from ridgerider.symmetry._units import units as units

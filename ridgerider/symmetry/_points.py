@@ -46,7 +46,7 @@ def point_set(species: Sequence[Any] | None = None, *, dim: int = 3) -> Symmetry
     >>> import ridgerider as rr
     >>> same = rr.symmetry.point_set()
     >>> one = jnp.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
-    >>> two = one[jnp.array([2, 0, 1])] * jnp.array([1.0, -1.0, 1.0]) + 5.0
+    >>> two = one[jnp.array([2, 0, 1])] * jnp.array([[1.0, -1.0, 1.0]]) + 5.0
     >>> bool(jnp.allclose(same.signature(one), same.signature(two), atol=1e-5))
     True
     """

@@ -1,6 +1,8 @@
 """Maps of landscapes whose stationary points are known."""
 
 import math
+import threading
+from concurrent.futures import Executor, Future
 
 import jax.numpy as jnp
 import numpy as np
@@ -92,3 +94,93 @@ def test_bad_input():
         swapped = rr.Symmetry(None, lambda x: x, lambda x, key: x[::-1])
         problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.array([0.5, 0.7]))
         rr.explore(problem, symmetry=swapped)
+
+
+def table_of(landscape):
+    """All that a map says, to the last bit."""
+    points = (*landscape.minima(), *landscape.saddles(None))
+    return [
+        (str(one.fingerprint), one.loss.hex(), one.morse_index, one.multiplicity) for one in points
+    ], landscape.edges()
+
+
+def test_a_map_is_resumed_to_the_same(tmp_path):
+    problem = himmelblau()
+    whole = rr.explore(problem, round_size=5)
+    for rides in (1, 7, 12):
+        path = tmp_path / f"{rides}.sqlite"
+        rr.explore(problem, round_size=5, max_rides=rides, out=path)
+        resumed = rr.resume(path, problem, max_rides=2000)
+        assert table_of(resumed) == table_of(whole)
+        assert table_of(rr.Landscape.load(path, problem)) == table_of(whole)
+
+
+def test_a_killed_map_is_resumed_to_the_same(tmp_path):
+    """Stopped after any leg, also in the middle of a round."""
+
+    class Stop(Exception):
+        pass
+
+    def stop_after(count):
+        def progress(done):
+            if done.num_rides == count:
+                raise Stop
+
+        return progress
+
+    problem = himmelblau()
+    whole = rr.explore(problem, round_size=8)
+    for count in (1, 3, 10, 15):
+        path = tmp_path / f"{count}.sqlite"
+        with pytest.raises(Stop):
+            rr.explore(problem, round_size=8, out=path, progress=stop_after(count))
+        assert table_of(rr.resume(path, problem)) == table_of(whole)
+
+
+class Backwards(Executor):
+    """Rides everything here, and gives it back in the wrong order."""
+
+    def __init__(self):
+        self.waiting = []
+
+    @property
+    def capacity(self):
+        self.give_back()
+        return 1000
+
+    def give_back(self):
+        while self.waiting:
+            future, work, args = self.waiting.pop()
+            future.set_result(work(*args))
+
+    def submit(self, work, *args):
+        future = Future()
+        self.waiting.append((future, work, args))
+        if len(self.waiting) > 2:
+            self.give_back()
+        return future
+
+
+def test_the_order_of_arrival_changes_nothing(monkeypatch):
+    monkeypatch.setattr("ridgerider._search.explore.TASK_SIZE", 1)
+    problem = himmelblau()
+    whole = rr.explore(problem, round_size=6)
+
+    class Shuffled(Backwards):
+        def submit(self, work, *args):
+            future = super().submit(work, *args)
+            if len(self.waiting) == 1 and len(args[0]) == 1:
+                threading.Timer(0.05, self.give_back).start()
+            return future
+
+    assert table_of(rr.explore(problem, round_size=6, executor=Shuffled())) == table_of(whole)
+
+
+def test_a_map_of_another_problem_is_refused(tmp_path):
+    path = tmp_path / "map.sqlite"
+    rr.explore(himmelblau(), max_rides=2, out=path, valid=(-6.0, 6.0))
+    with pytest.raises(ValueError, match="another problem"):
+        rr.resume(path, six_hump_camel())
+    with pytest.raises(ValueError, match="`valid` must be the map's own"):
+        rr.resume(path, himmelblau(), valid=(-1.0, 1.0))
+    assert len(rr.resume(path, himmelblau(), max_rides=3)) == 3

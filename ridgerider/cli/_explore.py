@@ -1,0 +1,115 @@
+"""The command that maps a landscape."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import ridgerider as rr
+from ridgerider._search.explore import MAP_ORDERS
+from ridgerider._search.locate import load_attribute
+from ridgerider.cli._crew import crew
+from ridgerider.cli._options import Dask, Lease, Out, Seed, Workers
+from ridgerider.cli._places import new_run
+from ridgerider.cli._shown import console, shown_progress
+from ridgerider.problems import BUILT_IN
+
+SYMMETRIES = {"none": None, "rigid": rr.symmetry.rigid, "point_set": rr.symmetry.point_set}
+
+
+def explore(
+    *,
+    problem: Annotated[
+        str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
+    ],
+    out: Out = None,
+    max_rides: Annotated[
+        int, typer.Option(help="Stop after this many climbs and descents.")
+    ] = 2000,
+    max_points: Annotated[
+        int | None, typer.Option(help="Stop once this many stationary points are known.")
+    ] = None,
+    max_modes: Annotated[
+        int | None, typer.Option(help="Of each minimum climb only this many of its softest modes.")
+    ] = None,
+    order: Annotated[str, typer.Option(help=f"{', '.join(MAP_ORDERS)}.")] = "fewest_visits",
+    symmetry: Annotated[
+        str, typer.Option(help=f"{', '.join(SYMMETRIES)} or MODULE:SYMMETRY.")
+    ] = "none",
+    valid: Annotated[
+        str | None,
+        typer.Option(help="MODULE:FUNCTION of what belongs to the landscape, or bounds LOW,HIGH."),
+    ] = None,
+    seed: Seed = 0,
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+) -> None:
+    """Map a landscape: all minima, the transition states between them, and the barriers."""
+    same, guard = _symmetry(symmetry), _valid(valid)
+    with (
+        crew(workers, dask, lease, 64) as executor,
+        new_run(out, problem) as path,
+        shown_progress(path, max_rides) as progress,
+    ):
+        landscape = rr.explore(
+            problem,
+            max_rides=max_rides,
+            max_points=max_points,
+            max_modes=max_modes,
+            order=order,
+            symmetry=same,
+            valid=guard,
+            seed=seed,
+            out=path,
+            executor=executor,
+            progress=progress,
+        )
+    print_map(landscape)
+    console.print(f"run file: {path}", soft_wrap=True)
+
+
+def print_map(landscape: rr.Landscape) -> None:
+    """The lowest points and passes, how complete they are, and what it cost."""
+    table = Table("minimum", "loss", "least eigenvalue", "found by", "address")
+    for number, one in enumerate(landscape.minima()[:20]):
+        found = f"{one.multiplicity} legs"
+        row = (str(number), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", found)
+        table.add_row(*row, str(one.fingerprint) or "start")
+    console.print(table)
+    passes = Table("transition state", "loss", "between", "address")
+    saddles = landscape.saddles()
+    for edge in landscape.edges()[:20]:
+        ends = " and ".join("-" if end is None else str(end) for end in edge.minima)
+        address = str(saddles[edge.saddle].fingerprint)
+        passes.add_row(str(edge.saddle), f"{edge.loss:.6g}", ends, address)
+    console.print(passes)
+    cost = landscape.cost
+    console.print(
+        f"{len(landscape.minima())} minima, {len(saddles)} transition states, "
+        f"{len(landscape.components())} components; {landscape.completeness()}",
+        soft_wrap=True,
+    )
+    console.print(
+        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
+        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s",
+        soft_wrap=True,
+    )
+
+
+def _symmetry(name: str) -> rr.Symmetry | None:
+    if name in SYMMETRIES:
+        make = SYMMETRIES[name]
+        return None if make is None else make()
+    found: Any = load_attribute(name, "`--symmetry`")
+    return found() if callable(found) and not isinstance(found, rr.Symmetry) else found
+
+
+def _valid(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        return load_attribute(text, "`--valid`")
+    return low, high

@@ -1,0 +1,361 @@
+"""Maps of landscapes with known counts, against what one would use instead.
+
+    ridgerider reproduce clusters
+
+Lennard-Jones clusters, functions of the plane and a small network. Published: minima of 7 to 13
+atoms 4, 8, 21, 64, 170, 515, 1510; transition states of 7 to 10 about 12, 42, 165, 635. The peers:
+descents from random balls by L-BFGS, basin hopping (SciPy), and TopSearch, if `TOPSEARCH_PYTHON`
+names a Python that has it. Costs are gradient-equivalents: gradients and Hessian-vector products.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+import ridgerider as rr
+from ridgerider import plot
+from ridgerider.problems.landscapes import (
+    CLUSTER_MINIMA,
+    CLUSTER_SADDLES,
+    himmelblau,
+    is_one_cluster,
+    lennard_jones,
+    mueller_brown,
+    rastrigin,
+    six_hump_camel,
+)
+from ridgerider.workers import process_pool
+
+PATIENCE = 3600  # seconds for TopSearch
+DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 0
+    atoms: tuple[int, ...] = (7, 8, 9, 10)
+    full: bool = False  # 13 atoms, too, for at most `max_seconds`
+    max_seconds: float = 3600.0
+    max_rides: int = 20_000  # of one map of up to 10 atoms; these end by themselves
+    peer_atoms: tuple[int, ...] = (7, 9)  # the peers are slow
+    peer_gradients: int = 200_000  # of each peer, at most
+    topsearch_atoms: int = 7  # 33 s of processor time
+    num_workers: int = 1  # processes that climb
+
+    @staticmethod
+    def quick(seed: int) -> "Settings":
+        return Settings(
+            seed, (7,), max_rides=400, peer_atoms=(7,), peer_gradients=8_000, topsearch_atoms=0
+        )
+
+
+PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
+    "six-hump camel": (six_hump_camel, 6, None),
+    "Himmelblau": (himmelblau, 4, None),
+    "Mueller-Brown": (mueller_brown, 3, None),
+    "Rastrigin": (rastrigin, 121, (-5.12, 5.12)),
+}
+
+
+def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    results: dict[str, Any] = {"settings": asdict(settings), "plane": {}, "clusters": {}}
+    for name, (make, known, valid) in PLANE.items():
+        landscape = rr.explore(make(), valid=valid)
+        results["plane"][name] = {"known": known, **_summary(landscape)}
+        say(f"{name}: {landscape}")
+    _draw_plane(out)
+    results["network"] = _network(say)
+    for atoms in (*settings.atoms, *((13,) if settings.full else ())):
+        results["clusters"][str(atoms)] = one = _cluster(atoms, settings, out, say)
+        one["peers"] = {}
+        if atoms in settings.peer_atoms:
+            one["peers"] = {
+                "multi-start L-BFGS": _multi_start(atoms, settings),
+                "basin hopping": _basin_hopping(atoms, settings),
+            }
+            for name, peer in one["peers"].items():
+                say(
+                    f"{atoms} atoms, {name}: {peer['minima']} minima, {peer['gradients']} gradients"
+                )
+    results["topsearch"] = _topsearch(settings, say)
+    return results
+
+
+def _summary(landscape: rr.Landscape) -> dict[str, Any]:
+    cost, done = landscape.cost, landscape.completeness()
+    points = len(landscape.minima()) + len(landscape.saddles())
+    spent = int(cost.hvps + cost.gradients)
+    return {
+        "minima": len(landscape.minima()),
+        "saddles": len(landscape.saddles()),
+        "higher": len(landscape.saddles(None)) - len(landscape.saddles()),
+        "rides": len(landscape),
+        "gradient_equivalents": spent,
+        "per_point": spent / max(points, 1),
+        "seconds": float(cost.seconds),
+        "components": len(landscape.components()),
+        "completeness": str(done),
+        "wrong_indices": wrong_indices(landscape),
+    }
+
+
+def wrong_indices(landscape: rr.Landscape) -> int:
+    """How many points have another index by a Hessian of their own and NumPy's eigenvalues."""
+    problem, wrong = landscape.problem, 0
+    assert problem is not None
+    hessian = jax.jit(problem.hessian)
+    for one in (*landscape.minima(), *landscape.saddles(None)):
+        values = np.linalg.eigvalsh(np.asarray(hessian(problem.ravel(one.params))))
+        index = int(np.sum(values < -1e-7 * np.abs(values).max()))
+        wrong += index != getattr(one, "morse_index", -1)
+    return wrong
+
+
+def _cluster(
+    atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    problem, last = lennard_jones(atoms), {"minima": 0, "at": 0}
+
+    def watch(done: rr.Progress) -> None:
+        if done.num_minima > last["minima"]:
+            last.update(minima=done.num_minima, at=int(done.cost.hvps + done.cost.gradients))
+
+    began = time.perf_counter()
+    is_large = atoms > 10
+    crew = nullcontext() if settings.num_workers == 1 else process_pool(settings.num_workers)
+    with crew as executor:
+        landscape = rr.explore(
+            problem,
+            symmetry=rr.symmetry.point_set(),
+            valid=is_one_cluster,
+            max_rides=None if is_large else settings.max_rides,
+            max_seconds=settings.max_seconds * settings.num_workers if is_large else None,
+            round_size=64 * settings.num_workers,
+            progress=watch,
+            seed=settings.seed,
+            out=out / f"atoms-{atoms}.sqlite" if is_large else None,
+            executor=executor,
+        )
+    seconds = time.perf_counter() - began
+    say(f"{atoms} atoms: {landscape}")
+    ax = plot.disconnectivity(landscape)
+    ax.set_title(f"{atoms} Lennard-Jones atoms")
+    for suffix in ("png", "svg"):
+        ax.figure.savefig(out / f"atoms-{atoms}.{suffix}", dpi=160)  # type: ignore[union-attr]
+    return {
+        **_summary(landscape),
+        "wall_seconds": seconds,
+        "to_the_last_minimum": last["at"],
+        "published_minima": CLUSTER_MINIMA.get(atoms),
+        "published_saddles": CLUSTER_SADDLES.get(atoms),
+    }
+
+
+def _draw_plane(out: Path) -> None:
+    ax = plot.plane(rr.explore(mueller_brown()))
+    for suffix in ("png", "svg"):
+        ax.figure.savefig(out / f"mueller-brown.{suffix}", dpi=160)  # type: ignore[union-attr]
+
+
+# --- a network
+
+
+def network_loss(params: dict[str, jax.Array], inputs: jax.Array, targets: jax.Array) -> jax.Array:
+    hidden = jnp.tanh(inputs @ params["in"] + params["bias"][None, :])
+    penalty = sum(jnp.sum(leaf**2) for leaf in params.values())
+    return jnp.mean((hidden @ params["out"] - targets) ** 2) + 0.01 * penalty
+
+
+def network() -> rr.Problem:
+    """Two inputs, three tanh units, one output, on data like XOR; a penalty keeps it finite."""
+    corners = np.array([[0.9, 1.1], [1.0, -0.8], [-1.1, 0.7], [-0.8, -1.2]])
+    start = {
+        "in": jnp.array([[0.5, -0.3, 0.2], [0.4, 0.6, -0.7]]),
+        "bias": jnp.array([0.1, -0.2, 0.3]),
+        "out": jnp.array([0.5, -0.4, 0.6]),
+    }
+    targets = np.array([-1.0, 1.0, 1.0, -1.0])
+    return rr.Problem(network_loss, start, jnp.asarray(corners), jnp.asarray(targets))
+
+
+def network_units(params: dict[str, jax.Array]) -> jax.Array:
+    """All weights of each hidden unit."""
+    return jnp.concatenate(
+        [params["in"].T, params["bias"][:, None], params["out"][:, None]], axis=1
+    )
+
+
+def _network(say: Callable[[str], None]) -> dict[str, Any]:
+    symmetry = rr.symmetry.units(network_units, signs=True)
+    landscape = rr.explore(network(), symmetry=symmetry, max_rides=1500)
+    say(f"network: {landscape}")
+    return _summary(landscape)
+
+
+# --- peers
+
+
+class _Counted:
+    """A loss with its gradient for SciPy, and how often it was asked for."""
+
+    def __init__(self, atoms: int):
+        problem = lennard_jones(atoms)
+        self.size, self.count = problem.size, 0
+        self._both = jax.jit(jax.value_and_grad(problem.value))
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        self.count += 1
+        value, grad = self._both(x)
+        return float(value), np.asarray(grad)
+
+
+class _Found:
+    """Different minima, with the cost at which the last new one came."""
+
+    def __init__(self, atoms: int):
+        self.losses, self.at = set[float](), 0
+        self._gradient_at = jax.jit(lennard_jones(atoms).grad)
+
+    def add(self, x: np.ndarray, loss: float, count: int) -> None:
+        is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
+        if is_flat and is_one_cluster(x.reshape(-1, 3)) and round(loss, DIGITS) not in self.losses:
+            self.losses.add(round(loss, DIGITS))
+            self.at = count
+
+
+def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
+    return {
+        "minima": len(found.losses),
+        "gradients": count,
+        "to_the_last_minimum": found.at,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
+    """Descents from random points of a ball, until all minima are found or the gradients used."""
+    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
+    random = np.random.default_rng(settings.seed)
+    while loss.count < settings.peer_gradients and len(found.losses) < CLUSTER_MINIMA[atoms]:
+        start = random.normal(size=loss.size) * 0.56 * atoms ** (1 / 3)
+        with np.errstate(all="ignore"):
+            end = scipy.optimize.minimize(
+                loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-7, "ftol": 1e-15}
+            )
+        found.add(end.x, float(end.fun), loss.count)
+    return _peer(found, loss.count, began)
+
+
+def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
+    """SciPy's, hop by hop, within the same bounds."""
+    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
+
+    def see(x: np.ndarray, value: float, accepted: bool) -> bool:
+        found.add(x, value, loss.count)
+        is_all = len(found.losses) >= CLUSTER_MINIMA[atoms]
+        return is_all or loss.count >= settings.peer_gradients
+
+    with np.errstate(all="ignore"):
+        scipy.optimize.basinhopping(
+            loss,
+            np.asarray(lennard_jones(atoms).x0),
+            niter=100_000,
+            T=0.8,
+            stepsize=0.4,
+            minimizer_kwargs={"method": "L-BFGS-B", "jac": True, "options": {"gtol": 1e-7}},
+            callback=see,
+            rng=np.random.default_rng(settings.seed),
+        )
+    return _peer(found, loss.count, began)
+
+
+TOPSEARCH = Path(__file__).with_name("clusters_topsearch.py")
+
+
+def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    python = os.environ.get("TOPSEARCH_PYTHON", "")
+    if not settings.topsearch_atoms or not python or not Path(python).exists():
+        why = (
+            "TopSearch was left out: set TOPSEARCH_PYTHON to a Python that has it (it needs an "
+            "older NumPy than this library)."
+        )
+        say(why)
+        return {"left_out": why}
+    began = time.perf_counter()
+    command = [python, str(TOPSEARCH), str(settings.topsearch_atoms)]
+    with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=folder, timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            why = f"TopSearch was left out: it was not done after {PATIENCE} s."
+            say(why)
+            return {"left_out": why}
+    if done.returncode:
+        why = f"TopSearch was left out: it failed with {done.stderr.strip()[-300:]!r}."
+        say(why)
+        return {"left_out": why}
+    minima, saddles, gradients = map(int, done.stdout.split()[-3:])
+    say(f"TopSearch: {minima} minima, {saddles} transition states, {gradients} gradients")
+    return {
+        "atoms": settings.topsearch_atoms,
+        "minima": minima,
+        "saddles": saddles,
+        "gradients": gradients,
+        "per_point": gradients / max(minima + saddles, 1),
+        "seconds": time.perf_counter() - began,
+        "python": sys.version.split()[0],
+    }
+
+
+HEAD = (
+    "landscape",
+    "published minima",
+    "found",
+    "published transition states",
+    "found",
+    "gradient-equivalents",
+    "per point",
+    "to the last minimum",
+    "wrong indices",
+)
+
+
+def table(results: dict[str, Any]) -> str:
+    rows: list[tuple[Any, ...]] = [HEAD, ("---",) * len(HEAD)]
+    counts: tuple[Any, ...]
+    for name, one in results["plane"].items():
+        rows.append((name, one["known"], one["minima"], "-", one["saddles"], *_spent(one)))
+    for atoms, one in results["clusters"].items():
+        counts = (one["minima"], one["published_saddles"] or "-", one["saddles"])
+        rows.append((f"{atoms} atoms", one["published_minima"], *counts, *_spent(one)))
+        for name, peer in one["peers"].items():
+            spent = (peer["gradients"], "-", peer["to_the_last_minimum"], "-")
+            counts = (one["published_minima"], peer["minima"], "-", "-")
+            rows.append((f"{atoms} atoms, {name}", *counts, *spent))
+    net, top = results["network"], results["topsearch"]
+    rows.append(("tanh 2-3-1", "-", net["minima"], "-", net["saddles"], *_spent(net)))
+    if "left_out" not in top:
+        counts = ("-", top["minima"], "-", top["saddles"])
+        spent = (top["gradients"], f"{top['per_point']:.0f}", "-", "-")
+        rows.append((f"{top['atoms']} atoms, TopSearch", *counts, *spent))
+    lines = [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join([*lines, "", top.get("left_out", "")]).rstrip() + "\n"
+
+
+def _spent(one: dict[str, Any]) -> tuple[Any, ...]:
+    last = one.get("to_the_last_minimum", "-")
+    return one["gradient_equivalents"], f"{one['per_point']:.0f}", last, one["wrong_indices"]

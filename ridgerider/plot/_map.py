@@ -1,0 +1,187 @@
+"""Figures of a map: which minima join at which height, the network, a way, and the plane itself."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ridgerider._check import needs
+from ridgerider.plot._figures import MINIMUM, SADDLE, _axes, shades
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ridgerider._search.landscape import Landscape
+
+LINE = "#444444"
+
+
+def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
+    """The disconnectivity graph: a leaf for each minimum, joined where a way first leads over.
+
+    A line ends below at the loss of its minimum; lines join at the loss of the lowest highest
+    saddle between their minima. Minima that no way joins have lines of their own.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import mueller_brown
+    >>> ax = rr.plot.disconnectivity(rr.explore(mueller_brown()))
+    >>> ax.get_ylabel(), len(ax.lines)
+    ('loss', 5)
+    """
+    ax = _axes(ax)
+    places = tree_places(landscape)
+    losses = [one.loss for one in landscape.minima()]
+    junctions = landscape.junctions()
+    heights = losses + [one.loss for one in junctions]
+    joined = set()
+    for number, one in enumerate(junctions):
+        top, column = one.loss, places[len(losses) + number]
+        for part in one.parts:
+            joined.add(part)
+            # Straight up, then to the junction: lines that join high do not cross others.
+            x, y = places[part], heights[part]
+            bend = y + 0.85 * (top - y)
+            ax.plot([x, x, column], [y, bend, top], color=LINE, lw=1.0)
+    highest = max(heights)
+    step = 0.08 * ((highest - min(heights)) or 1.0)
+    for number in range(len(heights)):
+        if number not in joined:
+            x = places[number]
+            ax.plot([x, x], [heights[number], highest + step], color=LINE, lw=1.0)
+    ax.scatter([places[i] for i in range(len(losses))], losses, s=14, color=MINIMUM, zorder=3)
+    ax.set_xticks([])
+    ax.set_ylabel("loss")
+    for side in ("top", "right", "bottom"):
+        ax.spines[side].set_visible(False)
+    return ax
+
+
+def tree_places(landscape: Landscape) -> list[float]:
+    """Where leaves and junctions lie from left to right: lower branches in the middle."""
+    losses = [one.loss for one in landscape.minima()]
+    junctions = landscape.junctions()
+    count = len(losses)
+    lowest = list(losses)
+    members: list[list[int]] = [[number] for number in range(count)]
+    for one in junctions:
+        a, b = sorted(one.parts, key=lambda part: lowest[part])
+        # The lower part stays in the middle: the other goes to the shorter side.
+        middle, first = members[a], members[a].index(_lowest(members[a], losses))
+        is_left = first <= len(middle) / 2
+        members.append(members[b] + middle if is_left else middle + members[b])
+        lowest.append(min(lowest[a], lowest[b]))
+    inner = {part for one in junctions for part in one.parts}
+    roots = [number for number in range(len(members)) if number not in inner]
+    order = [leaf for root in roots for leaf in members[root]]
+    places = [0.0] * len(members)
+    for place, leaf in enumerate(order):
+        places[leaf] = float(place)
+    for number, one in enumerate(junctions):
+        places[count + number] = sum(places[part] for part in one.parts) / 2
+    return places
+
+
+def _lowest(leaves: list[int], losses: list[float]) -> int:
+    return min(leaves, key=lambda leaf: losses[leaf])
+
+
+def network(landscape: Landscape, ax: Axes | None = None) -> Axes:
+    """Minima as dots, lower ones larger and in the middle; passes as lines between them.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import mueller_brown
+    >>> ax = rr.plot.network(rr.explore(mueller_brown()))
+    >>> len(ax.lines)
+    2
+    """
+    ax = _axes(ax)
+    with needs("landscape", "a network graph"):
+        import networkx
+    graph = landscape.graph()
+    places = networkx.spring_layout(networkx.Graph(graph), seed=0)
+    losses = np.array([one.loss for one in landscape.minima()])
+    for a, b in graph.edges():
+        if a != b:
+            ax.plot(*np.array([places[a], places[b]]).T, color="#BBBBBB", lw=0.8, zorder=1)
+    spread = float(np.ptp(losses)) or 1.0
+    sizes = 20 + 120 * (losses.max() - losses) / spread
+    points = np.array([places[number] for number in range(len(losses))])
+    ax.scatter(points[:, 0], points[:, 1], s=sizes, c=losses, cmap="viridis_r", zorder=2)
+    for number in range(min(len(losses), 30)):
+        ax.annotate(str(number), points[number], ha="center", va="center", fontsize=6, color="w")
+    ax.set_axis_off()
+    return ax
+
+
+def way(landscape: Landscape, a: Any, b: Any, ax: Axes | None = None) -> Axes:
+    """The loss along the lowest way between two minima.
+
+    The points are computed, the curve between them is drawn.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import mueller_brown
+    >>> ax = rr.plot.way(rr.explore(mueller_brown()), 0, 1)
+    >>> ax.get_ylabel()
+    'loss'
+    """
+    ax = _axes(ax)
+    path = landscape.path(a, b)
+    losses = np.array(path.losses)
+    places = np.arange(len(losses), dtype=float)
+    fine = np.linspace(0, 1, 25)
+    for i in range(len(losses) - 1):
+        rise = losses[i] + (losses[i + 1] - losses[i]) * (1 - np.cos(math.pi * fine)) / 2
+        ax.plot(places[i] + fine, rise, color=LINE, lw=1.2)
+    ax.scatter(places[::2], losses[::2], color=MINIMUM, zorder=3, label="minima")
+    ax.scatter(places[1::2], losses[1::2], color=SADDLE, marker="^", zorder=3, label="saddles")
+    ax.set_xticks(places, [str(one.number) for one in path.points])
+    ax.set_xlabel("minimum or transition state")
+    ax.set_ylabel("loss")
+    return ax
+
+
+def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = None) -> Axes:
+    """A loss of two parameters with all its stationary points, and lines over the passes.
+
+    - `top`: what is higher is drawn like this; None: a little above the highest saddle.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import mueller_brown
+    >>> ax = rr.plot.plane(rr.explore(mueller_brown()))
+    >>> len(ax.lines)
+    4
+    """
+    problem = landscape.problem
+    if problem is None or problem.size != 2:
+        size = "none" if problem is None else problem.size
+        raise ValueError(f"a plane needs a map with its problem, of 2 parameters, not {size}.")
+    ax = _axes(ax)
+    minima, saddles = landscape.minima(), landscape.saddles()
+    places = [np.asarray(problem.ravel(one.params)) for one in minima]
+    passes = [np.asarray(problem.ravel(one.params)) for one in saddles]
+    both = np.array([*places, *passes])
+    low, high = both.min(axis=0), both.max(axis=0)
+    margin = 0.25 * np.maximum(high - low, 0.5)
+    xs, ys = (np.linspace(*ends, 161) for ends in zip(low - margin, high + margin, strict=True))
+    import jax
+
+    grid = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2).astype(problem.dtype)
+    values = np.asarray(jax.jit(jax.vmap(problem.value))(grid)).reshape(len(ys), len(xs))
+    losses = [one.loss for one in (*minima, *saddles)]
+    limit = max(losses) + 0.3 * (max(losses) - min(losses)) if top is None else top
+    shades(ax, xs, ys, values, top=limit)
+    for edge in landscape.edges():
+        for end in edge.minima:
+            if end is not None:
+                ax.plot(*np.array([passes[edge.saddle], places[end]]).T, color="white", lw=1.2)
+    _dots(ax, places, MINIMUM, "o")
+    if passes:
+        _dots(ax, passes, SADDLE, "^")
+    return ax
+
+
+def _dots(ax: Axes, points: list[np.ndarray], color: str, marker: str) -> None:
+    x, y = np.array(points).T
+    ax.scatter(x, y, color=color, marker=marker, s=24, zorder=3)

@@ -1,0 +1,218 @@
+// The page of a map: disconnectivity graph, the chosen point, and tables.
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const at = (name) => document.getElementById(name);
+const short = (value) => Number(value).toPrecision(7).replace(/\.?0+$/, "");
+const color = () => getComputedStyle(document.body).color;
+let chosen = { kind: "minimum", number: 0 }, before = null, turn = [0.5, 0.3];
+
+at("title").textContent = data.name;
+at("subtitle").textContent =
+  `${data.minima.length} minima, ${data.saddles.length} transition states. ${data.completeness}`;
+
+function fit(canvas) {
+  const scale = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
+  const ratio = canvas.dataset.ratio || (canvas.dataset.ratio = canvas.height / canvas.width);
+  canvas.width = box.width * scale;
+  canvas.height = box.width * ratio * scale;
+  const pen = canvas.getContext("2d");
+  pen.scale(scale, scale);
+  return [pen, box.width, box.width * ratio];
+}
+
+// --- the graph
+
+const heights = data.minima.map((one) => one.loss).concat(data.junctions.map((one) => one.loss));
+const low = Math.min(...heights), high = Math.max(...heights), span = high - low || 1;
+let spots = [];
+
+function place(number, width, height) {
+  const columns = Math.max(1, ...data.places);
+  return [60 + (data.places[number] / columns) * (width - 90),
+    20 + (1 - (heights[number] - low) / span) * (height - 50)];
+}
+
+function drawGraph() {
+  const [pen, width, height] = fit(at("graph"));
+  const count = data.minima.length, joined = new Set(), marked = onWay();
+  spots = [];
+  pen.font = "12px sans-serif";
+  pen.fillStyle = color();
+  for (let tick = 0; tick <= 4; tick++) {
+    const loss = low + (span * tick) / 4, y = 20 + (1 - tick / 4) * (height - 50);
+    pen.fillText(short(loss.toPrecision(4)), 4, y + 4);
+  }
+  data.junctions.forEach((one, index) => {
+    const [x, y] = place(count + index, width, height);
+    for (const part of one.parts) {
+      joined.add(part);
+      const [a, b] = place(part, width, height), bend = b + 0.85 * (y - b);
+      pen.strokeStyle = marked.has(one.saddle) ? "#D55E00" : color();
+      pen.lineWidth = marked.has(one.saddle) ? 2 : 1;
+      pen.beginPath();
+      pen.moveTo(a, b);
+      pen.lineTo(a, bend);
+      pen.lineTo(x, y);
+      pen.stroke();
+    }
+    spots.push({ kind: "saddle", number: one.saddle, x, y });
+  });
+  heights.forEach((_, number) => {
+    const [x, y] = place(number, width, height);
+    if (!joined.has(number)) {
+      pen.strokeStyle = color();
+      pen.beginPath();
+      pen.moveTo(x, y);
+      pen.lineTo(x, 4);
+      pen.stroke();
+    }
+    if (number < count) spots.push({ kind: "minimum", number, x, y });
+  });
+  for (const spot of spots) {
+    const is = spot.kind === chosen.kind && spot.number === chosen.number;
+    pen.fillStyle = spot.kind === "minimum" ? "#D55E00" : "#0072B2";
+    pen.beginPath();
+    pen.arc(spot.x, spot.y, is ? 7 : spot.kind === "minimum" ? 4 : 3, 0, 7);
+    pen.fill();
+  }
+}
+
+function way(a, b) {
+  // The edges are those of a minimum spanning tree: there is one way, or none.
+  const from = new Map([[a, null]]), queue = [a];
+  while (queue.length) {
+    const here = queue.shift();
+    for (const edge of data.tree) {
+      const next = edge.minima[0] === here ? edge.minima[1] : edge.minima[1] === here ? edge.minima[0] : null;
+      if (next !== null && !from.has(next)) {
+        from.set(next, [here, edge.saddle]);
+        queue.push(next);
+      }
+    }
+  }
+  if (!from.has(b)) return null;
+  const saddles = [];
+  for (let step = from.get(b); step; step = from.get(step[0])) saddles.unshift(step[1]);
+  return saddles;
+}
+
+function onWay() {
+  if (before === null || chosen.kind !== "minimum" || before === chosen.number) return new Set();
+  return new Set(way(before, chosen.number) || []);
+}
+
+// --- the point
+
+function choose(kind, number) {
+  if (chosen.kind === "minimum") before = chosen.number;
+  chosen = { kind, number };
+  show();
+}
+
+function show() {
+  const one = (chosen.kind === "minimum" ? data.minima : data.saddles)[chosen.number];
+  at("what").textContent =
+    `${chosen.kind === "minimum" ? "Minimum" : "Transition state"} ${chosen.number}`;
+  let text = `Loss ${short(one.loss)}, least eigenvalue ${short(one.least)}, found by ${one.visits}` +
+    ` legs; address ${one.address || "start"}.`;
+  if (one.ends) text += ` Between minima ${one.ends.map((end) => end ?? "none").join(" and ")}.`;
+  if (chosen.kind === "minimum" && before !== null && before !== chosen.number) {
+    const over = way(before, chosen.number);
+    text += over === null ? ` No way joins it and minimum ${before}.`
+      : ` The lowest way from minimum ${before} goes over transition states ${over.join(", ")},` +
+        ` highest ${short(Math.max(...over.map((saddle) => data.saddles[saddle].loss)))}.`;
+  }
+  at("about").textContent = text;
+  drawGraph();
+  drawShape(one);
+}
+
+function drawShape(one) {
+  const canvas = at("shape");
+  canvas.hidden = !one.points;
+  if (!one.points) return;
+  const [pen, width, height] = fit(canvas);
+  const [cu, su, cv, sv] = [Math.cos(turn[0]), Math.sin(turn[0]), Math.cos(turn[1]), Math.sin(turn[1])];
+  const turned = one.points.map(([x, y, z]) => {
+    const a = cu * x + su * z, c = -su * x + cu * z;
+    return [a, cv * y - sv * c, sv * y + cv * c];
+  });
+  const size = Math.max(...turned.map((p) => Math.hypot(...p))) + 0.6, unit = height / (2 * size);
+  const spot = (p) => [width / 2 + unit * p[0], height / 2 - unit * p[1]];
+  const parts = turned.map((p) => ({ depth: p[2], p }));
+  for (let i = 0; i < turned.length; i++) {
+    for (let j = 0; j < i; j++) {
+      const apart = Math.hypot(...turned[i].map((v, k) => v - turned[j][k]));
+      if (apart < one.bond) parts.push({ depth: (turned[i][2] + turned[j][2]) / 2 - 0.01, i, j });
+    }
+  }
+  parts.sort((a, b) => a.depth - b.depth);
+  for (const part of parts) {
+    const light = 0.35 + 0.55 * (part.depth / (2 * size) + 0.5);
+    pen.globalAlpha = Math.min(1, light + 0.2);
+    pen.beginPath();
+    if (part.p) {
+      pen.fillStyle = chosen.kind === "minimum" ? "#D55E00" : "#0072B2";
+      pen.arc(...spot(part.p), 0.28 * unit, 0, 7);
+      pen.fill();
+    } else {
+      pen.strokeStyle = color();
+      pen.lineWidth = 2;
+      pen.moveTo(...spot(turned[part.i]));
+      pen.lineTo(...spot(turned[part.j]));
+      pen.stroke();
+    }
+  }
+  pen.globalAlpha = 1;
+}
+
+function fill(name, kind, points, titles, row) {
+  const table = at(name), head = table.insertRow();
+  for (const title of titles) {
+    const cell = document.createElement("th");
+    cell.textContent = title;
+    head.append(cell);
+  }
+  points.slice(0, 200).forEach((one, number) => {
+    const line = table.insertRow();
+    row(one, number).forEach((text, column) => {
+      const cell = line.insertCell();
+      if (column) {
+        cell.textContent = text;
+        return;
+      }
+      const button = document.createElement("button");
+      button.textContent = text;
+      button.addEventListener("click", () => choose(kind, number));
+      cell.append(button);
+    });
+  });
+}
+
+// --- what the reader does
+
+at("graph").addEventListener("click", (event) => {
+  const box = at("graph").getBoundingClientRect();
+  const near = (spot) => Math.hypot(spot.x - event.clientX + box.left, spot.y - event.clientY + box.top);
+  const best = spots.reduce((one, two) => (near(two) < near(one) ? two : one));
+  if (near(best) < 20) choose(best.kind, best.number);
+});
+at("graph").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const order = data.minima.map((_, number) => number).sort((a, b) => data.places[a] - data.places[b]);
+  const now = chosen.kind === "minimum" ? order.indexOf(chosen.number) : 0;
+  choose("minimum", order[(now + step + order.length) % order.length]);
+});
+at("shape").addEventListener("pointermove", (event) => {
+  if (!event.buttons) return;
+  turn = [turn[0] + event.movementX / 100, turn[1] + event.movementY / 100];
+  drawShape((chosen.kind === "minimum" ? data.minima : data.saddles)[chosen.number]);
+});
+fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "address"],
+  (one, number) => [number, short(one.loss), one.visits, one.address || "start"]);
+fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "address"],
+  (one, number) => [number, short(one.loss), one.ends.map((end) => end ?? "-").join(", "), one.address]);
+window.addEventListener("resize", show);
+show();

@@ -1,0 +1,97 @@
+"""What is the same: signatures, generators, and searches that ride equal branches once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider.problems import lennard_jones
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_copy_has_the_signature_and_another_point_does_not(seed):
+    points = jax.random.normal(jax.random.key(seed), (6, 3))
+    for symmetry in (
+        rr.symmetry.rigid(3),
+        rr.symmetry.point_set(),
+        rr.symmetry.point_set("AABBBC"),
+    ):
+        copy = symmetry.copy(points, jax.random.key(seed + 10))
+        mark = symmetry.signature(points)
+        assert np.allclose(mark, symmetry.signature(copy), atol=1e-10)
+        assert not np.allclose(mark, symmetry.signature(points.at[0, 0].add(0.01)), atol=1e-4)
+
+
+def test_what_each_symmetry_tells_apart():
+    points = jax.random.normal(jax.random.key(3), (5, 3))
+    mirrored, swapped = points * jnp.array([[1.0, 1.0, -1.0]]), points[jnp.array([1, 0, 2, 3, 4])]
+
+    def is_same(symmetry, other):
+        return np.allclose(symmetry.signature(points), symmetry.signature(other), atol=1e-9)
+
+    rigid, equal, two = rr.symmetry.rigid(), rr.symmetry.point_set(), rr.symmetry.point_set("ABBBB")
+    assert [is_same(one, mirrored) for one in (rigid, equal, two)] == [False, True, True]
+    assert [is_same(one, swapped) for one in (rigid, equal, two)] == [False, True, False]
+
+
+def test_generators_leave_the_loss_level():
+    problem = lennard_jones(5)
+    rows = [problem.ravel(one) for one in rr.symmetry.rigid().generators(problem.start)]
+    assert len(rows) == 6
+    assert np.allclose(jnp.stack(rows) @ problem.grad(problem.x0), 0, atol=1e-9)
+
+
+def units_of(params):
+    return jnp.concatenate([params["in"].T, params["out"][:, None]], axis=1)
+
+
+def network():
+    inputs = jax.random.normal(jax.random.key(0), (32, 2))
+    targets = jnp.sin(3 * inputs) @ jnp.array([1.0, 0.8])
+    start = {"in": jnp.zeros((2, 2)), "out": jnp.zeros(2)}
+    return rr.Problem(network_loss, start, inputs, targets), inputs
+
+
+def network_loss(params, inputs, targets):
+    hidden = jnp.tanh(inputs @ params["in"])
+    penalty = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+    return jnp.mean((hidden @ params["out"] - targets) ** 2) + 0.003 * penalty
+
+
+def test_equal_branches_of_a_network_are_ridden_once():
+    problem, inputs = network()
+
+    def outputs(params):
+        return jnp.tanh(inputs @ params["in"]) @ params["out"]
+
+    symmetry = rr.symmetry.units(units_of, signs=True)
+    every = rr.search(problem, members="all", max_rides=None)
+    once = rr.search(problem, members="all", max_rides=None, symmetry=symmetry)
+    losses = [
+        sorted(round(one.loss, 6) for one in run.minima(signature=outputs)) for run in (every, once)
+    ]
+    assert sorted(set(losses[0])) == sorted(set(losses[1]))
+    assert once.num_open() == every.num_open() == 0
+    assert len(once) <= len(every) / 4
+
+
+def test_a_search_with_a_symmetry_is_resumed(tmp_path):
+    problem, _ = network()
+    symmetry = rr.symmetry.units(units_of, signs=True)
+    whole = rr.search(problem, members="all", max_rides=None, symmetry=symmetry)
+    path = tmp_path / "run.sqlite"
+    rr.search(problem, members="all", max_rides=2, symmetry=symmetry, out=path)
+    with pytest.raises(ValueError, match="symmetry of your own: pass it again"):
+        rr.resume(path, problem)
+    resumed = rr.resume(path, problem, symmetry=symmetry, max_rides=None)
+    assert set(resumed.fingerprints()) == set(whole.fingerprints())
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="`dim` must be"):
+        rr.symmetry.rigid(4)
+    with pytest.raises(ValueError, match="label for each of the 7 particles"):
+        rr.explore(lennard_jones(7), symmetry=rr.symmetry.point_set("AB"))
+    with pytest.raises(ValueError, match="points in 3 dimensions"):
+        rr.symmetry.rigid().generators(jnp.ones(4))
