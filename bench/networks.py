@@ -165,6 +165,7 @@ def compare(make: Callable[[], Model], num_steps: int, rate: float) -> None:
     spent, passed = time.process_time() - began, time.perf_counter() - clock
     (leg,) = result
     accuracy = start.problem.loss.accuracy  # type: ignore[attr-defined]
+    assert leg.finish is not None  # the rider has one
     own = start.problem.unravel(jnp.asarray(leg.finish.x))
     began = time.process_time()
     other = jax.block_until_ready(adam(model, start.problem.loss, num_steps, rate))
@@ -210,8 +211,8 @@ def large() -> None:
 
 
 def threads() -> None:
-    matrix = np.random.default_rng(0).standard_normal((610, 610))
-    matrix = jnp.asarray(matrix + matrix.T)
+    entries = np.random.default_rng(0).standard_normal((610, 610))
+    matrix = jnp.asarray(entries + entries.T)
     solve = jax.jit(jnp.linalg.eigh)
 
     def seconds() -> float:
