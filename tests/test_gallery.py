@@ -76,6 +76,17 @@ def test_ensemble(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_pytorch(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = torch.get_default_dtype()
+    try:
+        left = run("pytorch", tmp_path, monkeypatch)
+    finally:
+        torch.set_default_dtype(before)
+    assert len(left["functions"]) >= 1
+
+
+@pytest.mark.long
 def test_cluster(tmp_path):
     """In a process of its own: its workers import the file."""
     command = [sys.executable, str(GALLERY / "cluster.py")]
