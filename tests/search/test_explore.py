@@ -184,3 +184,10 @@ def test_a_map_of_another_problem_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`valid` must be the map's own"):
         rr.resume(path, himmelblau(), valid=(-1.0, 1.0))
     assert len(rr.resume(path, himmelblau(), max_rides=3)) == 3
+
+
+@pytest.mark.long
+def test_workers_make_the_same_map():
+    whole = rr.explore("himmelblau", round_size=8)
+    with rr.workers.process_pool(2) as pool:
+        assert table_of(rr.explore("himmelblau", round_size=8, executor=pool)) == table_of(whole)
