@@ -194,12 +194,11 @@ def test_damaged_bytes(original, tmp_path, count):
     before, noticed, unchanged = contents(original), 0, 0
     for number in range(count * 3 // 5):
         random = np.random.default_rng([1, number])
-        path = tmp_path / "run.sqlite"
+        path = tmp_path / f"{number}.sqlite"
         how = damaged_bytes(original, path, random)
         damaged = path.read_bytes()
         for command, *rest in COMMANDS:
-            path.write_bytes(damaged)
-            clear(path)
+            path = fresh(path, damaged)
             ended = run(command, path, *rest)
             ended.check()
             is_told = ended.code or "damaged" in ended.out
@@ -214,20 +213,27 @@ def test_hostile_rows(original, tmp_path, count):
     codes = {0: 0, 1: 0, 2: 0}
     for number in range(count - count * 3 // 5):
         random = np.random.default_rng([2, number])
-        path = tmp_path / "run.sqlite"
+        path = tmp_path / f"{number}.sqlite"
         clear(path)
         hostile_rows(original, path, random)
         damaged = path.read_bytes()
         for command, *rest in COMMANDS:
-            path.write_bytes(damaged)
-            clear(path)
+            path = fresh(path, damaged)
             ended = run(command, path, *rest)
             ended.check()
             codes[ended.code] += 1
-        path.write_bytes(damaged)
-        run("check", path, "--repair").check()
+        run("check", fresh(path, damaged), "--repair").check()
     print(codes)
     assert codes[2] > count / 10
+
+
+def fresh(path, content):
+    """A file of another name: SQLite may still hold on to the last one."""
+    clear(path)
+    path.unlink(missing_ok=True)
+    path = path.with_name(f"{path.stem}x.sqlite")
+    path.write_bytes(content)
+    return path
 
 
 def clear(path):
