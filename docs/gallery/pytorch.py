@@ -27,7 +27,7 @@ result = rr.search(problem, max_rides=8, max_depth=2)
 
 def outputs(params):
     """What a solution answers, to tell functions apart."""
-    module.load_state_dict({name: torch.tensor(leaf) for name, leaf in params.items()})
+    module.load_state_dict({name: torch.as_tensor(leaf) for name, leaf in params.items()})
     with torch.no_grad():
         return module(inputs)[:, 0].numpy()
 
