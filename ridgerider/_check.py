@@ -89,5 +89,6 @@ def _check(name: str, value: Any, is_right: Callable[[Any], Any], wanted: str) -
 
 def _is_unknown(value: Any) -> bool:
     """Whether the entries are not at hand: under a trace, or in another process."""
-    is_elsewhere = isinstance(value, jax.Array) and not value.is_fully_addressable
-    return isinstance(value, jax.core.Tracer) or is_elsewhere
+    if isinstance(value, jax.core.Tracer):
+        return True
+    return isinstance(value, jax.Array) and not value.is_fully_addressable

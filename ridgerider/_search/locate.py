@@ -47,11 +47,13 @@ def load_problem(name: str) -> Problem:
     >>> load_problem("wells").size
     3
     """
-    name = BUILT_IN.get(name, name).replace(".py:", ":")  # a file is the module of that name
+    given = name
+    # A file is the module of that name.
+    name = BUILT_IN.get(name, name).removeprefix("./").replace(".py:", ":")
     if not NAME.fullmatch(name):
         raise ValueError(
             f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
-            f"mine:problem for `problem` in mine.py, not {name!r}."
+            f"mine:problem for `problem` in mine.py, not {given!r}."
         )
     problem = _attribute(*name.split(":"))
     if callable(problem) and not isinstance(problem, Problem):

@@ -249,11 +249,12 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["search", "mine"],
-            "must be one of surface, wells, factorization, levers, digits, tree or module",
+            "must be one of surface, wells, factorization, levers, digits, tree, camel, "
+            "himmelblau, mueller-brown, rastrigin, atoms or module",
         ),
         (
-            ["search", "./mine.py:problem"],
-            "mine:problem for `problem` in mine.py, not './mine.py:problem'",
+            ["search", "../mine.py:problem"],
+            "mine:problem for `problem` in mine.py, not '../mine.py:problem'",
         ),
         (["search", "mine:needs"], "mine:needs must be callable without arguments"),
         (["search", "broken:problem"], "module 'broken' cannot be imported: SyntaxError"),
@@ -442,7 +443,7 @@ def test_options_of_search_have_its_defaults():
     for name in _options.SEARCH:
         assert options[name].default == known[name].default
     # Nothing that decides a search is missing from the command line, but for what it makes itself.
-    made = {"rider", "name", "executor", "max_deaths", "progress", "measures"}
+    made = {"rider", "name", "executor", "max_deaths", "progress", "measures", "symmetry"}
     assert known.keys() - options.keys() == made
     old_name = run("search", "mine:problem", "--max-rides", "2", "--batch-size", "2")
     assert "2 legs" in old_name

@@ -44,6 +44,13 @@ ride = rr.Problem(only_far, jnp.zeros(1), 2_000_000_000)
 descent = rr.Problem(only_below, jnp.zeros(1), 2_000_000_000)
 compilation = rr.Problem(lambda x: well(x) + 0 * many(x), jnp.zeros(1))
 """
+# What is started in the background of a shell ignores Ctrl-C.
+HEARING = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]
 COMMAND = [sys.executable, "-m", "ridgerider.cli", "search"]
 LIMIT = 30  # seconds that an end may take here; 2 on a machine that has nothing else to do
 
@@ -59,12 +66,19 @@ def stopped(name, *options, stop=signal.SIGINT, ready=None, patience=300):
     paths = [*filter(None, sys.path), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     child = subprocess.Popen(
-        [*COMMAND, name, "--max-rides", "2", "--out", "here", *options],
+        [*HEARING, *COMMAND, name, "--max-rides", "2", "--out", "here", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
     )
+    try:
+        return _stopped(child, stop, ready, patience)
+    finally:
+        child.kill()
+
+
+def _stopped(child, stop, ready, patience):
     end = time.monotonic() + patience
     while time.monotonic() < end and child.poll() is None and not (ready and ready()):
         time.sleep(0.1)
@@ -129,12 +143,11 @@ except KeyboardInterrupt:
 def test_a_script_hears_it_and_ends_by_the_signal(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     child = subprocess.Popen(
-        [sys.executable, "script.py"],
+        [*HEARING, sys.executable, "script.py"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not Path("here.sqlite").exists() and child.poll() is None:
         time.sleep(0.1)
