@@ -31,7 +31,8 @@ class NetworkSpectrum(eqx.Module):
     - `k`: how many distinct eigenvalues at most.
     - `num_hvps`: products, all from the gradient.
     - `tolerance`: a pair counts once |H e - eigenvalue e| is at most this times the least
-      eigenvalue. What has not converged is left out.
+      eigenvalue. What has not converged is left out, but for the lowest where no negative one has:
+      the curvature along it is what it says (`is_converged` is false).
     - `cluster_tolerance`: eigenvalues within this times the least are one.
     - `num_probes`: random vectors, of `num_hvps` products each, that estimate how often an
       eigenvalue is repeated (`Cluster.copies`), to about sqrt(2 / (copies * num_probes)). 0: none.
@@ -74,7 +75,10 @@ class NetworkSpectrum(eqx.Module):
         # Of no negative curvature, the largest one is what there is to compare with.
         scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
         unit = jnp.where(least > 0, least, scale)
-        is_good = ritz.is_there & (residuals <= self.tolerance * unit)
+        has_converged = ritz.is_there & (residuals <= self.tolerance * unit)
+        is_lowest = jnp.arange(residuals.size) == 0
+        has_none = (least > 0) & ~jnp.any(has_converged & (ritz.eigenvalues < 0))
+        is_good = has_converged | (is_lowest & has_none)
         chosen, is_there = _distinct(k, ritz, is_good, self.cluster_tolerance * unit)
         signs = -jnp.sign(ritz.coefficients[0, chosen])  # the first row is the gradient
         rows = (ritz.coefficients[:, chosen] * signs[None, :]).T @ space.rows
@@ -91,7 +95,7 @@ class NetworkSpectrum(eqx.Module):
             scale=scale,
             cost=Cost(gradients=1, hvps=num_hvps * (1 + self.num_probes)),
             residuals=residuals[chosen],
-            is_converged=is_there,
+            is_converged=is_there & has_converged[chosen],
             sees_copies=False,
             copies=copies,
         )
