@@ -198,14 +198,15 @@ def test_images_of_ones_own_and_what_is_said_of_them(name, tmp_path, monkeypatch
     )
     monkeypatch.setenv("RIDGERIDER_DATA", "some/folder")
     for data, quick, said in [
-        (None, False, "data: MNIST, from some/folder"),
+        (None, False, "MNIST, from some/folder"),
         (None, True, "scikit-learn; --quick takes these and does not read RIDGERIDER_DATA"),
         (tmp_path / "mine", True, "mine, some of them (--quick)"),
-        (tmp_path / "mine", False, f"data: the images in {tmp_path / 'mine'}"),
+        (tmp_path / "mine", False, f"the images in {tmp_path / 'mine'}"),
     ]:
         reproduce(name, tmp_path, quick=quick, data=data, say=lines.append)
         assert said in lines[-1]
-    assert [one.data for one in used] == ["mnist", "digits", *[str(tmp_path / "mine")] * 2]
+    own = "all" if name == "ensembles" else "mnist"  # which takes the digits as well
+    assert [one.data for one in used] == [own, "digits", *[str(tmp_path / "mine")] * 2]
     assert len(images_of(used[-1].data).train_labels) == 40
 
 
