@@ -169,7 +169,7 @@ class Problem(eqx.Module):
         ...     print(str(error).partition(".")[0])
         `loss` must be deterministic, but two traces of it differ
         """
-        one, two = (jax.make_jaxpr(lambda x: self.value(x))(self.x0) for _ in range(2))
+        one, two = [jax.make_jaxpr(lambda x: self.value(x))(self.x0) for _ in range(2)]
         texts = [re.sub(r"0x[0-9a-f]+", "", str(trace)) for trace in (one, two)]
         # Arrays are not part of the text.
         is_same = texts[0] == texts[1] and all(map(_is_same_array, one.consts, two.consts))

@@ -70,6 +70,8 @@ def told() -> Iterator[None]:
 
 def _explain(error: BaseException) -> int:
     """Say what went wrong and whose error it is; the exit code."""
+    if isinstance(error.__cause__, StopIteration):  # in a generator of ours Python makes it another
+        error = error.__cause__
     if _frames_of_user(error):
         _say(f"the problem raised {type(error).__name__}: {one_line(error)}.", error)
     elif isinstance(error, SENTENCES):

@@ -194,3 +194,15 @@ def test_hostile_modules(tmp_path, monkeypatch, step):
             assert ended.code == 2 and f"{name}.py" in ended.err, f"{what}: {ended}"
     print(codes)
     assert codes[2] > len(ALL) / step / 2
+
+
+def test_an_iteration_that_a_loss_ends_is_its_own(tmp_path, monkeypatch):
+    """Python makes another error of it in a generator."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    frame = PLACES["later"].replace("{bad}", "raise StopIteration")
+    (tmp_path / "hostile_end.py").write_text(HEAD + frame)
+    ended = run("search", "hostile_end:problem", "--max-rides", "1")
+    ended.check()
+    assert ended.code == 2 and "the problem raised StopIteration" in ended.err
+    assert "hostile_end.py" in ended.err
