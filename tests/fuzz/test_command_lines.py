@@ -52,7 +52,7 @@ def line(random):
     if command == "search":
         words += [pick(random, ("wells",), TEXTS), "--max-rides", "1"]
     elif command == "reproduce":
-        words += [pick(random, TEXTS)]  # no experiment is among them
+        words += [pick(random, tuple(text for text in TEXTS if text != "all"))]  # no experiment
     elif command == "watch":
         words += [pick(random, ("nowhere", "x" * 300, "a\nb"))]  # nothing that it would serve
     else:
