@@ -1,6 +1,5 @@
 """How solutions differ: parameter by parameter, leaf by leaf, and in between."""
 
-import base64
 import math
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from ridgerider._core.compile import compiled
 from ridgerider._core.problem import Problem
 from ridgerider._core.spectrum import DENSE_BELOW
+from ridgerider.report._trace import encoded
 
 MAX_COLUMNS = 128  # of a heat map; of more parameters, those that differ most
 MAX_LEAVES = 60  # of the pytree, told one by one
@@ -44,7 +44,7 @@ def differences(points: Points, params: Params) -> dict[str, Any]:
         kept = kept[similar(points[:, kept].T)]
     return {
         "columns": names_of(params, kept, size),
-        "values": base64.b64encode(points[:, kept].astype("<f4").tobytes()).decode(),
+        "values": encoded(points[:, kept]),
         "order": similar(points).tolist(),
         "leaves": _leaves(points, params),
         "num_parameters": size,

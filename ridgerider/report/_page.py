@@ -22,6 +22,7 @@ from ridgerider.plot._landscape import Landscape, Path
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._plain import plain
 from ridgerider.report._read import Reader
+from ridgerider.report._trace import encoded
 from ridgerider.report._verdict import verdict
 
 MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
@@ -146,7 +147,7 @@ def plain_landscape(found: Landscape) -> dict[str, Any]:
         "b": [float(found.b[0]), float(found.b[-1])],
         "num_columns": len(found.a),
         "num_rows": len(found.b),
-        "loss": base64.b64encode(found.loss.astype("<f4").tobytes()).decode(),
+        "loss": encoded(found.loss),
         "num_paths": len(found.paths),
         "paths": [
             {

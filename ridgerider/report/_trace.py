@@ -27,12 +27,22 @@ def pack_trace(trace: dict[str, np.ndarray], max_points: int) -> dict[str, Any] 
     steps = thinned(trace, max_points)
     near = trace["neighbours"][steps] if "neighbours" in trace else np.zeros((len(steps), 0))
     near = near[:, ~np.isnan(near).all(axis=0)]
-    table = np.stack([steps, *(trace[name][steps] for name in names), *near.T]).astype("<f4")
+    table = np.stack([steps, *(trace[name][steps] for name in names), *near.T])
     return {
         "columns": ["step", *names, *(f"neighbour {i}" for i in range(near.shape[1]))],
         "num_points": len(steps),
-        "data": base64.b64encode(table.tobytes()).decode(),
+        "data": encoded(table),
     }
+
+
+def encoded(values: np.ndarray) -> str:
+    """Numbers as a page holds them: float32 in base64, infinite where they are too large for it.
+
+    >>> np.frombuffer(base64.b64decode(encoded(np.array([0.5, -1e300]))), "<f4").tolist()
+    [0.5, -inf]
+    """
+    with np.errstate(over="ignore"):
+        return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
 def thinned(trace: dict[str, np.ndarray], max_points: int) -> np.ndarray:
