@@ -64,11 +64,15 @@ def one_line(what: object) -> str:
 
     >>> one_line("no such\\nfile.")
     'no such file'
+    >>> one_line("a callback failed: Traceback (most recent call last):\\n  File...\\nKeyError: 3")
+    'a callback failed: KeyError: 3'
     """
     try:
         text = str(what)
     except Exception:  # an exception of the user's own may fail at this as well
         text = ""
+    text, _, trace = text.partition("Traceback (most recent call last):")
+    text += trace.rstrip().rpartition("\n")[2]
     text = " ".join("".join(c if c.isprintable() else " " for c in text[:2000]).split())
     text = text if len(text) <= 400 else f"{text[:400]}..."
     return text.rstrip(".") or type(what).__name__

@@ -1,5 +1,6 @@
 """The command line. Bad input is one sentence on stderr and exit code 2, a bug of ours exit 3."""
 
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -48,6 +49,7 @@ command("bench", _experiments.bench, "ridgerider bench --out runs/bench")
 def main() -> None:
     """Entry point: double precision, and errors as one sentence."""
     listen()
+    logging.getLogger("jax._src.callback").disabled = True  # we tell what a callback raises
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with told():
         jax.config.update("jax_enable_x64", True)

@@ -1,11 +1,13 @@
 """Problems of users that do anything: a sentence says whose error it is, and where."""
 
 import itertools
+import os
+import subprocess
 import sys
 
 import pytest
 
-from tests.fuzz.commands import run
+from tests.fuzz.commands import Ended, run
 
 HEAD = """
 import sys, os
@@ -206,3 +208,19 @@ def test_an_iteration_that_a_loss_ends_is_its_own(tmp_path, monkeypatch):
     ended.check()
     assert ended.code == 2 and "the problem raised StopIteration" in ended.err
     assert "hostile_end.py" in ended.err
+
+
+def test_what_a_callback_raises_is_told_once(tmp_path):
+    """Not by JAX as well; as a user sees it, so in a process of its own."""
+    callback = "jax.pure_callback(lambda v: 1 / 0, jax.ShapeDtypeStruct((), x.dtype), x)"
+    problem = f"problem = lambda: rr.Problem(lambda x: {callback}, jnp.zeros(2))"
+    (tmp_path / "hostile_callback.py").write_text(HEAD + problem)
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgerider.cli", "search", "hostile_callback:problem"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    Ended(tuple(done.args), done.returncode, done.stdout, done.stderr).check()
+    assert done.returncode == 2 and "ZeroDivisionError: division by zero" in done.stderr
