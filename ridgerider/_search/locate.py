@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 
 from ridgerider._check import one_line
@@ -56,7 +57,8 @@ def load_problem(name: str) -> Problem:
             f"mine:problem for `problem` in mine.py, not {given!r}."
         )
     problem = _attribute(*name.split(":"))
-    if callable(problem) and not isinstance(problem, Problem):
+    # What is built in makes no problem, but may well end the process.
+    if callable(problem) and not isinstance(problem, Problem | BuiltinFunctionType):
         try:
             inspect.signature(problem).bind()
         except TypeError as error:

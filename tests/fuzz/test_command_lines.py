@@ -91,3 +91,11 @@ def test_command_lines(tmp_path, monkeypatch, count):
         codes[ended.code] += 1
     print(codes)
     assert codes[2] > count / 3
+
+
+def test_what_is_built_in_is_no_problem_and_is_not_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("os:abort", "sys:exit", "faulthandler:_sigabrt"):
+        ended = run("search", name, "--max-rides", "1")
+        ended.check()
+        assert ended.code == 2 and f"{name} must be a Problem" in ended.err
