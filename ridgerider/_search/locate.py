@@ -69,6 +69,8 @@ def load_problem(name: str) -> Problem:
         with _told(f"{name} cannot be called"):
             problem = problem()
     if not isinstance(problem, Problem):
+        if inspect.iscoroutine(problem):
+            problem.close()  # or Python warns that nobody waited for it
         raise ValueError(
             f"{name} must be a Problem or a function that returns one, "
             f"not {type(problem).__name__}."
