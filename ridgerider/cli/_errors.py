@@ -49,8 +49,12 @@ class Stopped(KeyboardInterrupt):
 @contextlib.contextmanager
 def told() -> Iterator[None]:
     """Every way a command can end, but for success."""
+    streams = sys.stdout, sys.stderr
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = streams  # a problem may have put others there, or none
     except KeyboardInterrupt as error:
         _leave(getattr(error, "code", 130))
     except SystemExit as error:
