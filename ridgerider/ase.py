@@ -72,12 +72,18 @@ class EnergyAndForces:
     def __call__(self, positions: np.ndarray) -> tuple[float, np.ndarray]:
         self.atoms.positions[self.is_free] = positions
         try:
-            energy = self.atoms.get_potential_energy()
-            return energy, -self.atoms.get_forces(apply_constraint=False)[self.is_free]
+            forces = self.atoms.get_forces(apply_constraint=False)
+            return self._energy(), -forces[self.is_free]
         except Exception:
             if hasattr(self.atoms.calc, "reset"):  # of what it was left with halfway
                 self.atoms.calc.reset()
             raise
+
+    def _energy(self) -> float:
+        # Forces come with it. Asking again makes ASE compare all of the atoms with their last
+        # state, which takes longer than the forces of a small cluster.
+        known = getattr(self.atoms.calc, "results", None) or {}
+        return known["energy"] if "energy" in known else self.atoms.get_potential_energy()
 
     def at(self, positions: np.ndarray) -> Atoms:
         """The atoms there, with energy and forces that need no calculator any more."""
