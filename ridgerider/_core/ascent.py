@@ -27,7 +27,7 @@ from ridgerider._check import check_count, check_positive
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import tolerance_of
-from ridgerider._core.symmetry import Symmetry, orthonormal
+from ridgerider._core.symmetry import Symmetry, orthonormal, worst_slope
 
 # Why a climb or a descent is over, by number.
 ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps")
@@ -97,7 +97,8 @@ class Move(eqx.Module):
     radius: Scalar
     num_steps: Int[Array, ""]
     ending: Int[Array, ""]
-    asymmetry: Scalar  # the largest part of a gradient along what is said to be a symmetry
+    asymmetry: Scalar  # the largest part of a gradient along a generator of the symmetry
+    generator: Int[Array, ""]  # the number of that
     trace: Float[Array, "steps columns"]
     cost: Cost
 
@@ -139,6 +140,7 @@ def set_out(
         num_steps=jnp.array(0),
         ending=jnp.array(GOES_ON),
         asymmetry=zero,
+        generator=jnp.array(0),
         trace=rows,
         cost=cost,
     )
@@ -215,8 +217,8 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
         jnp.linalg.norm(away),
         jnp.linalg.norm(move.grad),
     )
-    along = jnp.linalg.norm(null.T @ move.grad) if null.shape[1] else jnp.zeros((), new.dtype)
-    along = along / jnp.maximum(jnp.linalg.norm(move.grad), 1)
+    along, generator = worst_slope(problem, symmetry, move.x, move.grad)
+    generator = jnp.where(along > move.asymmetry, generator, move.generator)
 
     def taken(one: Array, two: Array) -> Array:
         return jnp.where(is_taken, one, two)
@@ -233,6 +235,7 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
         num_steps=num_steps,
         ending=ending,
         asymmetry=jnp.maximum(move.asymmetry, along),
+        generator=generator,
         trace=jax.lax.dynamic_update_slice(
             move.trace, jnp.stack(columns)[None, :], (move.num_steps, 0)
         ),

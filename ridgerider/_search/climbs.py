@@ -25,6 +25,7 @@ from ridgerider._core.spectrum import Cluster, fixed_vectors
 from ridgerider._core.stationary import Place, look_around
 from ridgerider._core.symmetry import Symmetry
 from ridgerider._search.classes import Classes
+from ridgerider._search.invariance import check_level
 from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, Way
@@ -218,7 +219,9 @@ def _advance(problem: Problem, climber: Climber, moves: Move) -> Move:
 
 
 def _arrived(problem: Problem, branch: Branch, move: Move) -> Leg:
-    """The leg of a move that is over."""
+    """The leg of a move that is over. Raises if it met what its symmetry does not leave level."""
+    where = f"on the leg {branch.fingerprint}"
+    check_level(float(move.asymmetry), int(move.generator), np.asarray(move.x).dtype, where)
     num_steps = int(move.num_steps)
     rows = np.asarray(move.trace)[:num_steps]
     trace = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(TRACE)}

@@ -35,6 +35,7 @@ from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.landscape import Landscape
 from ridgerider._search.locate import load_problem, made_here
+from ridgerider._search.measures import Measures, measure_missing, measured
 from ridgerider._search.next_branch import ORDERS, Order, order_name
 from ridgerider._search.progress import Progress
 from ridgerider._search.settings import Budget, Settings
@@ -43,7 +44,6 @@ from ridgerider._search.tree import Branch, Fingerprint, Leg, Search
 
 ROUND_SIZE = 64
 TASK_SIZE = 32  # legs that are sent to a worker together
-TOLERATED = 1e-6  # of a gradient along what is said to be a symmetry
 
 
 def lowest_first(branch: Branch) -> Any:
@@ -91,6 +91,7 @@ def explore(
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
+    measures: Measures | None = None,
 ) -> Landscape:
     """Map a landscape: descend from the start, climb from minima, ride down from saddles, repeat.
 
@@ -113,8 +114,8 @@ def explore(
     **When to stop**: after `max_rides` climbs and descents, after the round in which `max_points`
     stationary points were known or `max_seconds` spent, or when nothing is left to climb.
 
-    **How it is computed** (changes nothing in the map): `executor`, `max_deaths`, `out`, `name` and
-    `progress` are those of `search`; `resume` goes on with the run file.
+    **How it is computed** (changes nothing in the map): `executor`, `max_deaths`, `out`, `name`,
+    `progress` and `measures` are those of `search`; `resume` goes on with the run file.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -138,6 +139,8 @@ def explore(
     if out is not None:
         check_new(Path(out))
     problem, path = _loaded(problem)
+    if measures:
+        measures.check(problem)
     _check_kinds(climb, symmetry)
     climber = Climber(climb, symmetry)
     if symmetry is not None:
@@ -160,7 +163,7 @@ def explore(
     }
     store = Store.create(out, meta, root, _branches(root, settings, key))
     with store.closed_on_error(), held(store.path):
-        _run(job, key, budget, max_points, guard, store, executor, max_deaths, progress)
+        _run(job, key, budget, max_points, guard, store, executor, max_deaths, progress, measures)
     return Landscape(store, problem, climber)
 
 
@@ -176,6 +179,7 @@ def resume_map(
     executor: Executor | None = None,
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
+    measures: Measures | None = None,
 ) -> Landscape:
     """Go on with a map, to what it would have become uninterrupted; called by `resume`."""
     meta, settings = store.meta, store.settings
@@ -188,6 +192,8 @@ def resume_map(
     if not isinstance(climber, Climber) or not is_same_rule(meta["rider"], climber):
         raise ValueError(f"{store.path} was made with another `rider`: pass its rr.Climber again.")
     valid = _valid_again(meta["map"]["valid"], valid)
+    if measures:
+        measures.check(problem)
     if order is None and settings.order not in MAP_ORDERS:
         raise ValueError(f"the run has an order of your own, {settings.order}: pass it again.")
     key = _with_descents(_named(settings.order if order is None else order))
@@ -195,7 +201,8 @@ def resume_map(
     job = Job(problem, climber, settings, TASK_SIZE, path)
     check_sendable(job, executor)
     most = meta["map"]["max_points"]
-    _run(job, key, budget, most, _guard(valid), store, executor, max_deaths, progress)
+    guard = _guard(valid)
+    _run(job, key, budget, most, guard, store, executor, max_deaths, progress, measures)
     return Landscape(store, problem, climber)
 
 
@@ -226,9 +233,12 @@ def _run(
     executor: Executor | None,
     max_deaths: int,
     progress: Callable[[Progress], None] | None,
+    measures: Measures | None,
 ) -> None:
     crew = Crew(job, store.load, executor, max_deaths)
-    explorer = _Explorer(job, order, guard, store)
+    if measures:
+        measure_missing(store, measures, job.problem)
+    explorer = _Explorer(job, order, guard, store, measures)
     try:
         explorer.go_on(crew, budget, max_points, progress)
     finally:  # also when it is interrupted
@@ -239,10 +249,17 @@ def _run(
 class _Explorer:
     """The rounds of a map."""
 
-    def __init__(self, job: Job, order: Order, guard: Guard | None, store: Store):
+    def __init__(
+        self,
+        job: Job,
+        order: Order,
+        guard: Guard | None,
+        store: Store,
+        measures: Measures | None,
+    ):
         assert isinstance(job.rider, Climber)
         self.job, self.climber, self.order = job, job.rider, order
-        self.guard, self.store = guard, store
+        self.guard, self.store, self.measures = guard, store, measures
         self.atlas = Atlas(job.problem, self.climber.symmetry, store.end)
         self.tree, self.done = Search(), Progress.read(store)
         self.arrived: dict[Fingerprint, tuple[Leg, np.ndarray]] = {}  # in this round
@@ -292,6 +309,9 @@ class _Explorer:
             if self.atlas.find(leg, mark) is None and not self._is_second(leg, mark):
                 leg = look_at_end(self.job.problem, self.climber, leg)
         children = _branches(leg, self.job.settings, self.order)
+        if self.measures:  # first, so that whoever reads the leg finds them
+            found = measured(self.measures, self.job.problem, leg, has_finish=True)
+            self.store.set_measures(None, found)
         self.store.add(leg, children)
         self.done.add(leg)
         self.done.num_open = len(self.tree) + len(children)

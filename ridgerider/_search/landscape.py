@@ -25,9 +25,9 @@ from ridgerider._core.problem import Problem
 from ridgerider._search import notebook
 from ridgerider._search.climbs import Climber
 from ridgerider._search.describe import check_problem, rebuild
-from ridgerider._search.result import Result, Solution, Solutions
+from ridgerider._search.result import Result, Solution, Solutions, Table
 from ridgerider._search.store import Store
-from ridgerider._search.tables import solution_row
+from ridgerider._search.tables import Row, solution_row
 from ridgerider._search.tree import Fingerprint, Leg
 
 if TYPE_CHECKING:
@@ -262,13 +262,19 @@ class Landscape:
         [-1.032, -1.032, -0.215, -0.215, 2.104, 2.104]
         """
         points = (*self.minima(), *self.saddles(None))
-        return notebook.frame(
-            [
-                {"number": one.number, "morse_index": one.morse_index, **solution_row(one)}
-                for one in points
-                if isinstance(one, Stationary)
-            ]
-        )
+        return notebook.frame([_point_row(one) for one in points if isinstance(one, Stationary)])
+
+    def export(self, path: str | PathLike, *, table: Table = "solutions") -> FilePath:
+        """Write a table as `Result.export` does; "solutions" are all stationary points.
+
+        >>> import tempfile
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import mueller_brown
+        >>> path = rr.explore(mueller_brown()).export(f"{tempfile.mkdtemp()}/points.csv")
+        >>> [line.split(",")[:2] for line in path.read_text().splitlines()][:3]
+        [['number', 'morse_index'], ['0', '0'], ['1', '0']]
+        """
+        return _Points(self).export(path, table=table)
 
     @property
     def file(self) -> FilePath | None:
@@ -546,3 +552,23 @@ class Landscape:
             doubt=finish.doubt,
             morse_index=leg.num_ridges,
         )
+
+
+class _Points(Result):
+    """The tables of a map: its stationary points, with how often each was found."""
+
+    def __init__(self, landscape: Landscape):
+        super().__init__(landscape._store, landscape.problem, None)
+        self._landscape = landscape
+
+    def _listed(self, table: Table) -> list[Solution]:
+        minima, saddles = self._landscape.minima(), self._landscape.saddles(None)
+        return [*minima, *saddles] if table == "solutions" else list(minima)
+
+    def _row(self, one: Solution, kind: str) -> Row:
+        assert isinstance(one, Stationary)
+        return {**_point_row(one), **super()._row(one, kind)}
+
+
+def _point_row(one: Stationary) -> Row:
+    return {"number": one.number, "morse_index": one.morse_index, **solution_row(one)}

@@ -227,7 +227,17 @@ def resume(
         )
         if "map" in meta:
             return _resume_map(
-                store, problem, source, rider, order, valid, budget, executor, max_deaths, progress
+                store,
+                problem,
+                source,
+                rider,
+                order,
+                valid,
+                budget,
+                executor,
+                max_deaths,
+                progress,
+                measures,
             )
         rider = rebuild(meta["rider"]) if rider is None else rider
         _check_rider(rider)
@@ -269,6 +279,7 @@ def _resume_map(
     executor: Executor | None,
     max_deaths: int,
     progress: Callable[[Progress], None] | None,
+    measures: Measures | None,
 ) -> Any:
     from ridgerider._search.explore import resume_map  # which imports much of what is here
 
@@ -283,6 +294,7 @@ def _resume_map(
         executor=executor,
         max_deaths=max_deaths,
         progress=progress,
+        measures=measures,
     )
 
 

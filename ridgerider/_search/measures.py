@@ -140,7 +140,8 @@ def measure_missing(store: Store, measures: Measures, problem: Problem) -> int:
     missing = [
         name
         for name in store.fingerprints()
-        if name and any(one in changed or str(name) not in known.get(one, {}) for one in names)
+        if (name or "map" in store.meta)  # a map begins at a minimum
+        and any(one in changed or str(name) not in known.get(one, {}) for one in names)
     ]
     num_measured, has_finish = 0, has_descents(store.meta)
     for name in missing:

@@ -538,7 +538,7 @@ class Result:
         if table == "legs":
             rows = self._leg_rows()
         else:
-            found = self._with_classes() if table == "solutions" else list(self.minima())
+            found = self._listed(table)
             if not found:
                 raise ValueError(f"there is nothing to export: the run holds no {table}.")
             if kind in ("npz", "safetensors"):
@@ -549,6 +549,10 @@ class Result:
         else:
             write_json(path, {"run": self.meta, "cost": vars(self.cost), table: rows})
         return path
+
+    def _listed(self, table: Table) -> list[Solution]:
+        """What is exported; a map lists its stationary points."""
+        return self._with_classes() if table == "solutions" else list(self.minima())
 
     def _row(self, one: Solution, kind: str) -> Row:
         params, x = self.meta["problem"]["params"], _flat(one.params)
@@ -662,7 +666,10 @@ def _check_turn(leg: Leg, turn: Turn) -> None:
         raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no minimum there.")
     if turn.below and leg.below is None:
         raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no saddle below.")
-    if (turn.index, turn.member) not in leg.place(turn)[2].turns:
-        raise ValueError(
-            f"`fingerprint` turns into {turn} {where}, but there are only {leg.num_ridges} ridges."
-        )
+    ways = leg.place(turn)[2].turns
+    if (turn.index, turn.member) not in ways:
+        here = f"{leg.num_ridges} ridges"
+        if turn.up:
+            first = ", ".join(str(Turn(index, 1, member, up=True)) for index, member in ways[:5])
+            here = f"{len(ways)} ridges to climb, {first}{' ...' * (len(ways) > 5)}"
+        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there are only {here}.")

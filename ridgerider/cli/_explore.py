@@ -9,10 +9,20 @@ import ridgerider as rr
 from ridgerider._search.explore import MAP_ORDERS
 from ridgerider._search.locate import load_attribute
 from ridgerider.cli._crew import crew
-from ridgerider.cli._options import Dask, Lease, Out, Seed, Workers
+from ridgerider.cli._options import (
+    Dask,
+    Lease,
+    MetricNames,
+    Out,
+    Seed,
+    SignatureName,
+    Workers,
+    chosen_measures,
+)
 from ridgerider.cli._places import new_run
 from ridgerider.cli._shown import console, shown_progress
 from ridgerider.problems import BUILT_IN
+from ridgerider.report._plain import count
 
 SYMMETRIES = {"none": None, "rigid": rr.symmetry.rigid, "point_set": rr.symmetry.point_set}
 
@@ -41,12 +51,15 @@ def explore(
         typer.Option(help="MODULE:FUNCTION of what belongs to the landscape, or bounds LOW,HIGH."),
     ] = None,
     seed: Seed = 0,
+    signature: SignatureName = None,
+    metric: MetricNames = None,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
     same, guard = _symmetry(symmetry), _valid(valid)
+    measures = chosen_measures(signature, metric, problem)
     with (
         crew(workers, dask, lease, 64) as executor,
         new_run(out, problem) as path,
@@ -64,6 +77,7 @@ def explore(
             out=path,
             executor=executor,
             progress=progress,
+            measures=measures,
         )
     print_map(landscape)
     console.print(f"run file: {path}", soft_wrap=True)
@@ -71,11 +85,16 @@ def explore(
 
 def print_map(landscape: rr.Landscape) -> None:
     """The lowest points and passes, how complete they are, and what it cost."""
-    table = Table("minimum", "loss", "least eigenvalue", "found by", "address")
+    measured = landscape.result.measures()
+    table = Table("minimum")
+    table.add_column("loss", min_width=12)  # an exponent is never cut off
+    for title in ("least eigenvalue", *measured, "found by", "address"):
+        table.add_column(title, overflow="fold")
     for number, one in enumerate(landscape.minima()[:20]):
-        found = f"{one.multiplicity} legs"
-        row = (str(number), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", found)
-        table.add_row(*row, str(one.fingerprint) or "start")
+        noted = (_short(name, of.get(one.fingerprint)) for name, of in measured.items())
+        row = (str(number), f"{one.loss:.6g}", f"{one.least_eigenvalue:.3g}", *noted)
+        found = count(one.multiplicity, "leg", "legs")
+        table.add_row(*row, found, str(one.fingerprint) or "start")
     console.print(table)
     passes = Table("transition state", "loss", "between", "address")
     saddles = landscape.saddles()
@@ -86,8 +105,10 @@ def print_map(landscape: rr.Landscape) -> None:
     console.print(passes)
     cost = landscape.cost
     console.print(
-        f"{len(landscape.minima())} minima, {len(saddles)} transition states, "
-        f"{len(landscape.components())} components; {landscape.completeness()}",
+        f"{count(len(landscape.minima()), 'minimum', 'minima')}, "
+        f"{count(len(saddles), 'transition state', 'transition states')}, "
+        f"{count(len(landscape.components()), 'component', 'components')}; "
+        f"{landscape.completeness()}",
         soft_wrap=True,
     )
     console.print(
@@ -95,6 +116,18 @@ def print_map(landscape: rr.Landscape) -> None:
         f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s",
         soft_wrap=True,
     )
+
+
+def _short(name: str, value: Any) -> str:
+    """A measured value in a cell; of a score on examples the mean."""
+    if value is None:
+        return "-"
+    if name != "signature" and isinstance(value, list):
+        value = value[0]
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
 
 
 def _symmetry(name: str) -> rr.Symmetry | None:

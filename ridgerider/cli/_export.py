@@ -21,8 +21,8 @@ def export(
     table: Annotated[
         str,
         typer.Option(
-            help="solutions, every end of a descent; minima, the different ones; or legs, rides "
-            "and costs (csv and json only)."
+            help="solutions, every end of a descent, of a map all stationary points; minima, the "
+            "different ones; or legs, rides and costs (csv and json only)."
         ),
     ] = "solutions",
     out: Annotated[
@@ -37,10 +37,11 @@ def export(
     check_choice("--format", file_format, FORMATS)
     path = run_file(run)
     result = rr.load(path)
+    tables = rr.Landscape.load(path) if "map" in result.meta else result
     if out is None:
         out = path.with_name(f"{table}.{file_format}")
     elif out.is_dir():
         out = out / f"{table}.{file_format}"
     elif out.suffix != f".{file_format}":
         raise ValueError(f"`--out` must end in .{file_format}, not {out.suffix!r}.")
-    console.print(str(result.export(out, table=table)), soft_wrap=True)  # type: ignore[arg-type]
+    console.print(str(tables.export(out, table=table)), soft_wrap=True)  # type: ignore[arg-type]

@@ -243,13 +243,16 @@ def print_leg(leg: rr.Leg) -> None:
     console.print(f"leg {leg.fingerprint}", style="bold")
     console.print(table)
     clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
+    is_up = bool(leg.fingerprint) and leg.fingerprint[-1].up
     console.print(
-        f"ended by {', '.join(leg.ended_by)}; {leg.num_ridges} ridges lead on; spectrum {clusters}",
+        f"ended by {', '.join(leg.ended_by)}; "
+        f"{count(leg.num_ridges, 'ridge leads', 'ridges lead')} on; spectrum {clusters}",
         soft_wrap=True,
     )
     if leg.finish is not None:
         console.print(
-            f"descent ended at loss {leg.finish.loss:.6g}, |grad| {leg.finish.grad_norm:.2g}, "
+            f"{'climb' if is_up else 'descent'} ended at loss {leg.finish.loss:.6g}, "
+            f"|grad| {leg.finish.grad_norm:.2g}, "
             f"least eigenvalue {leg.finish.least_eigenvalue:.3g}",
             soft_wrap=True,
         )

@@ -175,7 +175,7 @@ def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = N
     for edge in landscape.edges():
         for end in edge.minima:
             if end is not None:
-                ax.plot(*np.array([passes[edge.saddle], places[end]]).T, color="white", lw=1.2)
+                ax.plot(*np.array([passes[edge.saddle], places[end]]).T, color="0.2", lw=1.2)
     _dots(ax, places, MINIMUM, "o")
     if passes:
         _dots(ax, passes, SADDLE, "^")

@@ -1,6 +1,10 @@
 """Maps of landscapes whose stationary points are known."""
 
 import math
+import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import Executor, Future
 
@@ -191,3 +195,82 @@ def test_workers_make_the_same_map():
     whole = rr.explore("himmelblau", round_size=8)
     with rr.workers.process_pool(2) as pool:
         assert table_of(rr.explore("himmelblau", round_size=8, executor=pool)) == table_of(whole)
+
+
+def test_what_is_measured_of_a_map(tmp_path):
+    """Of each point, the one at the start as well, whenever it was found."""
+    path, problem = tmp_path / "map.sqlite", himmelblau()
+    measures = rr.Measures(lambda x: bool(x[0] > 0), {"norm": jnp.linalg.norm})
+    rr.explore(problem, max_rides=7, out=path)
+    landscape = rr.resume(path, problem, max_rides=2000, measures=measures)
+    found = landscape.result.measures()
+    for one in (*landscape.minima(), *landscape.saddles(None)):
+        assert found["signature"][one.fingerprint] == bool(one.params[0] > 0)
+        assert np.isclose(found["norm"][one.fingerprint], np.linalg.norm(one.params))
+    whole = rr.explore(problem, measures=measures)
+    assert whole.result.measures() == found
+    with pytest.raises(ValueError, match="the metric `norm` must return"):
+        rr.explore(problem, measures=rr.Measures(None, {"norm": lambda x: x["a"]}))
+
+
+def test_points_are_exported_with_their_visits(tmp_path):
+    landscape = rr.explore(himmelblau())
+    lines = landscape.export(tmp_path / "points.csv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
+    points = (*landscape.minima(), *landscape.saddles(None))
+    assert [int(row["multiplicity"]) for row in rows] == [one.multiplicity for one in points]
+    assert [int(row["morse_index"]) for row in rows] == [one.morse_index for one in points]
+    text = landscape.export(tmp_path / "minima.csv", table="minima").read_text()
+    assert len(text.splitlines()) == 1 + len(landscape.minima())
+
+
+def test_a_symmetry_that_ends_on_the_way_is_noticed():
+    """Level at the start, and where a climb leads no more."""
+
+    def loss(x):
+        beyond = jnp.maximum(x[0] - 1.05, 0)
+        return (x[0] ** 2 + x[1] ** 2 - 1) ** 2 + beyond**3 * x[1]
+
+    def generators(x):
+        return [jnp.array([0.0, 0.0, 1.0]), jnp.stack([-x[1], x[0], 0 * x[2]])]
+
+    problem = rr.Problem(loss, jnp.array([0.6, 0.3, 0.0]))
+    with pytest.raises(ValueError, match=r"on the leg .*\^.* changes along its generator number 1"):
+        rr.explore(problem, symmetry=rr.Symmetry(generators))
+
+
+KILLED = """
+import sys, jax
+jax.config.update("jax_enable_x64", True)
+import ridgerider as rr
+say = lambda done: print(done.num_rides, flush=True)
+rr.explore("himmelblau", round_size=8, out=sys.argv[1], progress=say)
+"""
+
+
+@pytest.mark.parametrize("num_rides", [3, pytest.param(13, marks=pytest.mark.long)])
+def test_a_map_whose_process_is_killed(tmp_path, num_rides):
+    """SIGKILL while it rides; resumed, the map is the same to the last bit."""
+    path = tmp_path / "map.sqlite"
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    while int(child.stdout.readline()) < num_rides:
+        pass
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert num_rides <= len(rr.Landscape.load(path)) < 24
+    resumed = rr.resume(path, "himmelblau")
+    assert table_of(resumed) == table_of(rr.explore("himmelblau", round_size=8))
+
+
+@pytest.mark.long
+def test_dask_makes_the_same_map():
+    pytest.importorskip("distributed")
+    with rr.workers.dask(num_workers=2) as cluster:
+        found = rr.explore("himmelblau", round_size=8, executor=cluster)
+    assert table_of(found) == table_of(rr.explore("himmelblau", round_size=8))

@@ -2,7 +2,7 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (name) => document.getElementById(name);
-const short = (value) => Number(value).toPrecision(7).replace(/\.?0+$/, "");
+const short = (value) => String(Number(Number(value).toPrecision(7)));
 const color = () => getComputedStyle(document.body).color;
 let chosen = { kind: "minimum", number: 0 }, before = null, turn = [0.5, 0.3];
 
@@ -10,14 +10,15 @@ at("title").textContent = data.name;
 at("subtitle").textContent =
   `${data.minima.length} minima, ${data.saddles.length} transition states. ${data.completeness}`;
 
-function fit(canvas) {
+function fit(canvas, least = 0) {
   const scale = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
   const ratio = canvas.dataset.ratio || (canvas.dataset.ratio = canvas.height / canvas.width);
+  const height = Math.max(box.width * ratio, least);
   canvas.width = box.width * scale;
-  canvas.height = box.width * ratio * scale;
+  canvas.height = height * scale;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
-  return [pen, box.width, box.width * ratio];
+  return [pen, box.width, height];
 }
 
 // --- the graph
@@ -28,12 +29,12 @@ let spots = [];
 
 function place(number, width, height) {
   const columns = Math.max(1, ...data.places);
-  return [60 + (data.places[number] / columns) * (width - 90),
+  return [80 + (data.places[number] / columns) * (width - 100),
     20 + (1 - (heights[number] - low) / span) * (height - 50)];
 }
 
 function drawGraph() {
-  const [pen, width, height] = fit(at("graph"));
+  const [pen, width, height] = fit(at("graph"), 320);
   const count = data.minima.length, joined = new Set(), marked = onWay();
   spots = [];
   pen.font = "12px sans-serif";
@@ -114,7 +115,7 @@ function show() {
   at("what").textContent =
     `${chosen.kind === "minimum" ? "Minimum" : "Transition state"} ${chosen.number}`;
   let text = `Loss ${short(one.loss)}, least eigenvalue ${short(one.least)}, found by ${one.visits}` +
-    ` legs; address ${one.address || "start"}.`;
+    ` leg${one.visits === 1 ? "" : "s"}; address ${one.address || "start"}.`;
   if (one.ends) text += ` Between minima ${one.ends.map((end) => end ?? "none").join(" and ")}.`;
   if (chosen.kind === "minimum" && before !== null && before !== chosen.number) {
     const over = way(before, chosen.number);
@@ -171,12 +172,14 @@ function fill(name, kind, points, titles, row) {
   for (const title of titles) {
     const cell = document.createElement("th");
     cell.textContent = title;
+    if (title === "address") cell.className = "text";
     head.append(cell);
   }
   points.slice(0, 200).forEach((one, number) => {
     const line = table.insertRow();
     row(one, number).forEach((text, column) => {
       const cell = line.insertCell();
+      if (titles[column] === "address") cell.className = "text";
       if (column) {
         cell.textContent = text;
         return;
