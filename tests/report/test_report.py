@@ -278,7 +278,7 @@ def test_the_server_serves_its_page_to_its_name_only(run):
         assert refused(f"{server.url}run.sqlite") == 404
         assert refused(f"{server.url}data?after=0", **{"X-Ridgerider": ""}) == 403
         found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
-        assert found["error"] == "the problem of this run is not at hand."
+        assert found["error"] == "the problem of this run is not at hand"
         request = urllib.request.Request(server.url, data=b"x", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="501"):
             urllib.request.urlopen(request, timeout=10)

@@ -78,7 +78,7 @@ def test_names_of_rules_are_public_and_old_ones_are_read(old, new):
 
 def test_a_gauge_that_is_gone_is_named():
     stored = {"type": "ridgerider._spectrum:DenseSpectrum", "fields": {"gauge": "basis"}}
-    with pytest.raises(ValueError, match=r"`gauge` must be one of gradient, random .*'basis'"):
+    with pytest.raises(ValueError, match=r"`gauge` of .* in the run file cannot be 'basis'"):
         rebuild(stored)
 
 

@@ -91,7 +91,7 @@ def test_only_trusted_names_are_looked_up(name):
 
 
 def test_nothing_but_rules_is_built():
-    with pytest.raises(ValueError, match=r"ridgerider\.cli:main is not a kind of rule"):
+    with pytest.raises(ValueError, match=r"ridden with ridgerider\.cli:main, a rule of your own"):
         rebuild({"type": "ridgerider.cli:main", "fields": {}})
 
 
