@@ -34,10 +34,12 @@ RULES = {
         "Rider",
         *("DenseSpectrum", "BlockSpectrum", "GradientKrylov", "PowerSpectrum", "NetworkSpectrum"),
         *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
-        *("FixedStep", "Backtracking", "TrustRegion", "Valley", "Recall", "Descend", "Train"),
+        *("FixedStep", "Backtracking", "TrustRegion", "Valley", "Recall"),
+        *("Descend", "Relax", "Train"),
         *("Batches", "FixedRows", "Climber", "Climb", "Symmetry"),
         *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),
         *("RandomOrder", "breadth_first", "depth_first", "best_first", "steepest_first"),
+        *("fewest_visits", "lowest_first"),
     ),
     "ridgerider.environments": ("Agree",),
     "ridgerider.symmetry": (
