@@ -302,9 +302,12 @@ def _symmetry_again(stored: Any, symmetry: Symmetry | None) -> Symmetry | None:
     """The symmetry a run was begun with."""
     if symmetry is None and stored is not None:
         try:
-            return rebuild(stored)
+            symmetry = rebuild(stored)
         except ValueError:
             raise ValueError("the run has a symmetry of your own: pass it again.") from None
+        if not isinstance(symmetry, Symmetry):
+            raise ValueError(f"the run's symmetry must be a Symmetry, not {one_line(symmetry)}.")
+        return symmetry
     if symmetry is not None and (stored is None or not is_same_rule(stored, symmetry)):
         raise ValueError("`symmetry` must be the one that the run was begun with.")
     return symmetry

@@ -484,9 +484,11 @@ class Store:
         )
         with self._readable():
             row = self._db.execute(query, [str(fingerprint)]).fetchone()
+            name = leg_name(fingerprint)
+            if row is None and not fingerprint:
+                raise Damage(name, "fingerprint", "it is missing")
             if row is None:
                 raise KeyError(str(fingerprint))
-            name = leg_name(fingerprint)
             finish = read_finish(row[13:], name) if row[-1] is not None else None
             leg = _leg(fingerprint, row[:9], finish, *row[9:13])
             self._check_size(name, leg.x, *([] if finish is None else [finish.x]))
