@@ -116,7 +116,10 @@ def ways(value: list[Any]) -> tuple[Way, ...]:
 
 
 def cost(value: Any) -> Cost:
-    return known(Cost, parsed(value, dict))
+    found = known(Cost, parsed(value, dict))
+    for one in fields(found):
+        _is((int, float), getattr(found, one.name))
+    return found
 
 
 def known(kind: type[T], data: Any) -> T:
@@ -193,6 +196,8 @@ def meta(key: str, value: Any) -> Any:
             _check_measures(found)
         if key == "settled":
             whole(found)
+        if key == "seconds_compiling":
+            _is((int, float), found)
     return found
 
 

@@ -169,8 +169,9 @@ class Store:
                 if rows.get("measures"):
                     store._db.execute(MEASURES)
                 for table in rows:
+                    ours = columns_of(store._db, table)  # somebody may have added others
                     for row in rows[table]:
-                        store._insert_row(table, row)
+                        store._insert_row(table, {name: row[name] for name in row if name in ours})
             store.sign()
             store._db.execute("PRAGMA journal_mode = WAL")
 

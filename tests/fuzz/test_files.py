@@ -1,5 +1,6 @@
 """Damaged and hostile run files: every command ends with a sentence, and no change is silent."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -276,11 +277,13 @@ def test_what_is_no_file_is_told(tmp_path):
             assert ended.code == 2
 
 
-def test_a_run_without_its_start_or_symmetry_is_told(original, tmp_path):
+def test_a_run_with_other_things_in_it_is_told(original, tmp_path):
     path = tmp_path / "run.sqlite"
     for change in (
         "DELETE FROM legs WHERE fingerprint = ''",
         "UPDATE meta SET value = '[[1]]' WHERE key = 'symmetry'",
+        "UPDATE meta SET value = '[]' WHERE key = 'seconds_compiling'",
+        "UPDATE legs SET cost = '{\"hvps\": null}'",
     ):
         shutil.copy(original, path)
         db = sqlite3.connect(path, isolation_level=None)
@@ -291,3 +294,13 @@ def test_a_run_without_its_start_or_symmetry_is_told(original, tmp_path):
         ended.check()
         assert ended.code == 2, ended
         path.unlink()
+
+
+def test_a_repair_leaves_out_columns_that_are_not_ours(original, tmp_path):
+    path = tmp_path / "run.sqlite"
+    shutil.copy(original, path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE legs ADD COLUMN more TEXT DEFAULT 'x'")
+    ended = run("check", path, "--repair")
+    ended.check()
+    run("resume", path).check()
