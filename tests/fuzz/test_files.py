@@ -146,7 +146,7 @@ def change_tables(db, random):
         "ALTER TABLE solutions RENAME TO ends",
         "ALTER TABLE legs ADD COLUMN more TEXT DEFAULT 'x'",
         "CREATE TRIGGER t AFTER UPDATE ON meta BEGIN DELETE FROM legs; END",
-        "CREATE TABLE other AS SELECT * FROM legs",
+        "CREATE TABLE other AS SELECT fingerprint, loss FROM legs",
         "ALTER TABLE legs ADD COLUMN g BLOB GENERATED ALWAYS AS (zeroblob(900000000))",
         "PRAGMA user_version = 1",
         "PRAGMA user_version = 77",
