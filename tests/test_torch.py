@@ -246,6 +246,13 @@ def test_digits_keep_their_accuracy():
         assert ours == (outputs.argmax(1) == labels.numpy()).mean() > 0.8
 
 
+def test_a_start_for_networks_is_for_jax():
+    module, data = mlp(torch.float64), [one.numpy() for one in examples(torch.float64)]
+    for params in (module, dict(module.named_parameters())):
+        with pytest.raises(ValueError, match="not of PyTorch: multiply the last layer"):
+            rr.network_start(params, lambda params, inputs: inputs, *data)
+
+
 class Noisy(nn.Module):
     def __init__(self):
         super().__init__()

@@ -155,6 +155,7 @@ def network_start(
     >>> start.head, start.reason
     (("['head']",), '')
     """
+    _check_not_torch(params)
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
     _check(params, apply, inputs, targets, loss, head, factor)
     params = jax.tree.map(jnp.asarray, params)
@@ -396,6 +397,15 @@ def _check(
         raise ValueError(
             "`inputs` and `targets` must have a common leading length of at least 1, not the "
             f"shapes {inputs.shape} and {targets.shape}."
+        )
+
+
+def _check_not_torch(params: PyTree) -> None:
+    kinds = {base for leaf in jax.tree.leaves(params) for base in type(leaf).__mro__}
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in kinds):
+        raise ValueError(
+            "`params` must be arrays of a network written in JAX, not of PyTorch: multiply the "
+            "last layer of the module by 0.01 and pass it to ridgerider.torch.problem."
         )
 
 
