@@ -33,6 +33,7 @@ from ridgerider._core.symmetry import Symmetry, orthonormal, worst_slope
 ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps")
 GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS = range(5)
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_norm")
+DOWN = 10  # times `max_steps`: a descent may go on for so long
 
 
 class Climb(eqx.Module):
@@ -42,7 +43,8 @@ class Climb(eqx.Module):
 
     - `radius`, `max_radius`: how far a step goes along a mode, at first and at most, in the units
       of the parameters.
-    - `max_steps`: of one climb or descent.
+    - `max_steps`: of one climb; a descent, whose steps need a gradient only, may take ten times as
+      many.
     - `max_distance`: a climb or descent that is farther than this from where it began, relative to
       max(1, |x|), has run away.
     - `num_products`: Hessian-vector products a step of a climb, along the ridge and where the step
@@ -126,7 +128,7 @@ def set_out(
         cost = cost + spent
     else:  # the gradient at `x` is zero
         hessian = _set_right(hessian, away, grad)
-    rows = jnp.full((climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
+    rows = jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
     zero = jnp.zeros((), x.dtype)
     return Move(
         x=first,
@@ -199,11 +201,12 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
     grown = jnp.where(wrong < 0.3, jnp.minimum(1.5 * move.radius, climb.max_radius), move.radius)
     radius = jnp.where(is_taken & ~(wrong > 1), grown, move.radius / 2)
     num_steps = move.num_steps + 1
+    most = jnp.where(move.is_up, climb.max_steps, DOWN * climb.max_steps)
     size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
     is_far = jnp.linalg.norm(new - move.begin) > climb.max_distance * size
     is_stuck = ~is_finite & (radius < tolerance_of(None, new.dtype) * size)
     ending = jnp.select(
-        [is_there & is_finite, is_stuck, is_far & is_taken, num_steps >= climb.max_steps],
+        [is_there & is_finite, is_stuck, is_far & is_taken, num_steps >= most],
         [STATIONARY, NOT_FINITE, RAN_AWAY, MAX_STEPS],
         GOES_ON,
     )

@@ -31,9 +31,7 @@ app = typer.Typer(
 app.callback()(_runs.about)
 command("search", _search.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
 command("resume", _search.resume, "ridgerider resume runs/mine --max-rides 400")
-command(
-    "explore", _explore.explore, "ridgerider explore atoms --symmetry point_set --out runs/atoms"
-)
+command("explore", _explore.explore, "ridgerider explore atoms --out runs/atoms")
 command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
 command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
 command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")

@@ -25,6 +25,11 @@ from ridgerider.problems import BUILT_IN
 from ridgerider.report._plain import count
 
 SYMMETRIES = {"none": None, "rigid": rr.symmetry.rigid, "point_set": rr.symmetry.point_set}
+# What the landscapes of built-in problems are, unless the options say otherwise.
+OWN = {
+    "atoms": ("point_set", "ridgerider.problems:is_one_cluster"),
+    "rastrigin": ("none", "-5.12,5.12"),
+}
 
 
 def explore(
@@ -44,11 +49,18 @@ def explore(
     ] = None,
     order: Annotated[str, typer.Option(help=f"{', '.join(MAP_ORDERS)}.")] = "fewest_visits",
     symmetry: Annotated[
-        str, typer.Option(help=f"{', '.join(SYMMETRIES)} or MODULE:SYMMETRY.")
-    ] = "none",
+        str | None,
+        typer.Option(
+            help=f"{', '.join(SYMMETRIES)} or MODULE:SYMMETRY. Default: point_set for atoms, else "
+            "none."
+        ),
+    ] = None,
     valid: Annotated[
         str | None,
-        typer.Option(help="MODULE:FUNCTION of what belongs to the landscape, or bounds LOW,HIGH."),
+        typer.Option(
+            help="MODULE:FUNCTION of what belongs to the landscape, bounds LOW,HIGH, or none. "
+            "Default: what atoms and rastrigin are known for, else none."
+        ),
     ] = None,
     seed: Seed = 0,
     signature: SignatureName = None,
@@ -58,7 +70,9 @@ def explore(
     lease: Lease = None,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
-    same, guard = _symmetry(symmetry), _valid(valid)
+    own = OWN.get(problem, ("none", "none"))
+    same = _symmetry(own[0] if symmetry is None else symmetry)
+    guard = _valid(own[1] if valid is None else valid)
     measures = chosen_measures(signature, metric, problem)
     with (
         crew(workers, dask, lease, 64) as executor,
@@ -138,8 +152,8 @@ def _symmetry(name: str) -> rr.Symmetry | None:
     return found() if callable(found) and not isinstance(found, rr.Symmetry) else found
 
 
-def _valid(text: str | None) -> Any:
-    if text is None:
+def _valid(text: str) -> Any:
+    if text == "none":
         return None
     try:
         low, high = map(float, text.split(","))

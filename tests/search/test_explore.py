@@ -68,7 +68,23 @@ def test_four_atoms():
     problem = lennard_jones(4)
     landscape = rr.explore(problem, symmetry=rr.symmetry.point_set(), valid=is_one_cluster)
     assert [round(one.loss, 9) for one in landscape.minima()] == [-6.0]
+    check_descents(landscape)
     check_against_dense_hessians(problem, landscape)
+
+
+def check_descents(landscape):
+    """No descent stops short, and each transition state has two ends."""
+    down = [name for name in landscape.fingerprints() if name and not name[-1].up]
+    assert down and all("max_steps" not in landscape.leg(name).ended_by for name in down)
+    assert all(None not in edge.minima for edge in landscape.edges())
+
+
+@pytest.mark.long
+def test_seven_atoms():
+    symmetry = rr.symmetry.point_set()
+    landscape = rr.explore(lennard_jones(7), symmetry=symmetry, valid=is_one_cluster)
+    assert (len(landscape.minima()), len(landscape.saddles())) == (4, 12)
+    check_descents(landscape)
 
 
 def test_an_address_is_replayed():
