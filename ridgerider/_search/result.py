@@ -466,7 +466,7 @@ class Result:
         ...     return torch.mean((outputs**2 - targets) ** 2)
         >>> _ = torch.nn.init.zeros_(module[0].weight)
         >>> result = rr.search(ridgerider.torch.problem(module, loss, *data))
-        >>> round(abs(float(result.to_torch(module)(data[0])[0, 0])), 3)
+        >>> round(abs(result.to_torch(module)(data[0])[0, 0].item()), 3)
         0.5
         """
         if solution is None:
