@@ -21,10 +21,9 @@ from ridgerider._core.cost import Cost
 from ridgerider._core.numpy_functions import MAX_SIZE_OF_VALUES
 from ridgerider._core.problem import Problem
 from ridgerider._core.rider import Rider
-from ridgerider._core.saddle import find_saddle
+from ridgerider._search.explore import explore
 from ridgerider._search.lanes import finish_one
 from ridgerider._search.legs import branch_key
-from ridgerider._search.loop import search
 from ridgerider._search.tree import Fingerprint
 
 Bounds = Any  # a sequence of pairs, or scipy.optimize.Bounds
@@ -38,15 +37,14 @@ def minimize_all(
     jac: Callable[..., Any] | bool | None = None,
     bounds: Bounds | None = None,
     *,
-    num_starts: int = 4,
-    max_rides: int = 40,
+    max_rides: int = 200,
     seed: int = 0,
 ) -> list[OptimizeResult]:
     """The different minima of a function that can be reached from `x0`, best first.
 
-    From `x0`, and then from minima found, it climbs to saddles, and searches from each of them. No
-    minimum is missed for certain only where the function is simple; none is listed that is not one.
-    In double precision, whatever JAX is set to.
+    It descends from `x0`, climbs from the minimum there to the saddles around it, rides down from
+    these, and repeats (`explore`). Some may be missed; none is listed that is not one. In double
+    precision, whatever JAX is set to.
 
     **Arguments**
 
@@ -55,7 +53,7 @@ def minimize_all(
     - `jac(x, *args)`: its gradient, or True if `fun` returns both. Without either the gradient is
       differences of values, for at most 100 parameters.
     - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`.
-    - `num_starts`: how many saddles are searched from. `max_rides`: in all of these searches.
+    - `max_rides`: climbs and rides down, at most.
     - `seed`: every random choice derives from it.
 
     Each result has `x`, `fun`, `jac`, `success`, `message`, and `least_eigenvalue`, that of the
@@ -68,11 +66,10 @@ def minimize_all(
     ...     return np.sum((x**2 - 1) ** 2) + 0.2 * x[0]
     >>> def jac(x):
     ...     return 4 * x * (x**2 - 1) + np.array([0.2, 0.0])
-    >>> [np.round(one.x, 2).tolist() for one in rr.minimize_all(fun, [0.1, 0.2], jac=jac)]
+    >>> sorted(np.round(one.x, 2).tolist() for one in rr.minimize_all(fun, [0.1, 0.2], jac=jac))
     [[-1.02, -1.0], [-1.02, 1.0], [0.97, -1.0], [0.97, 1.0]]
     """
     check_callable("fun", fun, "fun(x, *args)")
-    check_count("num_starts", num_starts)
     check_count("max_rides", max_rides)
     check_count("seed", seed, 0, 2**31 - 1)
     if not isinstance(jac, bool) and jac is not None:
@@ -81,7 +78,7 @@ def minimize_all(
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         box = Box(bounds, start)
         problem = _problem(fun, start, args, jac, box)
-        found = _search_all(problem, num_starts, max_rides, seed)
+        found = _search_all(problem, max_rides, seed)
         return _results(problem, box, found)
 
 
@@ -175,29 +172,15 @@ class _Found:
         self.cost = Cost()
 
 
-def _search_all(problem: Problem, num_starts: int, max_rides: int, seed: int) -> _Found:
-    rider, found, left = Rider(), _Found(), max_rides
-    key = branch_key(seed, Fingerprint())
-    end = jax.device_get(eqx.filter_jit(finish_one)(problem, rider, problem.x0, key))
+def _search_all(problem: Problem, max_rides: int, seed: int) -> _Found:
+    found, key = _Found(), branch_key(seed, Fingerprint())
+    end = jax.device_get(eqx.filter_jit(finish_one)(problem, Rider(), problem.x0, key))
     found.ends.append((np.asarray(end.x), end))
     found.cost += problem.priced(end.cost)
-    seen: list[np.ndarray] = []
-    for number in range(num_starts):
-        if left <= 0:
-            break
-        # From the start first, then from what was found, in turn.
-        u = problem.x0 if number == 0 else found.ends[(number - 1) % len(found.ends)][0]
-        saddle = find_saddle(problem.with_start(jnp.asarray(u)), num_starts=4, seed=seed + number)
-        found.cost += problem.priced(saddle.cost)
-        point = np.asarray(saddle.params)
-        if not saddle.is_strict or any(_is_same(point, other) for other in seen):
-            continue
-        seen.append(point)
-        allowed = -(-left // (num_starts - number))
-        result = search(problem.with_start(saddle.params), rider, max_rides=allowed, seed=seed)
-        left -= len(result)
-        found.cost += result.cost
-        found.ends += [(np.asarray(one.params), one) for one in result.solutions()]
+    if end.kind == "minimum":
+        landscape = explore(problem.with_start(jnp.asarray(end.x)), max_rides=max_rides, seed=seed)
+        found.cost += landscape.cost
+        found.ends += [(np.asarray(one.params), one) for one in landscape.minima()]
     return found
 
 

@@ -83,7 +83,7 @@ def test_rosenbrock():
 
 
 def test_values_of_numpy_alone():
-    found = rr.minimize_all(wells, [0.1], num_starts=1)
+    found = rr.minimize_all(wells, [0.1])
     assert [one.success for one in found] == [True, True]
     exact = np.sort(np.roots([4, 0, -4, 0.2]))[[0, 2]]
     np.testing.assert_allclose([one.x[0] for one in found], exact, atol=1e-6)
@@ -97,7 +97,7 @@ def test_what_jax_can_trace_is_compiled():
         calls.append(1)
         return jnp.sum(x**4 / 4 - depth * x**2 / 2)
 
-    found = rr.minimize_all(traced, [0.1], (0.25,), num_starts=1)
+    found = rr.minimize_all(traced, [0.1], (0.25,))
     np.testing.assert_allclose(sorted(one.x[0] for one in found), [-0.5, 0.5], atol=1e-8)
     assert len(calls) < found[0].nfev + found[0].njev + 30
 
@@ -132,5 +132,5 @@ def test_bad_input_is_refused():
     refused("each low below its high", wells, [0.0], bounds=[(0, 0)])
     refused("`x0` must be within `bounds`", wells, [2.0], bounds=[(0, 1)])
     refused("`jac` is needed for more than 100", wells, np.zeros(101))
-    refused("`num_starts` must be a whole number", wells, [0.0], num_starts=0)
+    refused("`max_rides` must be a whole number", wells, [0.0], max_rides=0)
     refused("wrong sign", wells, [0.1], jac=lambda x: -4 * x * (x**2 - 1) - 0.2)
