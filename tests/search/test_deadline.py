@@ -1,6 +1,7 @@
 """`max_seconds` ends a search in mid-leg, and what is cut off is ridden again on resume."""
 
 import time
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -64,7 +65,7 @@ def test_workers_that_do_not_come_back_in_time(tmp_path):
 
     class Slow(eqx.Module):
         def __call__(self, problem, x, ridge, key):
-            jax.debug.callback(time.sleep, 0.05)
+            jax.debug.callback(partial(time.sleep, 0.05))
             return rr.Keep()(problem, x, ridge, key)
 
     rider = rr.Rider(update=Slow(), step=rr.FixedStep(1e-3), stop=(), finish=None, max_steps=60)
