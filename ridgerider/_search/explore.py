@@ -34,7 +34,7 @@ from ridgerider._search.interrupt import interruptible
 from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.landscape import Landscape
-from ridgerider._search.locate import load_problem, made_here
+from ridgerider._search.locate import loaded, made_here
 from ridgerider._search.measures import Measures, measure_missing, measured
 from ridgerider._search.next_branch import ORDERS, Order, order_name
 from ridgerider._search.progress import Progress
@@ -138,7 +138,7 @@ def explore(
     guard = _guard(valid)
     if out is not None:
         check_new(Path(out))
-    problem, path = _loaded(problem)
+    problem, path = loaded(problem)
     if measures:
         measures.check(problem)
     _check_kinds(climb, symmetry)
@@ -439,14 +439,3 @@ def _guard_name(valid: Any) -> Any:
     if valid is None or isinstance(valid, tuple | list):
         return None if valid is None else [np.asarray(one).tolist() for one in valid]
     return describe(valid)
-
-
-def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:
-    if isinstance(problem, Problem):
-        return problem, None
-    if not isinstance(problem, str):
-        raise ValueError(
-            "`problem` must be a Problem or its name as `module:attribute`, not "
-            f"{type(problem).__name__}."
-        )
-    return load_problem(problem), problem

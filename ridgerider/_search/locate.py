@@ -78,6 +78,18 @@ def load_problem(name: str) -> Problem:
     return problem
 
 
+def loaded(problem: Problem | str) -> tuple[Problem, str | None]:
+    """The problem, and the name it was loaded by if it came by name."""
+    if isinstance(problem, Problem):
+        return problem, None
+    if not isinstance(problem, str):
+        raise ValueError(
+            "`problem` must be a Problem or its name as `module:attribute`, not "
+            f"{type(problem).__name__}."
+        )
+    return load_problem(problem), problem
+
+
 def own_measures(name: str) -> Any:
     """The `Measures` that a built-in problem brings, or None.
 

@@ -37,7 +37,7 @@ from ridgerider._search.interrupt import interruptible
 from ridgerider._search.invariance import check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
-from ridgerider._search.locate import load_problem, made_here
+from ridgerider._search.locate import loaded, made_here
 from ridgerider._search.measures import Measures, measure_missing, measured
 from ridgerider._search.next_branch import ORDERS, Order, RandomOrder, named_order, order_name
 from ridgerider._search.progress import Progress
@@ -150,7 +150,7 @@ def search(
     _check_crew(executor, num_lanes, max_deaths, progress)
     if out is not None:
         check_new(Path(out))
-    problem, path = _loaded(problem)
+    problem, path = loaded(problem)
     _check_rider(rider)
     before = seconds_compiling()
     job = Job(problem, rider, settings, num_lanes, path)
@@ -208,7 +208,7 @@ def resume(
     2
     """
     _check_crew(executor, num_lanes, max_deaths, progress)
-    problem, source = _loaded(problem)
+    problem, source = loaded(problem)
     store = Store.open(path, write=True)
     began = seconds_compiling()
     with store.closed_on_error(), held(store.path), _compilation(store, executor, began):
@@ -507,15 +507,3 @@ def _check_crew(executor: Executor | None, num_lanes: int, max_deaths: int, prog
     check_executor(executor)
     check_count("num_lanes", num_lanes)
     check_count("max_deaths", max_deaths)
-
-
-def _loaded(problem: Problem | str) -> tuple[Problem, str | None]:
-    """The problem, and the name it was loaded by if it came by name."""
-    if isinstance(problem, Problem):
-        return problem, None
-    if not isinstance(problem, str):
-        raise ValueError(
-            "`problem` must be a Problem or its name as `module:attribute`, not "
-            f"{type(problem).__name__}."
-        )
-    return load_problem(problem), problem
