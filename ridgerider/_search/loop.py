@@ -466,7 +466,8 @@ def _check_loss(stored: Leg, given: Leg, path: str | PathLike) -> None:
     """Raise if the loss itself is another one. Not to the last bit: the machine may be another."""
     one, two = (np.append(leg.eigenvalues, leg.loss) for leg in (stored, given))
     tolerance = float(np.finfo(one.dtype).eps) ** 0.5
-    if not np.allclose(one, two, rtol=tolerance, atol=tolerance * float(np.abs(one).max())):
+    scale = float(np.abs(one).max())
+    if not np.isfinite(scale) or not np.allclose(one, two, rtol=tolerance, atol=tolerance * scale):
         raise ValueError(f"{path} belongs to another problem: the loss or its Hessian differ.")
 
 

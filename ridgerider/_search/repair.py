@@ -50,17 +50,26 @@ def check_run(path: str | os.PathLike) -> tuple[int, bool, dict[str, str]]:
     reader = RunReader(Path(path))
     legs = reader.read()
     found = dict(reader.unreadable)
-    with contextlib.suppress(ValueError), closing(Store.open(path)) as store:
-        for name in store.fingerprints():  # what no digest says: whether it can be used
-            try:
-                store.leg(name)
-            except ValueError as error:
-                found.setdefault(columns.leg_name(name), one_line(error))
+    with contextlib.suppress(ValueError):
+        for name, why in _unusable(path).items():
+            found.setdefault(columns.leg_name(name), why)
     try:
         Store.open(path).close()
     except ValueError as error:
         found = found or {"the file": one_line(error)}
     return len(legs), reader.has_digests, found
+
+
+def _unusable(path: str | os.PathLike) -> dict[str, str]:
+    """The legs that cannot be read although their digests fit, with why."""
+    found = {}
+    with closing(Store.open(path)) as store:
+        for name in store.fingerprints():
+            try:
+                store.leg(name)
+            except ValueError as error:
+                found[str(name)] = one_line(error)
+    return found
 
 
 def repair(path: str | os.PathLike) -> tuple[list[str], Path]:
@@ -82,6 +91,11 @@ def _repair(path: Path) -> tuple[list[str], Path]:
     new, damaged = path.with_name(f".{path.name}.{os.getpid()}.new"), _free(path)
     try:
         Store.of_rows(new, _unsigned(kept))
+        if bad := _unusable(new):
+            new.unlink()
+            _leave_out(path, kept, set(bad))
+            Store.of_rows(new, _unsigned(kept))
+            dropped = sorted({*dropped, *bad})
         for end in ("-wal", "-shm", ""):
             if Path(f"{path}{end}").exists():
                 Path(f"{path}{end}").replace(f"{damaged}{end}")
@@ -104,30 +118,30 @@ def _good_rows(old: sqlite3.Connection, table: str) -> Iterator[Row]:
 
 
 def _readable_rows(old: sqlite3.Connection, table: str) -> Iterator[Row]:
-    """Row by row, beyond those that cannot be read."""
-    is_numbered = table in ("legs", "solutions")
-    key = "rowid" if is_numbered else KEYS[table]
-    last: Any = 0 if is_numbered else ""
-    query = f"SELECT {key} AS number, * FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT 1"
-    misses = 0
-    if not is_numbered:  # the address of the start is empty
-        query = query.replace(">", ">=")
-    if table == "measures":
-        key = "fingerprint || char(1) || name"
-        query = f"SELECT {key} AS number, * FROM measures WHERE {key} >= ? ORDER BY 1 LIMIT 1"
+    """Row by row; in tables whose rows are numbered, beyond those that cannot be read."""
+    if table not in ("legs", "solutions"):
+        with contextlib.suppress(sqlite3.Error):
+            cursor = old.execute(f"SELECT * FROM {table}")
+            yield from (_row(cursor, found) for found in cursor)
+        return
+    last, misses = 0, 0
     while misses < MAX_MISSES:
         try:
+            query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT 1"
             cursor = old.execute(query, [last])
             found = cursor.fetchone()
         except sqlite3.Error:
-            if not is_numbered:
-                return
             misses, last = misses + 1, last + 1
             continue
         if found is None:
             return
-        misses, last = 0, found[0] if is_numbered else f"{found[0]}\0"
-        yield dict(zip([about[0] for about in cursor.description[1:]], found[1:], strict=True))
+        misses, last = 0, found[0]
+        yield _row(cursor, found, first=1)
+
+
+def _row(cursor: sqlite3.Cursor, found: tuple, first: int = 0) -> Row:
+    names = [about[0] for about in cursor.description]
+    return dict(zip(names[first:], found[first:], strict=True))
 
 
 def _dropped(path: Path, old: sqlite3.Connection, kept: dict[str, list[Row]]) -> list[str]:
@@ -150,13 +164,20 @@ def _dropped(path: Path, old: sqlite3.Connection, kept: dict[str, list[Row]]) ->
         else:
             dropped.append(str(row["fingerprint"]))
     names = {row["fingerprint"] for row in good}
-    if "" not in names:
-        raise ValueError(f"{one_line(path)} cannot be repaired: its start is damaged.")
-    kept["legs"] = good
-    kept["solutions"] = [row for row in ends.values() if row["fingerprint"] in names]
-    kept["branches"] = [row for row in kept["branches"] if _is_branch(row, names)]
+    kept["legs"], kept["solutions"] = good, list(ends.values())
+    _leave_out(path, kept, set())
     lost = {row["fingerprint"] for row in kept["branches"] if row["round"] is not None} - names
     return sorted({*dropped, *(name for name in lost if _was_settled(name, kept))})
+
+
+def _leave_out(path: Path, kept: dict[str, list[Row]], names: set[str]) -> None:
+    """Legs of these names, and what belongs to no leg."""
+    kept["legs"] = [row for row in kept["legs"] if row["fingerprint"] not in names]
+    left = {row["fingerprint"] for row in kept["legs"]}
+    if "" not in left:
+        raise ValueError(f"{one_line(path)} cannot be repaired: its start is damaged.")
+    kept["solutions"] = [row for row in kept["solutions"] if row["fingerprint"] in left]
+    kept["branches"] = [row for row in kept["branches"] if _is_branch(row, left)]
 
 
 def _is_entry(row: Row) -> bool:
@@ -178,6 +199,8 @@ def _is_branch(row: Row, legs: set[str]) -> bool:
     """One that waits below a leg that was dropped comes back with it."""
     with contextlib.suppress(*columns.BAD):
         columns.address(row["fingerprint"]), columns.priority(row["priority"])
+        if row["round"] is not None:
+            columns.whole(row["round"])
         return row["parent"] in legs or row["fingerprint"] in legs
     return False
 

@@ -190,6 +190,9 @@ def meta(key: str, value: Any) -> Any:
             text(found)
         elif key in ("rider", "settings", "budget", "versions", "problem"):
             _is(dict, found)
+        if key == "budget":
+            for limit in found.values():
+                _is((int, float, type(None)), limit)
         if key == "problem":
             _check_problem(found)
         if key == "measures":

@@ -284,6 +284,8 @@ def test_a_run_with_other_things_in_it_is_told(original, tmp_path):
         "UPDATE meta SET value = '[[1]]' WHERE key = 'symmetry'",
         "UPDATE meta SET value = '[]' WHERE key = 'seconds_compiling'",
         "UPDATE legs SET cost = '{\"hvps\": null}'",
+        "UPDATE legs SET loss = NULL WHERE fingerprint = ''",
+        """UPDATE meta SET value = '{"max_rides": "4"}' WHERE key = 'budget'""",
     ):
         shutil.copy(original, path)
         db = sqlite3.connect(path, isolation_level=None)
@@ -294,6 +296,35 @@ def test_a_run_with_other_things_in_it_is_told(original, tmp_path):
         ended.check()
         assert ended.code == 2, ended
         path.unlink()
+
+
+def test_a_repair_ends_whatever_the_keys_are(original, tmp_path):
+    for number, change in enumerate(
+        (
+            "UPDATE OR IGNORE branches SET fingerprint = x'ff'",
+            "UPDATE branches SET round = 'x'",
+            "UPDATE meta SET key = x'ff' WHERE key = 'versions'",
+        )
+    ):
+        path = tmp_path / f"{number}.sqlite"
+        shutil.copy(original, path)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute(change)
+            Store(db, path).sign()
+        run("check", path, "--repair", seconds=30).check()
+
+
+def test_a_repair_drops_legs_that_cannot_be_read_though_their_digests_fit(original, tmp_path):
+    path = tmp_path / "run.sqlite"
+    shutil.copy(original, path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE legs SET ways = '' WHERE fingerprint = '0+'")
+        Store(db, path).sign()
+    ended = run("check", path, "--repair")
+    ended.check()
+    assert "dropped legs: 0+" in ended.out
+    assert "nothing damaged" in run("check", path).out
+    assert run("resume", path).code == 0
 
 
 def test_a_repair_leaves_out_columns_that_are_not_ours(original, tmp_path):
