@@ -19,6 +19,7 @@ import ridgerider.ase
 
 CUTOFF = 20.0
 SHORT = rr.Rider(max_steps=15)
+LONG = rr.Rider()
 
 
 def distances(positions):
@@ -74,7 +75,7 @@ def copper_in_jax(atoms):
     return energy
 
 
-def check_same_search(atoms, energy, rides, rider=None):
+def check_same_search(atoms, energy, rides, rider=LONG):
     ours = ridgerider.ase.problem(atoms)
     other = rr.Problem(energy, jnp.asarray(atoms.positions))
     np.testing.assert_allclose(ours.value(ours.x0), other.value(other.x0), rtol=1e-10)

@@ -45,7 +45,7 @@ class Penalty(eqx.Module):
     regularizer: Callable[[PyTree], Scalar]
     weight: Scalar
 
-    def value(self, problem: Problem, here: "_Here") -> Scalar:
+    def value(self, problem: Problem, here: "Here") -> Scalar:
         regularizer = self.regularizer(problem.unravel(here.x))
         return jnp.linalg.norm(here.grad) + self.weight * regularizer
 
@@ -54,7 +54,7 @@ class Penalty(eqx.Module):
         return jax.grad(lambda x: self.regularizer(problem.unravel(x)))(x)
 
 
-class _Here(eqx.Module):
+class Here(eqx.Module):
     """A point with its gradient and its modes: eigenvectors, or Ritz vectors, as rows."""
 
     x: Vector
@@ -89,7 +89,7 @@ class _Here(eqx.Module):
 
 
 class _State(eqx.Module):
-    here: _Here
+    here: Here
     radius: Scalar
     num_turns: Int[Array, ""]
     num_steps: Int[Array, ""]
@@ -115,11 +115,11 @@ def climb(
     x: Vector,
     known: Float[Array, "j n"] | None,
     key: PRNGKeyArray,
-) -> tuple[Vector, Bool[Array, ""], Cost]:
+) -> tuple[Here, Cost]:
     """Go from `x` to a saddle with `index` negative eigenvalues, any number of them if it is -1.
 
     `known`: unit rows close to the lowest modes; the others are then looked for by Hessian-vector
-    products. None forms the Hessian. Returned with where it ended: whether that is stationary.
+    products. None forms the Hessian.
     """
     num_known = 0 if known is None else len(known)
     random = jax.random.normal(key, x.shape, x.dtype)
@@ -148,13 +148,14 @@ def climb(
         is_lost = is_right & (here.num_downhill >= wanted) & (new.num_downhill < wanted)
         num_turns = state.num_turns + (is_lost | move.is_kick).astype(int)
         is_over = (num_turns > MAX_TURNS) & (penalty is None)
-        is_taken = is_right & ~is_over & _is_finite(new)
+        is_there = here.is_stationary() if penalty is not None else here.is_saddle(index)
+        is_end = is_there & ~is_better & ~move.is_bent  # a step from there would only lead away
+        is_taken = is_right & ~is_over & ~is_end & _is_finite(new)
         is_long = jnp.any(jnp.abs(move.parts) >= 0.99 * radius) | move.is_bent
         grown = jnp.where((error < 0.5) & is_long, jnp.minimum(2 * radius, MAX_RADIUS), radius)
-        is_there = here.is_stationary() if penalty is not None else here.is_saddle(index)
         # Newton's steps go on from stationary to exact, as long as they gain something.
         is_exact = new.is_saddle(index) & new.is_stationary(rounding) & is_taken
-        is_done = is_over | (is_there & ~is_better & ~move.is_bent)
+        is_done = is_over | is_end
         return _State(
             here=jax.tree.map(lambda one, two: jnp.where(is_taken, one, two), new, here),
             radius=jnp.where(is_taken & ~(error > 1), grown, radius / 3),
@@ -169,11 +170,11 @@ def climb(
     zero, radius = jnp.array(0), jnp.array(RADIUS, x.dtype)
     cost = jax.tree.map(jnp.asarray, cost)
     end = jax.lax.while_loop(go_on, step, _State(here, radius, zero, zero, is_done, cost))
-    return end.here.x, end.here.is_stationary(), end.cost
+    return end.here, end.cost
 
 
 def _follow(
-    problem: Problem, here: _Here, index: Int[Array, ""], radius: Scalar, random: Vector
+    problem: Problem, here: Here, index: Int[Array, ""], radius: Scalar, random: Vector
 ) -> _Move:
     """Climb the lowest curved modes, `index` of them, and descend along all others."""
     eigenvalues, parts, is_curved = here.eigenvalues, here.rows @ here.grad, here.is_curved
@@ -217,7 +218,7 @@ def _follow(
     )
 
 
-def _newton(problem: Problem, penalty: Penalty, here: _Here, radius: Scalar) -> _Move:
+def _newton(problem: Problem, penalty: Penalty, here: Here, radius: Scalar) -> _Move:
     """Down the sum of both: Newton's step where there is curvature, the whole radius elsewhere."""
     is_curved, parts = here.is_curved, here.rows @ here.grad
     slopes = here.rows @ penalty.slope(problem, here.x)
@@ -233,12 +234,12 @@ def _newton(problem: Problem, penalty: Penalty, here: _Here, radius: Scalar) -> 
     return _Move(parts, jnp.array(False), is_bent, Cost())
 
 
-def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> tuple[_Here, Cost]:
+def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> tuple[Here, Cost]:
     grad = problem.grad(x)
     if known is None:
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
         cost = Cost(gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-        return _Here(x, grad, eigenvalues, columns.T), cost
+        return Here(x, grad, eigenvalues, columns.T), cost
     # All of the gradient lies in this space, and the solution of H s = grad nearly.
     product, first = problem.hvp_at(x), len(known) + 1
     num_rows = min(first + NUM_PRODUCTS, problem.size)
@@ -248,9 +249,9 @@ def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> t
     )
     ritz = space.ritz()
     rows = jnp.where(ritz.is_there[:, None], ritz.coefficients.T @ space.rows, 0)
-    here = _Here(x, grad, jnp.where(ritz.is_there, ritz.eigenvalues, 0), rows)
+    here = Here(x, grad, jnp.where(ritz.is_there, ritz.eigenvalues, 0), rows)
     return here, Cost(gradients=1, hvps=num_rows)
 
 
-def _is_finite(here: _Here) -> Bool[Array, ""]:
+def _is_finite(here: Here) -> Bool[Array, ""]:
     return jnp.all(jnp.isfinite(here.grad)) & jnp.all(jnp.isfinite(here.eigenvalues))

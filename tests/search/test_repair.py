@@ -89,7 +89,7 @@ def test_what_is_damaged_is_dropped_and_ridden_again(whole, copy, count):
         dropped, kept = repair(copy)
         assert kept.exists() and check_run(copy)[2] == {}
         rr.load(copy).minima()  # also before it is whole again
-        assert len(rr.load(copy)) + len(dropped) >= len(whole) - len(dropped)
+        assert len(rr.load(copy)) >= len(whole) - 6  # three changes, of two legs each
         resumed = rr.resume(copy, wells(2))
         assert same_tree(whole, resumed), f"{number}: {dropped}"
         assert resumed.links() == whole.links() and resumed.num_open() == whole.num_open()
