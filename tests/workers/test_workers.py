@@ -181,7 +181,7 @@ def kill_early(up, starting, is_over, count, early):
     """Kill `count` workers, `early` of them before they are up; returns how many of each."""
     random, killed = np.random.default_rng(1), [0, 0]
     while sum(killed) < count and not is_over.is_set():
-        is_early = killed[1] < early and killed[1] <= killed[0]
+        is_early = killed[1] < min(early, 2 * killed[0])
         pids = starting() if is_early else up()
         if pids:
             time.sleep(random.uniform(0, 0.3))
