@@ -13,6 +13,7 @@ the descent began:
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import equinox as eqx
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.cost import Cost
@@ -36,6 +37,7 @@ from ridgerider._core.newton import (
 )
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectrum import Spectrum, tolerance_of
+from ridgerider._core.trail import Trail
 
 Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
 
@@ -67,6 +69,8 @@ class Finish(eqx.Module):
     - `error`: how far the exact stationary point may be from `x`, across flat directions.
     - `limit`, `runaway`: at infinity, what the loss falls to, and a long step in that direction.
     - `history`: of a training (`Train`), the loss and each metric by epoch.
+    - `path`: where the descent went, at most 24 points without the last, `x`; None unless the rider
+      keeps paths. Before it is on a leg, rows that are not used are NaN.
 
     >>> from ridgerider import DenseSpectrum
     >>> from ridgerider.problems import wells
@@ -91,6 +95,7 @@ class Finish(eqx.Module):
     limit: float | Scalar = float("nan")
     runaway: Vector | None = None
     history: dict[str, np.ndarray] | None = None
+    path: Float[Array, "points n"] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -166,28 +171,56 @@ class Descend(eqx.Module):
         spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
     ) -> Finish:
         del spectrum  # a descent is looked at by means of its own
+        return self._finished(problem, x, key, None)
+
+    @eqx.filter_jit
+    def with_path(
+        self,
+        problem: Problem,
+        x: Vector,
+        key: PRNGKeyArray,
+        spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
+    ) -> Finish:
+        """The same, with a few points of the way: what a rider with `keep_path` calls.
+
+        >>> from ridgerider import DenseSpectrum
+        >>> from ridgerider.problems import wells
+        >>> start = jnp.array([0.2, 0.3])
+        >>> end = Descend().with_path(wells(2), start, jax.random.key(0), DenseSpectrum())
+        >>> bool((end.path[0] == start).all()), len(end.path)
+        (True, 24)
+        """
+        del spectrum
+        return self._finished(problem, x, key, Trail.begin(x))
+
+    def _finished(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, trail: Trail | None
+    ) -> Finish:
         first = _nowhere(problem, x)
         if self.max_kicks == 0:
-            return self._settled(problem, x, key, first)[0]
+            end, _, trail = self._settled(problem, x, key, first, trail)
+            return _with(end, trail)
 
-        def go_on(carry: tuple[Finish, Vector, Bool[Array, ""]]) -> Bool[Array, ""]:
+        def go_on(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> Bool[Array, ""]:
             return carry[2]
 
-        def settle(carry: tuple[Finish, Vector, Bool[Array, ""]]) -> tuple:
-            before, x, _ = carry
-            end, curvature = self._settled(problem, x, key, before)
+        def settle(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> tuple:
+            before, x, _, trail = carry
+            end, curvature, trail = self._settled(problem, x, key, before, trail)
             is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
             up, down = (end.x + sign * self.kick_size * curvature.lowest for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
             one = is_due.astype(int)
             counts = end.num_kicks + one, end.cost + Cost(values=2 * one)
-            return eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts), kicked, is_due
+            end = eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts)
+            return end, kicked, is_due, None if trail is None else trail.add(kicked, is_due)
 
-        return jax.lax.while_loop(go_on, settle, (first, x, jnp.array(True)))[0]
+        end, _, _, trail = jax.lax.while_loop(go_on, settle, (first, x, jnp.array(True), trail))
+        return _with(end, trail)
 
     def _settled(
-        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish
-    ) -> tuple[Finish, Curvature]:
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish, trail: Trail | None
+    ) -> tuple[Finish, Curvature, Trail | None]:
         """Descend from `x` and look where that ended."""
 
         def go_on(state: _Settling) -> Bool[Array, ""]:
@@ -197,7 +230,7 @@ class Descend(eqx.Module):
             seen = view(problem, state.next, key, state.floor)
             return self._next(problem, self._taken(state, seen))
 
-        state = jax.lax.while_loop(go_on, turn, _start(problem, x))
+        state = jax.lax.while_loop(go_on, turn, _start(problem, x, trail))
         here, cost = state.here, before.cost + state.cost
         curvature = here.curvature
         if not is_dense(problem) and self.max_hvps > NUM_PAIRS:
@@ -223,7 +256,7 @@ class Descend(eqx.Module):
             limit=jnp.where(state.has_run_off, state.ahead_loss, jnp.nan),
             runaway=jnp.where(state.has_run_off, state.next - here.x, 0),
         )
-        return end, curvature
+        return end, curvature, state.trail
 
     def _taken(self, state: "_Settling", seen: View) -> "_Settling":
         """With what was seen at `state.next`: a new point, or what lies ahead of the old one."""
@@ -268,6 +301,10 @@ class Descend(eqx.Module):
             stays_negative=stays & (here.curvature.least < 0),
             num_steps=state.num_steps + (is_newton & is_better).astype(int),
             cost=state.cost + seen.cost,
+            # A descent has added its own points.
+            trail=None
+            if state.trail is None
+            else state.trail.add(seen.x, (state.todo == BACK) | (is_newton & is_better)),
         )
 
     def _next(self, problem: Problem, state: "_Settling") -> "_Settling":
@@ -300,16 +337,19 @@ class Descend(eqx.Module):
             [DONE, DESCENT, BACK, DONE, AHEAD, DESCENT, NEWTON],
             DONE,
         )
-        x, num_steps, cost = self._descended(problem, here, state, todo == DESCENT)
+        x, num_steps, cost, trail = self._descended(problem, here, state, todo == DESCENT)
+        halfway = (state.begin + here.x) / 2
+        if trail is not None:
+            trail = trail.back(state.begin, halfway, todo == BACK)
         num_ahead = jnp.where((todo == DONE) | (todo == AHEAD), state.num_ahead, -1)
         ahead = here.x + 4.0 ** jnp.maximum(num_ahead, 0).astype(here.x.dtype) * here.downhill
         return eqx.tree_at(
             lambda s: (s.next, s.todo, s.begin, s.num_back, s.num_rounds, s.num_steps, s.cost),
-            state,
+            eqx.tree_at(lambda s: s.trail, state, trail, is_leaf=lambda leaf: leaf is None),
             (
                 jnp.select(
                     [todo == DESCENT, todo == BACK, todo == NEWTON, todo == AHEAD],
-                    [x, (state.begin + here.x) / 2, here.x + here.step, ahead],
+                    [x, halfway, here.x + here.step, ahead],
                     state.next,
                 ),
                 todo,
@@ -349,7 +389,7 @@ class Descend(eqx.Module):
 
     def _descended(
         self, problem: Problem, here: View, state: "_Settling", is_wanted: Bool[Array, ""]
-    ) -> tuple[Vector, Int[Array, ""], Cost]:
+    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
         """The end of a descent, not yet looked at."""
         scale = here.curvature.scale
         unit = jnp.where(scale > 0, scale, 1)
@@ -362,11 +402,10 @@ class Descend(eqx.Module):
 
         max_steps = self.max_steps - state.num_steps
         if self.optimizer is None:
-            descent = lbfgs(value, here.x, is_over, max_steps, is_wanted)
+            descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail)
             cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
-            return descent.x, jnp.maximum(descent.num_steps, 0), cost
-        x, num_steps, cost = self._optimized(value, here.x, is_over, max_steps, is_wanted)
-        return x, num_steps, cost
+            return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
+        return self._optimized(value, here.x, is_over, max_steps, is_wanted, state.trail)
 
     def _optimized(
         self,
@@ -375,19 +414,20 @@ class Descend(eqx.Module):
         is_over: Callable[[Vector, Vector], Bool[Array, ""]],
         max_steps: int | Int[Array, ""],
         is_wanted: Bool[Array, ""],
-    ) -> tuple[Vector, Int[Array, ""], Cost]:
+        trail: Trail | None,
+    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
         """Descend with the optimizer, if it is wanted."""
         assert self.optimizer is not None
         optimizer = optax.with_extra_args_support(self.optimizer())
         value_and_grad = jax.value_and_grad(value)
 
         def go_on(carry: tuple) -> Bool[Array, ""]:
-            x, loss, grad, _, num_steps, _ = carry
+            x, loss, grad, _, num_steps, _, _ = carry
             is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
             return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
 
         def step(carry: tuple) -> tuple:
-            x, loss, grad, state, num_steps, cost = carry
+            x, loss, grad, state, num_steps, cost, trail = carry
             with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
                 updates, state = optimizer.update(
                     grad, state, x, value=loss, grad=grad, value_fn=value
@@ -396,17 +436,18 @@ class Descend(eqx.Module):
             loss, grad = value_and_grad(x)
             tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
             cost = cost + Cost(values=1 + tries, gradients=1 + tries)
-            return x, loss, grad, state, num_steps + 1, cost
+            trail = None if trail is None else trail.add(x, jnp.array(True))
+            return x, loss, grad, state, num_steps + 1, cost, trail
 
         def descend() -> tuple:
             cost = Cost(values=1, gradients=1)
-            first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost)
-            end, _, _, _, num_steps, cost = jax.lax.while_loop(go_on, step, first)
-            return end, num_steps, cost
+            first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost, trail)
+            end, _, _, _, num_steps, cost, way = jax.lax.while_loop(go_on, step, first)
+            return end, num_steps, cost, way
 
         def stay() -> tuple:
             cost = jax.tree.map(jnp.asarray, Cost())
-            return x, jnp.array(0), cost
+            return x, jnp.array(0), cost, trail
 
         return jax.lax.cond(is_wanted, descend, stay)
 
@@ -434,9 +475,10 @@ class _Settling(eqx.Module):
     stays_negative: Bool[Array, ""]
     num_steps: Int[Array, ""]
     cost: Cost
+    trail: Trail | None
 
 
-def _start(problem: Problem, x: Vector) -> _Settling:
+def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
     zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
     cost = jax.tree.map(jnp.asarray, Cost())
     here = View(x, zero, x, x, x, no_curvature(problem), cost)
@@ -458,7 +500,12 @@ def _start(problem: Problem, x: Vector) -> _Settling:
         stays_negative=no,
         num_steps=none,
         cost=cost,
+        trail=trail,
     )
+
+
+def _with(end: Finish, trail: Trail | None) -> Finish:
+    return end if trail is None else replace(end, path=trail.points)
 
 
 def _nowhere(problem: Problem, x: Vector) -> Finish:

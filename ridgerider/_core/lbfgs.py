@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.problem import Scalar, Vector
+from ridgerider._core.trail import Trail
 
 MEMORY = 10  # pairs of steps and changes of the gradient
 DECREASE, CURVATURE = 1e-4, 0.9  # the constants of the Wolfe conditions
@@ -107,6 +108,7 @@ class Descent(eqx.Module):
     num_steps: Int[Array, ""]
     num_gradients: Int[Array, ""]
     is_stuck: Bool[Array, ""]
+    trail: Trail | None
 
 
 def lbfgs(
@@ -115,8 +117,11 @@ def lbfgs(
     is_over: Callable[[Vector, Vector], Bool[Array, ""]],
     max_steps: int | Int[Array, ""],
     is_wanted: Bool[Array, ""],
+    trail: Trail | None = None,
 ) -> Descent:
     """Descend from `x` until `is_over(x, grad)`; if it is not wanted, evaluate nothing.
+
+    Its steps are added to the `trail`, if there is one.
 
     >>> end = lbfgs(
     ...     lambda x: (x[0] - 1) ** 2 + 10 * x[1] ** 4,
@@ -140,10 +145,10 @@ def lbfgs(
         x = state.x + state.size * state.direction
         return _judged(state, x, *value_and_grad(x))
 
-    return jax.lax.while_loop(go_on, evaluate, _start(x))
+    return jax.lax.while_loop(go_on, evaluate, _start(x, trail))
 
 
-def _start(x: Vector) -> Descent:
+def _start(x: Vector, trail: Trail | None) -> Descent:
     """Before anything is known: the first trial is the start itself."""
     zero, none, nowhere = jnp.zeros((), x.dtype), jnp.array(0), jnp.zeros_like(x)
     return Descent(
@@ -161,6 +166,7 @@ def _start(x: Vector) -> Descent:
         num_steps=jnp.array(-1),
         num_gradients=none,
         is_stuck=jnp.array(False),
+        trail=trail,
     )
 
 
@@ -205,6 +211,7 @@ def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector) -> Descent:
         num_steps=jnp.where(is_accepted, state.num_steps + 1, state.num_steps),
         num_gradients=state.num_gradients + 1,
         is_stuck=is_stuck,
+        trail=None if state.trail is None else state.trail.add(x, is_accepted & ~is_first),
     )
 
 

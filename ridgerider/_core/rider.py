@@ -50,7 +50,8 @@ class Rider(eqx.Module):
       spectrum, dense below 300 parameters and `spectrum` beyond; the trace holds what is found. 0:
       never.
     - `max_steps`: the longest ride. The trace has room for as many steps.
-    - `keep_path`: whether the trace holds every `x` as well (small problems only).
+    - `keep_path`: whether the trace holds every `x` as well, and `Finish.path` a few points of the
+      descent (small problems only).
 
     >>> import ridgerider as rr
     >>> rider = rr.Rider(step=rr.FixedStep(0.1), max_steps=50)

@@ -91,7 +91,9 @@ def _ride_in_slices(
 
 def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
-    return rider.finish(problem, x, key, rider.spectrum)
+    # A finish of one's own need not know of paths.
+    finish = getattr(rider.finish, "with_path", rider.finish) if rider.keep_path else rider.finish
+    return finish(problem, x, key, rider.spectrum)
 
 
 def _many(one: Callable[..., Any], problem: Problem, rider: Rider, lanes: Any) -> Any:

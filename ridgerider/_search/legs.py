@@ -21,6 +21,7 @@ from ridgerider._core.ride import Ride
 from ridgerider._core.rider import Rider
 from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._core.threads import one_thread
+from ridgerider._core.trail import taken_points
 from ridgerider._search.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
 from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
 from ridgerider._search.next_branch import Order, with_priority
@@ -204,7 +205,8 @@ def _leg(
         cost = cost + spent + saddle.cost
     if finish is not None:
         cost = cost + finish.cost
-        finish = replace(finish, cost=problem.priced(finish.cost))
+        path = None if finish.path is None else taken_points(finish.path)
+        finish = replace(finish, cost=problem.priced(finish.cost), path=path)
     ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
     is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
     if problem.failure() and not (is_whole and (finish is None or np.isfinite(finish.loss))):

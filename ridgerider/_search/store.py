@@ -1,7 +1,8 @@
 """The run file: one SQLite database, arrays as safetensors blobs, no pickle.
 
 - `meta`: what the run is, as JSON: problem, rider, settings, budget, versions.
-- `legs`: one row for the start and each leg; `arrays` (x, spectrum, directions), `trace` as blobs.
+- `legs`: one row for the start and each leg; `arrays` (x, spectrum, directions, where the descent
+  went), `trace` as blobs.
 - `branches`: one row each; waiting (round NULL), chosen in a round, or ridden (its leg exists).
 - `solutions`: one row for each descent from the end of a leg.
 
@@ -772,6 +773,8 @@ def versions() -> dict[str, str]:
 
 def _leg_row(leg: Leg) -> dict[str, Any]:
     arrays, below = {"x": leg.x, "eigenvalues": leg.eigenvalues, "directions": leg.directions}, None
+    if leg.finish is not None and leg.finish.path is not None:
+        arrays["descent"] = np.asarray(leg.finish.path)
     if leg.below is not None:
         arrays |= {"below": leg.below.directions, "below_eigenvalues": leg.below.eigenvalues}
         below = {
@@ -808,13 +811,17 @@ def _leg(
     same_as: str | None,
 ) -> Leg:
     loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace = row
-    values: dict[str, Any] = {"fingerprint": fingerprint, "finish": finish}
+    values: dict[str, Any] = {"fingerprint": fingerprint}
     name = leg_name(fingerprint)
     with reading(name, "arrays"):
         found = columns.arrays(arrays)
         values["x"] = columns.points(found["x"], (None,))
         values["eigenvalues"] = columns.points(found["eigenvalues"], (None,))
         values["directions"] = columns.points(found["directions"], (None, values["x"].size))
+        if finish is not None and "descent" in found:
+            path = columns.points(found["descent"], (None, values["x"].size))
+            finish = replace(finish, path=path)  # type: ignore[arg-type]  # on the host
+    values["finish"] = finish
     of: dict[str, Callable[[], Any]] = {
         "loss": lambda: columns.real(loss),
         "num_steps": lambda: columns.whole(num_steps),

@@ -164,7 +164,8 @@ def landscape(
     """The loss in the plane of two rides, with the tree projected into it; darker is lower.
 
     The run must have been loaded with its problem. Both rides are drawn step by step, and all
-    others too if the rider kept their paths; dotted lines lead to where descents came to rest.
+    others too if the rider kept their paths. Dotted lines are descents: as they went if the rider
+    kept paths, else straight to where they came to rest.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -311,8 +312,8 @@ def _draw_paths(ax: Axes, found: Landscape) -> None:
         color, width = ("#F5F5F5", 1.1) if which is None else (COLORS[1 + 2 * which], 2.4)
         label = str(path.fingerprint) if path.fingerprint in found.rides else None
         ax.plot(*path.points.T, color=color, linewidth=width, label=label, zorder=2)
-        if path.end is not None and path.kind is not None:
+        if path.descent is not None and path.kind is not None:
             marker, _ = MARKERS[path.kind]
-            ends = np.stack([path.points[-1], path.end])
-            ax.plot(*ends.T, ":", color=color, linewidth=width, zorder=2)
-            ax.plot(*path.end, marker, color=color, markeredgecolor="black", markersize=6, zorder=3)
+            ax.plot(*path.descent.T, ":", color=color, linewidth=width, zorder=2)
+            end, rim = path.descent[-1], "black"
+            ax.plot(*end, marker, color=color, markeredgecolor=rim, markersize=6, zorder=3)

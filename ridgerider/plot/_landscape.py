@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
 from ridgerider._core.cost import Cost
+from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Problem, Vector
 from ridgerider._search.result import Result
 from ridgerider._search.tree import Fingerprint, Leg
@@ -86,17 +87,19 @@ def _row(
 
 @dataclass(frozen=True)
 class Path:
-    """A ride in the plane, then the straight line to where descent from its end came to rest.
+    """A ride in the plane, then the descent from its end to where it came to rest.
 
     `is_exact`: every step of the ride is there; else it is the straight line between its ends.
-    `away`: how far from the plane it goes.
+    `descent`: from the end of the ride by the points that are stored; where none are (`is_stored`
+    reads false), the straight line. `away`: how far from the plane the ride goes.
     """
 
     fingerprint: Fingerprint
     points: Float[np.ndarray, "points 2"]
-    end: Float[np.ndarray, "2"] | None
+    descent: Float[np.ndarray, "points 2"] | None
     kind: str | None
     is_exact: bool
+    is_stored: bool
     away: float = 0.0
 
 
@@ -119,7 +122,8 @@ def landscape(
     """The loss in the plane of the rides `one` and `two`, at `num_points` squared points.
 
     The run must have been loaded with its problem. Both rides are ridden again where the run file
-    does not hold their points; the others are straight lines then.
+    does not hold their points; the others are straight lines then. Descents are drawn as they are
+    stored, or else as straight lines.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -202,11 +206,17 @@ def _path(result: Result, plane: Plane, leg: Leg) -> Path:
     return Path(
         fingerprint=leg.fingerprint,
         points=plane.project(points),
-        end=None if finish is None else plane.project(np.asarray(finish.x))[0],
+        descent=None if finish is None else _descent(plane, leg.x, finish),
         kind=None if finish is None else finish.kind,
         is_exact="path" in leg.trace,
+        is_stored=finish is not None and finish.path is not None,
         away=plane.away(points),
     )
+
+
+def _descent(plane: Plane, x: np.ndarray, finish: Finish) -> Float[np.ndarray, "points 2"]:
+    way = x[None] if finish.path is None else np.asarray(finish.path)
+    return plane.project(np.concatenate([way, np.asarray(finish.x)[None]]))
 
 
 def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +228,7 @@ def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
         return points.min(axis=0), points.max(axis=0)
 
     # Descents may go to infinity, rides do not.
-    ends = [path.end[None] for path in paths if path.end is not None]
+    ends = [path.descent[-1:] for path in paths if path.descent is not None]
     low, high = corners([path.points for path in own])
     size = np.maximum(high - low, 0.1 * (high - low).max())
     middle = (low + high) / 2

@@ -153,12 +153,14 @@ def plain_landscape(found: Landscape) -> dict[str, Any]:
             {
                 "fingerprint": str(path.fingerprint),
                 "points": _rounded(path.points[_few(len(path.points))]),
-                "end": None if path.end is None else _rounded(path.end),
+                "descent": None if path.descent is None else _rounded(path.descent),
+                "is_stored": path.is_stored,
                 "kind": path.kind,
                 "is_exact": path.is_exact,
             }
             for path in _nearest(found)
-            if np.isfinite(path.points).all() and (path.end is None or np.isfinite(path.end).all())
+            if np.isfinite(path.points).all()
+            and (path.descent is None or np.isfinite(path.descent).all())
         ],
     }
 

@@ -95,6 +95,24 @@ def test_a_landscape_is_the_loss_in_the_plane(result, ax):
     assert rr.plot.landscape(result, ("0+", "1-"), ax, num_points=5) is ax
 
 
+def test_descents_are_drawn_as_they_are_stored(result, ax):
+    found = landscape(result, "0+", "1-", num_points=3)
+    plane = found.plane
+    for path in found.paths:
+        leg = result.leg(path.fingerprint)
+        points = plane.origin + path.descent @ np.stack([plane.first, plane.second])
+        np.testing.assert_allclose(points[:-1], leg.finish.path, atol=1e-12)
+        np.testing.assert_allclose(points[-1], leg.finish.x, atol=1e-12)
+        assert path.is_stored
+    rr.plot.landscape(result, ("0+", "1-"), ax, num_points=3)
+    drawn = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]
+    assert sorted(map(len, drawn)) == sorted(len(path.descent) for path in found.paths)
+    bare = without_paths(result)
+    bare.rider = None
+    for path in landscape(bare, "0+", "1-", num_points=3).paths:
+        assert len(path.descent) == 2 and not path.is_stored
+
+
 def test_two_ways_along_one_ridge_still_make_a_plane(result):
     # Their ends lie on a line with the start but for the bend of the ridge.
     plane = landscape(result, "0+", "0-", num_points=2).plane
@@ -136,5 +154,5 @@ def without_paths(result):
     store = Store.create(None, result.meta, result.leg(""), [])
     for leg in result:
         trace = {name: column for name, column in leg.trace.items() if name != "path"}
-        store.add(replace(leg, trace=trace), [])
+        store.add(replace(leg, trace=trace, finish=replace(leg.finish, path=None)), [])
     return rr.Result(store, result.problem, result.rider)

@@ -16,6 +16,7 @@ import ridgerider as rr
 from ridgerider._search.describe import describe_problem
 from ridgerider._search.select import hoeffding_width
 from ridgerider._search.store import Store, _pack
+from ridgerider.problems import wells
 from ridgerider.report import report
 from ridgerider.report._differ import loss_between
 from ridgerider.report._page import plain_landscape
@@ -361,6 +362,23 @@ def test_a_landscape_tells_its_loss(page, run):
     page.mouse.move(box["x"] + 3, box["y"] + 3)
     assert page.inner_text("#scene-where").startswith("Point into")
     assert "both axes have the same scale" in page.inner_text("#landscape")
+
+
+def test_descents_are_curves_where_their_way_is_stored(opened, tmp_path):
+    path, problem, rider = tmp_path / "run.sqlite", wells(2), rr.Rider(keep_path=True)
+    result = rr.search(problem, rider, out=path, max_rides=4)
+    written = report(path, problem=problem, rider=rider, landscapes=[("0+", "1+")])
+    page = opened(written.as_uri())
+    text = page.inner_text("#landscape")
+    assert "is the descent from the end of a ride to where it came to rest" in text
+    assert "straight" not in text
+    # The dotted lines of the saved picture have the points of the run file.
+    page.locator("#landscape-bar .save summary").click()
+    with page.expect_download() as saved:
+        page.click("button[data-save='landscape.svg']")
+    drawn = re.findall(r"<path[^>]*stroke-dasharray[^>]*>", Path(saved.value.path()).read_text())
+    corners = sorted(line.count("L") for line in drawn)
+    assert corners == sorted(len(leg.finish.path) for leg in result) and corners[-1] > 2
 
 
 def test_only_the_rides_nearest_to_the_plane_are_drawn(run):

@@ -44,6 +44,22 @@ def test_every_row_has_a_digest_and_all_of_them_fit(whole):
     db.close()
 
 
+def test_a_descent_that_was_changed_is_ridden_again(tmp_path):
+    path, rider = tmp_path / "run.sqlite", rr.Rider(keep_path=True)
+    result = rr.search(wells(2), rider, out=path)
+    before = result.leg("0+").finish.path
+    content = path.read_bytes()
+    assert content.count(before.tobytes()) == 1
+    wrong = before.copy()
+    wrong[1] += 1
+    path.write_bytes(content.replace(before.tobytes(), wrong.tobytes()))
+    assert list(check_run(path)[2]) == ["leg 0+"]
+    dropped, _ = repair(path)
+    assert dropped == ["0+"]
+    again = rr.resume(path, wells(2), rider)
+    np.testing.assert_array_equal(again.leg("0+").finish.path, before)
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_a_change_of_any_column_is_noticed(copy, table):
     db = sqlite3.connect(copy)

@@ -253,9 +253,10 @@ def test_lanes_and_arrival_change_nothing(order):
 @pytest.mark.parametrize("finish_at", ["leg", "leaf"])
 def test_lanes_ride_side_by_side_and_count_their_waste(finish_at):
     settings = {"round_size": 6, "max_rides": 12, "max_depth": 2, "finish_at": finish_at}
-    seen = []
+    seen, rider = [], rr.Rider(keep_path=True)
+    settings |= {"rider": rider, "progress": lambda done: seen.append(done.waste)}
     plain = rr.search(wells(4), **settings)
-    beside = rr.search(wells(4), num_lanes=4, progress=lambda d: seen.append(d.waste), **settings)
+    beside = rr.search(wells(4), num_lanes=4, **settings)
     assert plain.fingerprints() == beside.fingerprints()
     for one in plain:
         two = beside.leg(one.fingerprint)
@@ -264,6 +265,7 @@ def test_lanes_ride_side_by_side_and_count_their_waste(finish_at):
         assert (one.finish is None) == (two.finish is None)
         if one.finish is not None:
             np.testing.assert_allclose(one.finish.x, two.finish.x, rtol=0, atol=1e-6)
+            assert np.array_equal(two.finish.path[0], two.x) and len(two.finish.path) > 1
     # Rounds of six in four lanes: four lanes, then two and two idle ones.
     legs = list(beside)
     spent = 0

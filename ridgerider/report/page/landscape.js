@@ -75,7 +75,7 @@ function showLandscape() {
   fill(box, make("div", { class: "figure" }, canvas), where, make("p", { class: "caption" },
     `Loss in the plane through the fork of ${short(scene.rides[0])} (white, across) and ${short(scene.rides[1])} (amber) and through both ends; both axes have the same scale, in units of the parameters. `,
     `Darker is lower. ${exact === scene.paths.length ? "Rides are drawn step by step" : `${plural(exact, "ride is", "rides are")} drawn step by step, the others as straight lines between their ends`}${left > 0 ? `; of the others only the ${scene.paths.length} nearest to the plane` : ""}. `,
-    "A dotted line joins the end of a ride with where the descent from there came to rest; the way of a descent is not stored. Paths leave the plane: the loss under them is the plane's."));
+    descents(scene.paths), "Paths leave the plane: the loss under them is the plane's."));
   drawScene(...sharp(canvas), scene);
   canvas.addEventListener("pointermove", (event) => {
     const value = sceneAt(scene, canvas.clientWidth, canvas.clientHeight, event.offsetX, event.offsetY);
@@ -83,6 +83,14 @@ function showLandscape() {
   });
   putSaves("landscape-bar", "landscape", { picture: () => recorded(canvas, (...onto) => drawScene(...onto, scene)), table: () => sceneRows(scene) });
   return undefined;
+}
+
+function descents(paths) {
+  const all = paths.filter((path) => path.descent), stored = all.filter((path) => path.is_stored).length;
+  if (!all.length) return "";
+  const few = "through at most 24 of its points";
+  if (stored === all.length) return `A dotted line is the descent from the end of a ride to where it came to rest, ${few}. `;
+  return `A dotted line leads from the end of a ride to where the descent from there came to rest: ${stored ? `${stored} of ${all.length} as they went, ${few}, the others` : "it is"} straight, as the way is stored only by a rider that keeps paths. `;
 }
 
 const FIELD = { left: 58, right: 78, top: 12, bottom: 42 };
@@ -182,10 +190,11 @@ function drawPath(context, path, which, px, py) {
     context.setLineDash([]);
   };
   const isOwn = which !== undefined, color = isOwn ? PATHS[which] : "rgba(255,255,255,.55)";
-  if (path.end) line([path.points.at(-1), path.end], isOwn ? 1.8 : 1, isOwn ? color : "rgba(255,255,255,.4)", [2, 3]);
+  const end = path.descent && path.descent.at(-1);
+  if (end) line(path.descent, isOwn ? 1.8 : 1, isOwn ? color : "rgba(255,255,255,.4)", [2, 3]);
   if (isOwn) line(path.points, 5.5, "rgba(0,0,0,.65)");
   line(path.points, isOwn ? 3 : 1.2, color);
-  if (path.end) mark(context, path.kind, px(path.end[0]), py(path.end[1]), isOwn ? 6 : 3.5);
+  if (end) mark(context, path.kind, px(end[0]), py(end[1]), isOwn ? 6 : 3.5);
 }
 
 /** Lines of equal loss, by marching squares. */
