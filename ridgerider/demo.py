@@ -88,11 +88,12 @@ def parts() -> list[Part]:
         Part(
             "levers",
             "Levers to agree on",
-            "Two players must pull the same of ten levers without talking. Ridge 0 leads to the "
-            "one lever that nobody can mistake for another.",
+            "Two players must pull the same lever without talking: seven of ten pay 1, two pay "
+            "0.8, one pays 0.6. Strangers cannot tell equal levers apart and miss each other "
+            "there, so the lever to deploy is the one that has no equal. Ridge 0 leads to it.",
             levers(),
             rr.Rider(step=rr.Backtracking(0.5)),
-            lambda result: f"payoff {first_payoff(result):.2f} on ridge 0",
+            lever_payoffs,
             8 + 24,
             ("0+", "2-"),
             {"max_depth": 2},
@@ -159,10 +160,16 @@ def num_leaves(result: rr.Result) -> int:
     return len(set(result.measures()["signature"].values()) - {None})
 
 
-def first_payoff(result: rr.Result) -> float:
-    """The best payoff that the two ways along ridge 0 lead to."""
-    ends = [one for one in result.solutions() if str(one.fingerprint) in ("0+", "0-")]
-    return max(-one.loss for one in ends)
+def lever_payoffs(result: rr.Result) -> str:
+    """What ridge 0 pays with strangers, and what the ride that pays partners most does."""
+    found = result.measures()
+    alone = {str(name): value for name, value in found["payoff"].items()}
+    met = {str(name): value for name, value in found["with strangers"].items()}
+    first, best = max(("0+", "0-"), key=alone.__getitem__), max(alone, key=alone.__getitem__)
+    return (
+        f"payoff {met[first]:.2f} with strangers on ridge 0, "
+        f"{met[best]:.2f} where partners get {alone[best]:.2f}"
+    )
 
 
 def best_accuracy(result: rr.Result) -> float:

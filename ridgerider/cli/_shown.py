@@ -109,10 +109,12 @@ def print_summary(result: rr.Result) -> None:
     _print_solutions(reader)
     ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.kinds().most_common())
+    # By a signature the headline counts solutions, and points that are one minimum may be several.
+    by_points = "" if reader.signature else f"{count(len(minima), 'minimum', 'minima')}; "
     console.print(
         f"{count(len(result), 'leg', 'legs')}, "
         f"{count(result.num_open(), 'branch', 'branches')} open; "
-        f"{count(len(minima), 'minimum', 'minima')}; descents ended at: {kinds or '-'}; "
+        f"{by_points}descents ended at: {kinds or '-'}; "
         f"legs ended by: {ends or '-'}",
         soft_wrap=True,
     )

@@ -120,11 +120,21 @@ def levers(payoffs: Payoffs = PAPER, num_players: int = 2) -> Problem:
 def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
     """What to note of solutions of the lever game: who pulls what, and what it pays.
 
+    `with strangers`: what it pays with players who have come to a solution like it by themselves.
+    They cannot tell levers that pay the same apart, and each pulls any of those that are alike.
+
     >>> measures = lever_measures()
     >>> measures.signature(jnp.zeros((2, 10))), measures.signature(9 * jnp.eye(2, 10))
     (None, 'levers 0 and 1')
+    >>> both_0, both_9 = (99 * jnp.eye(10)[jnp.array([i, i])] for i in (0, 9))
+    >>> {name: round(float(metric(both_0)), 3) for name, metric in measures.metrics.items()}
+    {'payoff': 1.0, 'with strangers': 0.143}
+    >>> {name: round(float(metric(both_9)), 3) for name, metric in measures.metrics.items()}
+    {'payoff': 0.6, 'with strangers': 0.6}
     """
-    return Measures(joint_action, {"payoff": LeverPayoff(tuple(np.asarray(payoffs).tolist()))})
+    values = tuple(np.asarray(payoffs).tolist())
+    metrics = {"payoff": LeverPayoff(values), "with strangers": StrangersPayoff(values)}
+    return Measures(joint_action, metrics)
 
 
 class LeverPayoff(eqx.Module):
@@ -134,6 +144,22 @@ class LeverPayoff(eqx.Module):
 
     def __call__(self, params: Policies) -> Scalar:
         return -lever_loss(params, jnp.asarray(self.payoffs, params.dtype))
+
+
+class StrangersPayoff(eqx.Module):
+    """The expected payoff if each player relabels equal levers without telling the others.
+
+    The relabellings are independent, so that each policy is averaged over levers that pay the same.
+    """
+
+    payoffs: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, params: Policies) -> Scalar:
+        payoffs = np.asarray(self.payoffs)
+        is_alike = payoffs[:, None] == payoffs[None]
+        share = jnp.asarray(is_alike / is_alike.sum(axis=1), params.dtype)
+        mean = jax.nn.softmax(params, axis=-1) @ share
+        return jnp.sum(jnp.prod(mean, axis=0) * jnp.asarray(payoffs, params.dtype))
 
 
 def joint_action(params: Policies) -> str | None:

@@ -208,6 +208,12 @@ def test_the_cards_of_the_demo_and_its_reports_agree():
         assert card in index and card in Path(f"shown/{part.name}.html").read_text()
         if part.name == "tree":
             assert card.startswith("5 of 5") and found["headline"].startswith("5 different sol")
+        if part.name == "levers":
+            payoff, met = re.findall(r", payoff (\S+), with strangers (0\.\d+)", found["text"])[0]
+            assert card == (
+                "payoff 0.60 with strangers on ridge 0, "
+                f"{float(met):.2f} where partners get {float(payoff):.2f}"
+            )
         if part.name == "digits":
             (accuracy,) = re.findall(r"accuracy (0\.\d+)", found["text"])
             assert card.startswith(f"{float(accuracy):.0%} of unseen")

@@ -154,9 +154,16 @@ function addLegs(rows) {
   for (const parent of grown) parent.children.sort((one, two) => one.rank - two.rank);
 }
 
-/** The leg that stands for a class. */
+/** The solution that a leg led to, by number: by what it does if a signature says so, else its class. */
+function solutionOf(leg) {
+  return data.signature ? leg.group : leg.solution && leg.solution.class;
+}
+
+const membersOf = (number) => (data.signature ? groups : classes)[number];
+
+/** The leg that stands for a solution. */
 function standsFor(number) {
-  return byName.get(data.classes[number]) || classes[number][0];
+  return byName.get((data.signature ? data.groups : data.classes)[number]) || membersOf(number)[0];
 }
 
 function numOpen(leg) {

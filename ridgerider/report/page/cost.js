@@ -105,8 +105,8 @@ function showTiles() {
   const points = groups.reduce((sum, members) => sum + (members ? members.length : 0), 0);
   const tile = (name, value, id, isStrong) => make("div", { class: isStrong ? "strong" : null }, make("dt", {}, name), make("dd", { id }, value));
   fill($("tiles"),
-    data.signature && tile(term("solution", "different solutions"), [count(data.groups.length), make("small", {}, ` of ${plural(points, "point", "points")}`)], "num-solutions", true),
-    has && tile(term("minimum", "different minima"), count(different.length), "num-minima", !data.signature), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
+    data.signature ? tile([term("solution", "different solutions"), ` by ${data.signature}`], [count(data.groups.length), make("small", {}, ` of ${plural(points, "point", "points")}`)], "num-solutions", true)
+      : tile(term("minimum", "different minima"), count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
     tile(term("leg", "legs ridden"), count(legs.filter((leg) => leg.parent).length), "num-legs"), tile(term("open branch", "branches open"), count(data.num_open), "num-open"),
     has && tile(term("saddle", "ends at saddles"), count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
     tile(term("HVP", "HVPs"), compact(total[2])), tile("gradients", compact(total[1])), tile("seconds", show(total[5], 3)));

@@ -33,11 +33,11 @@ function story(leg, trace) {
   else parts.push("No ridge leads on from here. ");
   const end = leg.solution;
   if (end) {
-    const others = end.class === undefined ? 0 : classes[end.class].length - 1;
+    const solution = solutionOf(leg), others = solution === undefined ? 0 : membersOf(solution).length - 1;
     parts.push("Descent from its end came to rest at ", strong(ENDS[end.kind]), ` of loss ${show(levelOf(end))}, least eigenvalue ${show(end.least_eigenvalue, 4)}`,
       end.num_flat ? ` beside ${plural(end.num_flat, "flat direction", "flat directions")}. ` : ". ");
     if (end.doubt) parts.push(`Not verified: ${end.doubt}. `);
-    if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to the same one. `);
+    if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to ${data.signature ? `a solution that does the same (${data.labels[solution]})` : "the same one"}. `);
   }
   return make("p", { class: "story" }, parts);
 }

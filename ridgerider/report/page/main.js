@@ -149,7 +149,7 @@ function begin() {
   makeTables();
   listenToTree();
   state.listeners.push(showLeg);
-  if (!classes.length && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
+  if (!legs.some((leg) => leg.solution && solutionOf(leg) !== undefined) && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
   showAll();
   landscapeControls();
   showLandscape();
