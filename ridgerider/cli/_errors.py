@@ -109,6 +109,11 @@ def _formatted(parts: list[str]) -> list[str]:
     return [line[:1000].rstrip() for part in parts for line in part.splitlines()[:50]]
 
 
+def is_of_user(error: BaseException) -> bool:
+    """Whether it comes from the user's own code."""
+    return bool(_frames_of_user(error))
+
+
 def _frames_of_user(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of the user's code, if that is where the error comes from."""
     frames = [(_owner(one.filename), one) for one in _frames(error.__traceback__)]

@@ -133,8 +133,9 @@ def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
     {'payoff': 0.6, 'with strangers': 0.6}
     """
     values = tuple(np.asarray(payoffs).tolist())
-    metrics = {"payoff": LeverPayoff(values), "with strangers": StrangersPayoff(values)}
-    return Measures(joint_action, metrics)
+    return Measures(
+        joint_action, {"payoff": LeverPayoff(values), "with strangers": StrangersPayoff(values)}
+    )
 
 
 class LeverPayoff(eqx.Module):

@@ -23,11 +23,16 @@ def report_map(
     out = path.with_name("report.html") if out is None else Path(out)
     if not out.parent.is_dir():
         raise ValueError(f"`out` must be in a directory that exists, but {out.parent} does not.")
-    landscape = Landscape.load(path, problem)
-    content = content_of(landscape)
-    parts = {"title": html.escape(f"{landscape.name} · Ridge Rider"), "data": embedded(content)}
-    out.write_text(fill_page(parts, name="map", script=_source("map.js")))
+    out.write_text(map_page(Landscape.load(path, problem)), encoding="utf-8")
     return out
+
+
+def map_page(landscape: Landscape, token: str | None = None, num_legs: int = 0) -> str:
+    """The page of a map; with a `token` one that asks whether there are more than `num_legs`."""
+    content = {**content_of(landscape), "token": token, "num_legs": num_legs}
+    parts = {"title": html.escape(f"{landscape.name} · Ridge Rider"), "data": embedded(content)}
+    connect = "'self'" if token else "'none'"
+    return fill_page(parts, name="map", script=_source("map.js"), connect=connect)
 
 
 def is_map(path: Path) -> bool:

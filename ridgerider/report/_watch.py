@@ -19,11 +19,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ridgerider._check import one_line
+from ridgerider._search.landscape import Landscape
 from ridgerider._search.reader import AnotherRun
 from ridgerider._search.result import Result
 from ridgerider._search.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._differ import loss_between
+from ridgerider.report._map import map_page
 from ridgerider.report._page import embedded, page, plain_landscape, summary
 from ridgerider.report._read import Reader
 
@@ -58,11 +60,15 @@ class Watched:
         self._begin()
 
     def _begin(self) -> None:
-        self.token, self._reader = secrets.token_hex(8), Reader(self.path)
+        self.token, self._reader, self._is_map = secrets.token_hex(8), Reader(self.path), False
 
     def page(self) -> str:
         with self._lock:
             self._read()
+            if self._is_map:
+                with suppress(OSError, ValueError):  # of a damaged map the legs that can be read
+                    found = Landscape.load(self.path)
+                    return map_page(found, self.token, len(self._reader.legs))
             return page(self._reader, token=self.token)
 
     def data(self, after: int) -> str:
@@ -114,6 +120,9 @@ class Watched:
             self._read()
         except (OSError, ValueError) as error:
             self._reader.trouble = f"Waiting for a run: {one_line(error)}."
+        if "map" in self._reader.file.meta and not self._is_map:
+            # Whoever waited for a search has to load another page, as for another run.
+            self._is_map, self.token = True, secrets.token_hex(8)
 
 
 class Server(ThreadingHTTPServer):

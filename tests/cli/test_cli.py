@@ -265,10 +265,14 @@ def test_reproduce_writes_results_table_and_figures():
         (["search", "mine:needs"], "mine:needs must be callable without arguments"),
         (["search", "broken:problem"], "module 'broken' cannot be imported: SyntaxError"),
         (["search", "mine:bowl"], "`start` must have negative curvature"),
-        (["search", "wells", "--order", "sideways"], "`order` must be one of"),
-        (["search", "wells", "--gauge", "sideways"], "`gauge` must be one of"),
-        (["search", "wells", "--engine", "steam"], "`engine` must be 'auto', 'dense' or 'hvp'"),
-        (["search", "wells", "--max-rides", "-1"], "`max_rides` must be a number of at least 0"),
+        (["search", "wells", "--order", "sideways"], "`--order` must be one of"),
+        (["search", "wells", "--gauge", "sideways"], "`--gauge` must be one of"),
+        (["search", "wells", "--engine", "steam"], "`--engine` must be 'auto', 'dense' or 'hvp'"),
+        (["search", "wells", "--max-rides", "-1"], "`--max-rides` must be a number of at least 0"),
+        (["search", "wells", "--step-size", "inf"], "`--step-size` must be .*, not inf"),
+        (["search", "wells", "--delta-break", "2"], "`--delta-break` must be .*, not 2"),
+        (["search", "wells", "--lanes", "0"], "`--lanes` must be a whole number"),
+        (["explore", "camel", "--max-points", "-1"], "`--max-points` must be"),
         (
             ["search", "wells", "--out", "mine.py"],
             "`--out` must be a directory, but mine.py is a file",
@@ -298,21 +302,21 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["reproduce", "colored-mnist", "--variant", "half"],
-            "`variant` must be 'last' or 'whole', not 'half'",
+            "`--variant` must be 'last' or 'whole', not 'half'",
         ),
         (
             ["reproduce", "trees", "--workers", "0"],
-            "`workers` must be a whole number of at least 1",
+            "`--workers` must be a whole number of at least 1",
         ),
         (
             ["reproduce", "surface", "--workers", "2"],
-            "`workers` must be left out but for trees, ablation, dice, mnist-sweep, colored-mnist",
+            "`--workers` must be left out but for trees, ablation, dice, mnist-sweep",
         ),
         (
             ["reproduce", "surface", "--data", "."],
-            "`data` must be left out but for mnist, mnist-diversity",
+            "`--data` must be left out but for mnist, mnist-diversity",
         ),
-        (["reproduce", "mnist", "--data", "nowhere"], "`data` must be a folder of images, but"),
+        (["reproduce", "mnist", "--data", "nowhere"], "`--data` must be a folder of images, but"),
         (["reproduce", "mnist", "--data", "."], "has no train-images-idx3-ubyte, compressed"),
         *(
             (line.split(), "`--out` must be a directory, but mine.py is a file")
@@ -323,7 +327,7 @@ def test_reproduce_writes_results_table_and_figures():
                 "demo --out mine.py",
             )
         ),
-        (["watch", ".", "--host", "no.such.invalid"], "`host` must be one of this machine, not"),
+        (["watch", ".", "--host", "no.such.invalid"], "`--host` must be one of this machine, not"),
     ],
 )
 def test_bad_input_raises_one_sentence_and_leaves_nothing(args, message, directory):
@@ -369,7 +373,7 @@ def test_the_waste_of_batches_is_printed(capsys):
 
 def test_a_directory_of_the_users_stays(directory):
     (directory / "own").mkdir()
-    with pytest.raises(ValueError, match="`order` must be one of"):
+    with pytest.raises(ValueError, match="`--order` must be one of"):
         run("search", "wells", "--out", "own", "--order", "sideways")
     assert (directory / "own").is_dir()
     run("search", "wells", "--out", "a[/b]", "--max-rides", "1")  # no markup

@@ -30,5 +30,5 @@ def test_bad_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="`--symmetry` must be module:attribute"):
         run("explore", "himmelblau", "--symmetry", "round")
-    with pytest.raises(ValueError, match="`order` must be one of"):
+    with pytest.raises(ValueError, match="`--order` must be one of"):
         run("explore", "himmelblau", "--order", "nearest")

@@ -63,7 +63,7 @@ def test_export(here):
     ("args", "message"),
     [
         ("export one --format xls", "`--format` must be 'csv', 'json', 'npz' or 'safetensors'"),
-        ("export one --table rides", "`table` must be 'solutions', 'minima' or 'legs'"),
+        ("export one --table rides", "`--table` must be 'solutions', 'minima' or 'legs'"),
         ("export one --out a.npz", r"`--out` must end in .csv, not '.npz'"),
         ("export three", "must be a run file, but there is none at three"),
         ("compare one", "`paths` must be two run files or more, not 1"),

@@ -4,6 +4,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider.problems import himmelblau
+from tests.report.test_report import served, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +53,34 @@ def test_leaves_and_junctions_are_chosen_by_a_click(tab):
     tab.click("#minima tr:nth-child(2) button")
     tab.click("#minima tr:nth-child(3) button")
     assert "The lowest way from minimum 0" in tab.inner_text("#about")
+
+
+def test_watching_a_map_shows_the_map_and_what_is_new(opened, tmp_path):
+    path, problem = tmp_path / "run.sqlite", himmelblau()
+    with served(path) as server:
+        page = opened(server.url)  # before there is anything
+        assert "Waiting for a run" in page.inner_text("#notes")
+        rr.explore(problem, out=path, max_rides=12)
+        page.wait_for_selector("#minima button")
+        first = page.locator("#minima button").count()
+        assert first == len(rr.Landscape.load(path).minima())
+        page.locator("#minima button").last.click()
+        address = page.inner_text("#minima tr:last-child td:last-child")
+        rr.resume(path, problem, max_rides=200)
+        wanted = len(rr.Landscape.load(path).minima())
+        page.wait_for_selector(f"#minima tr:nth-child({wanted + 1}) button")
+        assert wanted > first and f"address {address}." in page.inner_text("#about")
+        wait_for(page, "#live", "finished")
+
+
+def test_an_address_names_a_point(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}#leg=nonsense")
+    assert tab.inner_text("#what") == "Minimum 0"
+    tab.locator("#saddles button").nth(1).click()
+    link = tab.evaluate("location.href")
+    tab.close()
+    tab = browser.new_page()
+    tab.goto(link)
+    assert tab.inner_text("#what") == "Transition state 1"
+    tab.close()

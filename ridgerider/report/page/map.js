@@ -107,11 +107,33 @@ function onWay() {
 function choose(kind, number) {
   if (chosen.kind === "minimum") before = chosen.number;
   chosen = { kind, number };
+  const leg = encodeURIComponent(pointOf(chosen).address).replaceAll("%2B", "+");
+  try { history.replaceState(null, "", `#leg=${leg}`); } catch { /* where the address may not change */ }
   show();
 }
 
+function pointOf({ kind, number }) {
+  return (kind === "minimum" ? data.minima : data.saddles)[number];
+}
+
+/** The point that the address names: `#leg=0^+`. */
+function named() {
+  let leg = "";
+  try { leg = decodeURIComponent(location.hash.replace(/^#leg=/, "")); } catch { /* no address */ }
+  for (const [kind, points] of [["minimum", data.minima], ["saddle", data.saddles]]) {
+    const number = leg ? points.findIndex((one) => one.address === leg) : -1;
+    if (number >= 0) return { kind, number };
+  }
+  return chosen;
+}
+
 function show() {
-  const one = (chosen.kind === "minimum" ? data.minima : data.saddles)[chosen.number];
+  const one = pointOf(chosen);
+  if (!one) { // a map that has just begun
+    at("about").textContent = "No minimum is known yet.";
+    at("shape").hidden = true;
+    return;
+  }
   at("what").textContent =
     `${chosen.kind === "minimum" ? "Minimum" : "Transition state"} ${chosen.number}`;
   let text = `Loss ${short(one.loss)}, least eigenvalue ${short(one.least)}, found by ${one.visits}` +
@@ -197,12 +219,13 @@ function fill(name, kind, points, titles, row) {
 at("graph").addEventListener("click", (event) => {
   const box = at("graph").getBoundingClientRect();
   const near = (spot) => Math.hypot(spot.x - event.clientX + box.left, spot.y - event.clientY + box.top);
+  if (!spots.length) return;
   const best = spots.reduce((one, two) => (near(two) < near(one) ? two : one));
   if (near(best) < 20) choose(best.kind, best.number);
 });
 at("graph").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!step) return;
+  if (!step || !data.minima.length) return;
   event.preventDefault();
   const order = data.minima.map((_, number) => number).sort((a, b) => data.places[a] - data.places[b]);
   const now = chosen.kind === "minimum" ? order.indexOf(chosen.number) : 0;
@@ -211,11 +234,31 @@ at("graph").addEventListener("keydown", (event) => {
 at("shape").addEventListener("pointermove", (event) => {
   if (!event.buttons) return;
   turn = [turn[0] + event.movementX / 100, turn[1] + event.movementY / 100];
-  drawShape((chosen.kind === "minimum" ? data.minima : data.saddles)[chosen.number]);
+  drawShape(pointOf(chosen));
 });
 fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "address"],
   (one, number) => [number, short(one.loss), one.visits, one.address || "start"]);
 fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "address"],
   (one, number) => [number, short(one.loss), one.ends.map((end) => end ?? "-").join(", "), one.address]);
 window.addEventListener("resize", show);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+chosen = named();
 show();
+
+// --- a map that grows
+
+async function poll() {
+  let text = "watching";
+  try {
+    const asked = { headers: { "X-Ridgerider": data.token }, cache: "no-store" };
+    const news = await (await fetch(`data?after=${data.num_legs}`, asked)).json();
+    if (news.token !== data.token || news.legs.length) { location.reload(); return; }
+    if (!news.num_open) text = "finished";
+  } catch { text = "no longer served"; }
+  at("live").textContent = text;
+  at("live").classList.toggle("quietly", text !== "watching");
+  setTimeout(poll, 3000);
+}
+
+if (data.token) { at("live").hidden = false; poll(); }
+document.documentElement.dataset.ready = "";
