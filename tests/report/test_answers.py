@@ -352,6 +352,60 @@ def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl(page):
     assert page.evaluate("window.scrollY") == 0 and drawing(page) != before
 
 
+def saved_tree(page):
+    page.locator("#tree-bar .save summary").click()
+    with page.expect_download() as saved:
+        page.click("button[data-save='tree.svg']")
+    return ET.fromstring(Path(saved.value.path()).read_bytes())
+
+
+def test_arrow_keys_keep_the_leg_in_view_and_the_focus_to_be_seen(page):
+    accent = page.evaluate(
+        "getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()"
+    )
+    page.focus("#tree")
+    for key in ("Home", "+", "+", "+", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowRight", "End"):
+        page.keyboard.press(key)
+        drawn = saved_tree(page)
+        left, top, width, height = map(float, drawn.get("viewBox").split())
+        rings = [
+            tuple(map(float, re.match(r"M(\S+)[ ,](\S+?)a(\S+)[ ,]", one.get("d")).groups()))
+            for one in drawn.iter()
+            if one.get("stroke") == accent and re.match(r"M\S+[ ,]\S+?a", one.get("d") or "")
+        ]
+        (x, y, radius) = max(rings, key=lambda ring: ring[2])  # around the chosen leg
+        assert left < x and x + 2 * radius < left + width and top < y - radius < top + height
+        page.focus("#tree")
+        page.keyboard.press("Shift+Tab")  # a focus that keys have set is shown
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.matches('#tree:focus-visible')")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    # In every direction to the end of the tree and beyond: the page does not scroll away.
+    before = page.evaluate("window.scrollY")
+    for key in ("ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"):
+        for _ in range(6):
+            page.keyboard.press(key)
+    assert page.evaluate("window.scrollY") == before
+
+
+def test_what_scrolls_inside_says_so(page):
+    more = page.locator("#legs .scroll.more")
+    assert more.count() == 1 and page.locator("#legs tr.row").count() < 40
+    said = "getComputedStyle(document.querySelector('#legs .scroll'), '::after').content"
+    assert "more below" in page.evaluate(said)
+    page.evaluate("document.querySelector('#legs .scroll').scrollTop = 1e6")
+    wait_until(page, "!document.querySelector('#legs .scroll').classList.contains('more')")
+
+
+def test_one_is_not_many(opened, tmp_path):
+    store = make_run(tmp_path / "run.sqlite", 1, **OWN)[0]
+    store.close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    text = page.inner_text("body")
+    assert not re.search(r"\b1 (legs|rides|points|minima|saddles|solutions|branches|steps)\b", text)
+    assert "1 minimum at" in text and "1 ride, " in text
+
+
 def test_a_landscape_tells_its_loss(page, run):
     found = rr.plot._landscape.landscape(rr.load(run, PROBLEM), "0+", "1-")
     scene = page.locator("#scene")
@@ -432,7 +486,14 @@ def test_paper_gets_whole_tables(page):
     assert ledger
     page.emulate_media(media="screen")
     wait_until(page, "document.querySelectorAll('#legs tr.row').length < 40")
-    assert page.pdf(format="A4").startswith(b"%PDF")
+    # And what is printed is what was seen: rows at the moment of printing, on as many sheets.
+    page.evaluate(
+        "addEventListener('beforeprint', () => "
+        "{ window.printedRows = document.querySelectorAll('#legs tr.row').length; })"
+    )
+    paper = page.pdf(format="A4")
+    assert paper.startswith(b"%PDF") and len(re.findall(rb"/Type /Page\b", paper)) > 2
+    assert page.evaluate("window.printedRows") == 40
 
 
 # --- to take along
@@ -477,10 +538,7 @@ def check_saved(name, saved):
 @pytest.mark.parametrize("height", ["loss", "turns"])
 def test_labels_of_turns_do_not_lie_on_one_another(page, height):
     page.click(f"#by-{height}")
-    page.locator("#tree-bar .save summary").click()
-    with page.expect_download() as saved:
-        page.click("button[data-save='tree.svg']")
-    drawn = ET.fromstring(Path(saved.value.path()).read_bytes())
+    drawn = saved_tree(page)
     labels = [one for one in drawn.iter() if re.fullmatch(r"\d+[+-]", one.text or "")]
     filled = [one for one in labels if one.get("fill") != "none"]  # each has a rim, too
     assert len(filled) > 4

@@ -1,5 +1,10 @@
 """The page of a map, in a browser: what it shows, what a click does, and that it fits."""
 
+import csv
+import io
+import json
+from pathlib import Path
+
 import pytest
 
 import ridgerider as rr
@@ -84,3 +89,23 @@ def test_an_address_names_a_point(browser, address):
     tab.goto(link)
     assert tab.inner_text("#what") == "Transition state 1"
     tab.close()
+
+
+def test_everything_of_a_map_can_be_saved(opened, address):
+    tab = opened(address)
+    content = {}
+    for one in tab.locator("button[data-save]:visible").all():
+        with tab.expect_download() as saved:
+            one.click()
+        assert saved.value.suggested_filename == one.get_attribute("data-save")
+        content[one.get_attribute("data-save")] = Path(saved.value.path()).read_bytes()
+    names = {"graph.png", "minima.csv", "minima.json", "saddles.csv", "saddles.json"}
+    assert content.keys() == names  # there is no structure in the plane
+    assert content["graph.png"].startswith(b"\x89PNG")
+    for name in ("minima", "saddles"):
+        rows = json.loads(content[f"{name}.json"])
+        assert len(rows) == tab.locator(f"#{name} button").count()
+        text = content[f"{name}.csv"].decode()
+        read = list(csv.DictReader(io.StringIO(text)))
+        assert [float(one["loss"]) for one in read] == [one["loss"] for one in rows]
+        assert [one["address"] for one in read] == [one["address"] for one in rows]

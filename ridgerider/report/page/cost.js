@@ -42,7 +42,7 @@ function showOverCost() {
   const width = Math.max(280, $("over-cost").clientWidth);
   const name = axis === 6 ? "rides" : COSTS[axis];
   const all = [
-    chart({ title: data.signature ? "different solutions" : "different minima", x, width, height: 170, xTitle: null, series: [{ values: minima, color: "var(--minimum)", steps: true }], unit: data.signature ? " solutions" : " minima" }),
+    chart({ title: data.signature ? "different solutions" : "different minima", x, width, height: 170, xTitle: null, series: [{ values: minima, color: "var(--minimum)", steps: true }], unit: (value) => (data.signature ? [" solution", " solutions"] : [" minimum", " minima"])[Number(value !== 1)] }),
     chart({ title: `lowest loss${soFar()}`, x, width, height: 130, xTitle: name, series: [{ values: best, color: "var(--accent)", steps: true }] }),
   ];
   for (const one of all) {

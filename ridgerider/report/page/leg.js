@@ -111,7 +111,7 @@ function leadsOn(leg) {
 const PLOT = { left: 52, right: 10, top: 6, bottom: 18 };
 
 /** One small chart. `series`: name, values, how drawn; `rules`: horizontal lines; `log`: the scale. */
-function chart({ title, x, series, height = 112, log = false, rules = [], band = null, width, xTitle = null, unit = "" }) {
+function chart({ title, x, series, height = 112, log = false, rules = [], band = null, width, xTitle = null, unit = () => "" }) {
   const seen = [...series.flatMap((one) => [...one.values]), ...rules.map((rule) => rule.at)].filter((value) => Number.isFinite(value) && (!log || value > 0));
   const scale = log ? Math.log10 : (value) => value;
   let low = least(seen.map(scale)), high = most(seen.map(scale));
@@ -156,7 +156,7 @@ function chart({ title, x, series, height = 112, log = false, rules = [], band =
     const isThere = Number.isFinite(value) && (!log || value > 0);
     dot.setAttribute("visibility", isThere ? "visible" : "hidden");
     if (isThere) { dot.setAttribute("cx", px(x[i])); dot.setAttribute("cy", py(value)); }
-    readout.textContent = `${show(value, 6)}${unit} at ${show(x[i], 6)}`;
+    readout.textContent = `${show(value, 6)}${unit(value)} at ${show(x[i], 6)}`;
   };
   const find = (event) => {
     const frame = svg.getBoundingClientRect();

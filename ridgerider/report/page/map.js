@@ -4,6 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const at = (name) => document.getElementById(name);
 const short = (value) => String(Number(Number(value).toPrecision(7)));
 const color = () => getComputedStyle(document.body).color;
+const paint = (kind) => getComputedStyle(document.documentElement).getPropertyValue(`--${kind}`);
 let chosen = { kind: "minimum", number: 0 }, before = null, turn = [0.5, 0.3];
 
 at("title").textContent = data.name;
@@ -39,16 +40,17 @@ function drawGraph() {
   spots = [];
   pen.font = "12px sans-serif";
   pen.fillStyle = color();
+  pen.fillText("loss", 4, 8);
   for (let tick = 0; tick <= 4; tick++) {
     const loss = low + (span * tick) / 4, y = 20 + (1 - tick / 4) * (height - 50);
-    pen.fillText(short(loss.toPrecision(4)), 4, y + 4);
+    pen.fillText(short(loss.toPrecision(4)).replace(/^-/, "−"), 4, y + 4);
   }
   data.junctions.forEach((one, index) => {
     const [x, y] = place(count + index, width, height);
     for (const part of one.parts) {
       joined.add(part);
       const [a, b] = place(part, width, height), bend = b + 0.85 * (y - b);
-      pen.strokeStyle = marked.has(one.saddle) ? "#D55E00" : color();
+      pen.strokeStyle = marked.has(one.saddle) ? paint("minimum") : color();
       pen.lineWidth = marked.has(one.saddle) ? 2 : 1;
       pen.beginPath();
       pen.moveTo(a, b);
@@ -71,7 +73,7 @@ function drawGraph() {
   });
   for (const spot of spots) {
     const is = spot.kind === chosen.kind && spot.number === chosen.number;
-    pen.fillStyle = spot.kind === "minimum" ? "#D55E00" : "#0072B2";
+    pen.fillStyle = paint(spot.kind);
     pen.beginPath();
     pen.arc(spot.x, spot.y, is ? 7 : spot.kind === "minimum" ? 4 : 3, 0, 7);
     pen.fill();
@@ -131,7 +133,7 @@ function show() {
   const one = pointOf(chosen);
   if (!one) { // a map that has just begun
     at("about").textContent = "No minimum is known yet.";
-    at("shape").hidden = true;
+    at("shape").hidden = at("shape-bar").hidden = true;
     return;
   }
   at("what").textContent =
@@ -152,7 +154,7 @@ function show() {
 
 function drawShape(one) {
   const canvas = at("shape");
-  canvas.hidden = !one.points;
+  canvas.hidden = at("shape-bar").hidden = !one.points;
   if (!one.points) return;
   const [pen, width, height] = fit(canvas);
   const [cu, su, cv, sv] = [Math.cos(turn[0]), Math.sin(turn[0]), Math.cos(turn[1]), Math.sin(turn[1])];
@@ -175,33 +177,44 @@ function drawShape(one) {
     pen.globalAlpha = Math.min(1, light + 0.2);
     pen.beginPath();
     if (part.p) {
-      pen.fillStyle = chosen.kind === "minimum" ? "#D55E00" : "#0072B2";
+      pen.fillStyle = paint(chosen.kind);
       pen.arc(...spot(part.p), 0.28 * unit, 0, 7);
       pen.fill();
     } else {
       pen.strokeStyle = color();
       pen.lineWidth = 2;
-      pen.moveTo(...spot(turned[part.i]));
-      pen.lineTo(...spot(turned[part.j]));
+      // From rim to rim, as far as it can be seen from here.
+      const [a, b] = [turned[part.i], turned[part.j]], rim = 0.28 / Math.hypot(...a.map((v, k) => v - b[k]));
+      const between = (from, to) => spot(from.map((v, k) => v + rim * (to[k] - v)));
+      pen.moveTo(...between(a, b));
+      pen.lineTo(...between(b, a));
       pen.stroke();
     }
   }
   pen.globalAlpha = 1;
 }
 
+const isText = (title) => ["minimum", "transition state", "address"].includes(title);
+
+/** A table, its first 200 rows; all of them are saved. */
 function fill(name, kind, points, titles, row) {
+  const rows = points.map((one, number) => ({ [kind]: number, loss: one.loss, "least eigenvalue": one.least, "found by": one.visits,
+    ...(one.ends ? { between: one.ends.join(" ") } : {}), address: one.address }));
+  const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  const csv = () => [Object.keys(rows[0] || {}), ...rows.map((one) => Object.values(one))].map((line) => line.map(quoted).join(",")).join("\r\n");
+  saves(`${name}-bar`, { [`${name}.csv`]: async () => new Blob([csv()], { type: "text/csv" }), [`${name}.json`]: async () => new Blob([JSON.stringify(rows)], { type: "application/json" }) });
   const table = at(name), head = table.insertRow();
   for (const title of titles) {
     const cell = document.createElement("th");
     cell.textContent = title;
-    if (title === "address") cell.className = "text";
+    if (isText(title)) cell.className = "text";
     head.append(cell);
   }
   points.slice(0, 200).forEach((one, number) => {
     const line = table.insertRow();
     row(one, number).forEach((text, column) => {
       const cell = line.insertCell();
-      if (titles[column] === "address") cell.className = "text";
+      if (isText(titles[column])) cell.className = "text";
       if (column) {
         cell.textContent = text;
         return;
@@ -213,6 +226,23 @@ function fill(name, kind, points, titles, row) {
     });
   });
 }
+
+function saves(bar, files) {
+  for (const [name, content] of Object.entries(files)) {
+    const button = document.createElement("button");
+    button.textContent = name.split(".").at(-1).toUpperCase();
+    button.dataset.save = name;
+    button.title = `save as ${name}`;
+    button.addEventListener("click", async () => {
+      const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await content()), download: name });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    });
+    at(bar).append(button);
+  }
+}
+
+const picture = (name) => () => new Promise((done) => { at(name).toBlob(done); });
 
 // --- what the reader does
 
@@ -236,6 +266,8 @@ at("shape").addEventListener("pointermove", (event) => {
   turn = [turn[0] + event.movementX / 100, turn[1] + event.movementY / 100];
   drawShape(pointOf(chosen));
 });
+saves("graph-bar", { "graph.png": picture("graph") });
+saves("shape-bar", { "shape.png": picture("shape") });
 fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "address"],
   (one, number) => [number, short(one.loss), one.visits, one.address || "start"]);
 fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "address"],
