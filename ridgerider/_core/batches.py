@@ -5,6 +5,7 @@ that all of a step (corrector, update, every attempt of a line search) sees the 
 random numbers.
 """
 
+import functools
 from typing import Literal
 
 import equinox as eqx
@@ -97,10 +98,19 @@ class FixedRows(eqx.Module):
         if len(lengths) != 1 or lengths == {()}:
             return problem
         num_examples = problem.num_examples
-        size = min(self.size, num_examples)
-        if size == num_examples:
-            return problem.on_rows(jnp.arange(size)[None])
-        return problem.on_rows(strata(jax.random.key(0), size, size, num_examples)[None])
+        size, is_double = min(self.size, num_examples), jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        return problem.on_rows(jnp.asarray(_spread(size, num_examples, is_double)))
+
+
+@functools.cache
+def _spread(size: int, num_examples: int, is_double: bool) -> Int[np.ndarray, "1 size"]:
+    """Rows of the data: programs hold them as they are, not how they are drawn."""
+    del is_double  # but other numbers are drawn then
+    if size == num_examples:
+        return np.arange(size)[None]
+    with jax.ensure_compile_time_eval():
+        draw = jax.jit(strata, static_argnums=(1, 2, 3))
+        return np.asarray(draw(jax.random.key(0), size, size, num_examples))[None]
 
 
 def strata(

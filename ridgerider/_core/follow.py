@@ -15,6 +15,8 @@ and what it does change tells whether the next one may be longer. Two halves of 
 noise of the gradient: the part of the move that is noise is left out.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -79,19 +81,19 @@ class Follow(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        loss, grad, error = _measure(problem, x)
+        ridge = self.blank(x, ridge) if ridge.memory is None else ridge
+        loss, grad, product = problem.expanded_at(x)
+        error, num_gradients = _error(problem, x, grad)
         mistake, damping = self._judge(ridge, x, loss)
         most = min(self.max_hvps // 2 * 2, 2 * problem.size)  # two at a time
-        starts = jnp.stack([ridge.direction, grad])
-        space = grow_while(
-            problem.hvp_at(x),
-            starts,
+        num_hvps, found = grow_while(
+            product,
+            jnp.stack([ridge.direction, grad]),
             min(self.min_hvps, most),
             most,
-            lambda space: -_move(space, ridge, grad, error, damping).slope,
+            lambda space: _move(space, grad, error, damping),
             0.1,
         )
-        found = _move(space, ridge, grad, error, damping)
         footing = Footing(
             x=x,
             loss=loss,
@@ -107,13 +109,19 @@ class Follow(eqx.Module):
             found.direction, found.eigenvalue, ridge.index, ridge.multiplicity, None, footing
         )
         certificate = Certificate(overlap=found.overlap, residual=found.residual)
-        return Tracked(new, certificate, Cost(gradients=1, hvps=space.count))
+        return Tracked(new, certificate, Cost(gradients=num_gradients, hvps=num_hvps), loss)
+
+    def blank(self, x: Vector, ridge: Ridge) -> Ridge:
+        """The ridge with a memory in which nothing is yet: its loss is NaN."""
+        zero, none = jnp.zeros((), x.dtype), jnp.asarray(jnp.nan, x.dtype)
+        damping = jnp.asarray(self.damping, x.dtype)
+        nothing = Footing(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero, zero)
+        return dataclasses.replace(ridge, memory=nothing)
 
     def _judge(self, ridge: Ridge, x: Vector, loss: Scalar) -> tuple[Scalar, Scalar]:
         """How wrong the prediction of the step to `x` was, and the damping that follows from it."""
         old = ridge.memory
-        if old is None:
-            return jnp.zeros_like(loss), jnp.asarray(self.damping, loss.dtype)
+        is_first = jnp.isnan(old.loss)
         step = x - old.x
         size = step @ ridge.direction
         length = jnp.linalg.norm(old.move)
@@ -128,18 +136,21 @@ class Follow(eqx.Module):
         )
         rounding = 4 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
         wrong = jnp.abs(loss - old.loss - jnp.sum(parts))
-        mistake = wrong / (jnp.sum(jnp.abs(parts)) + rounding)
+        mistake = jnp.where(is_first, 0, wrong / (jnp.sum(jnp.abs(parts)) + rounding))
         factor = jnp.where(mistake < 0.25, 0.5, jnp.where(mistake < 0.5, 1.0, 4.0))
-        return mistake, jnp.clip(old.damping * factor.astype(loss.dtype), 1e-4, 10.0)
+        adapted = jnp.clip(old.damping * factor.astype(loss.dtype), 1e-4, 10.0)
+        return mistake, jnp.where(is_first, old.damping, adapted)
 
 
-def _measure(problem: Problem, x: Vector) -> tuple[Scalar, Vector, Vector]:
-    """The loss, the gradient, and a sample of the gradient's error: half of what halves differ."""
+def _error(problem: Problem, x: Vector, grad: Vector) -> tuple[Vector, int]:
+    """A sample of the gradient's error, half of what two halves of the rows differ by.
+
+    And how many gradients there are now.
+    """
     if problem.rows is None or problem.rows.shape[1] < 2 or problem.rows.shape[1] % 2:
-        grad = problem.grad(x)
-        return problem.value(x), grad, jnp.zeros_like(grad)
-    one, two = (half.grad(x) for half in problem.halves())
-    return problem.value(x), (one + two) / 2, (one - two) / 2
+        return jnp.zeros_like(grad), 1
+    one, _ = problem.halves()
+    return one.grad(x) - grad, 2  # `grad` is the mean of both
 
 
 class _Found(eqx.Module):
@@ -151,8 +162,13 @@ class _Found(eqx.Module):
     slope: Scalar
     curvature: Scalar
 
+    @property
+    def worth(self) -> Scalar:
+        """What the move is predicted to gain, to first order."""
+        return -self.slope
 
-def _move(space: Rows, ridge: Ridge, grad: Vector, error: Vector, damping: Scalar) -> _Found:
+
+def _move(space: Rows, grad: Vector, error: Vector, damping: Scalar) -> _Found:
     ritz = space.ritz()
     own = jnp.argmax(ritz.coefficients[0] ** 2)  # the first row is the old direction
     overlap = ritz.coefficients[0, own]
@@ -228,8 +244,10 @@ class TrustRegion(eqx.Module):
         )
 
         def go_on(carry: tuple[Trial, Scalar, Int[Array, ""]]) -> Bool[Array, ""]:
-            trial, _, count = carry
-            return (count == 0) | (~self._holds(trial) & (count <= MAX_HALVINGS))
+            trial, size, count = carry
+            # A step of length zero is none: it is where a ride begins.
+            may_halve = (size > 0) & (count <= MAX_HALVINGS)
+            return (count == 0) | (~self._holds(trial) & may_halve)
 
         def again(
             carry: tuple[Trial, Scalar, Int[Array, ""]],

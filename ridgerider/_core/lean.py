@@ -7,6 +7,7 @@ rows. Memory: one vector for each product, and 2 b more.
 """
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -35,11 +36,11 @@ class Rows(eqx.Module):
         # Behind the last vector of the space comes the rounding of the largest images.
         scale = jnp.where(self.count < len(self.ring), 0, jnp.max(jnp.abs(self.matrix)))
         row = unit_outside(self.rows, self.ring[place], scale)
-        image, rows = product(row), self.rows.at[self.count].set(row)
+        image, rows = product(row), _put(self.rows, row, self.count)
         return Rows(
             rows=rows,
-            matrix=self.matrix.at[:, self.count].set(rows @ image),
-            ring=self.ring.at[place].set(image),
+            matrix=_put(self.matrix, rows @ image, self.count, 1),
+            ring=_put(self.ring, image, place),
             count=self.count + 1,
         )
 
@@ -67,6 +68,11 @@ class Rows(eqx.Module):
         return jnp.sqrt(jnp.maximum(squares, 0))
 
 
+def _put(table: Array, row: Array, place: Int[Array, ""], axis: int = 0) -> Array:
+    # Not `table.at[place].set(row)`: that is a scatter, which compiles much longer.
+    return jax.lax.dynamic_update_index_in_dim(table, row, place, axis)
+
+
 def grow(product: Product, starts: Float[Array, "b n"], max_rows: int) -> Rows:
     """The space of `max_rows` products."""
     return jax.lax.fori_loop(
@@ -74,32 +80,46 @@ def grow(product: Product, starts: Float[Array, "b n"], max_rows: int) -> Rows:
     )
 
 
+class Worth(Protocol):
+    @property
+    def worth(self) -> Scalar: ...
+
+
+Found = TypeVar("Found", bound=Worth)
+
+
 def grow_while(
     product: Product,
     starts: Float[Array, "b n"],
     least: int,
     most: int,
-    worth: Callable[[Rows], Scalar],
+    look: Callable[[Rows], Found],
     share: float,
-) -> Rows:
-    """Add products in rounds of one for each start, as long as they raise `worth` by a share."""
+) -> tuple[Int[Array, ""], Found]:
+    """Add products in rounds of one for each start, as long as they raise `worth` by a share.
+
+    How many they were, and what `look` found last.
+    """
     size = len(starts)
 
     def add_round(space: Rows) -> Rows:
         return jax.lax.fori_loop(0, size, lambda _, space: space.add(product), space)
 
-    def go_on(carry: tuple[Rows, Scalar, Bool[Array, ""]]) -> Bool[Array, ""]:
+    def go_on(carry: tuple[Rows, Found, Bool[Array, ""]]) -> Bool[Array, ""]:
         space, _, is_worth_it = carry
         return (space.count < least) | (is_worth_it & (space.count < most))
 
     def more(
-        carry: tuple[Rows, Scalar, Bool[Array, ""]],
-    ) -> tuple[Rows, Scalar, Bool[Array, ""]]:
+        carry: tuple[Rows, Found, Bool[Array, ""]],
+    ) -> tuple[Rows, Found, Bool[Array, ""]]:
         space, before, _ = carry
         space = add_round(space)
-        now = worth(space)
-        return space, now, now > (1 + share) * before
+        now = look(space)
+        return space, now, now.worth > (1 + share) * before.worth
 
     space = Rows.begin(starts, most)
-    nothing = jnp.zeros((), starts.dtype)
-    return jax.lax.while_loop(go_on, more, (space, nothing, jnp.array(True)))[0]
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, space)
+    )
+    space, found, _ = jax.lax.while_loop(go_on, more, (space, nothing, jnp.array(True)))
+    return space.count, found

@@ -8,9 +8,11 @@ network is. Were all layers scaled, the curvature would be the product of all bu
 normalisation layer would see nothing but its own epsilon.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -25,10 +27,12 @@ from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
 from ridgerider._core.network_spectrum import NetworkSpectrum
 from ridgerider._core.problem import Problem, Scalar
-from ridgerider._core.spectrum import Cluster, Spectrum
+from ridgerider._core.rider import look_on
+from ridgerider._core.spectrum import Cluster
 
 Apply = Callable[[PyTree, Array], Array]
 LossOf = Callable[[Array, Array], Scalar]
+LOOK = NetworkSpectrum()  # as `Rider.for_networks` looks
 NUM_LOOKED_AT = 32  # examples that the head is looked for with
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
 USEFUL = 0.05
@@ -75,7 +79,8 @@ class NetworkStart:
     - `params`: as they came, with the `head` scaled; `problem`: the loss from there, with the data.
     - `head`: the names of the leaves that were scaled, and `factor` what by.
     - `grad_norm`, `body_grad_norm`: of the whole gradient, and of all but the head.
-    - `eigenvalues`: the distinct negative ones that were found, with their estimated `copies`.
+    - `eigenvalues`: the distinct negative ones that `Rider.for_networks` sees there; `copies`
+      estimates, when it is asked for, how often each is repeated.
     - `reason`: empty, or why this start is useless.
 
     >>> import ridgerider as rr
@@ -95,9 +100,16 @@ class NetworkStart:
     grad_norm: float
     body_grad_norm: float
     eigenvalues: tuple[float, ...]
-    copies: tuple[int, ...]
     reason: str
     cost: Cost
+
+    @cached_property
+    def copies(self) -> tuple[int, ...]:
+        """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
+        look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
+        spectrum = compiled(look_on)(self.problem, look, FixedRows(), x, jax.random.key(0))
+        found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
+        return tuple(cluster.copies or 1 for cluster in found)
 
     def __str__(self) -> str:
         what = (
@@ -166,12 +178,14 @@ def network_start(
     is_head = _named(params, head) if head is not None else _find_head(params, looked)
     start = jax.tree.map(lambda leaf, is_in: _scaled(leaf, factor, is_in), params, is_head)
     problem = Problem(Network(apply, loss), start, inputs, targets)
-    seen = jax.device_get(compiled(_look)(problem, is_head, jax.random.key(seed)))
-    value, grad_norm, body_grad_norm = (float(number) for number in seen[:3])
+    norms = jax.device_get(compiled(_norms, runs_once=True)(problem, is_head))
+    value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
         what = "loss" if not np.isfinite(value) else "gradient"
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
-    spectrum = seen[3]
+    key = jax.random.key(seed)
+    # The program that a search looks at the start with.
+    spectrum = jax.device_get(compiled(look_on)(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]
     reason = _useless(params, apply, inputs, is_head, value, found, seed)
     if reason:
@@ -185,26 +199,20 @@ def network_start(
         grad_norm=grad_norm,
         body_grad_norm=body_grad_norm,
         eigenvalues=tuple(cluster.eigenvalue for cluster in found),
-        copies=tuple(cluster.copies or 1 for cluster in found),
         reason=reason,
         cost=jax.device_get(spectrum.cost + Cost(values=1, gradients=1)),
     )
 
 
-def _look(problem: Problem, is_head: PyTree, key: Array) -> tuple[Scalar, Scalar, Scalar, Spectrum]:
-    on_rows = FixedRows()(problem, key, 0)
-    x = problem.x0
+def _norms(problem: Problem, is_head: PyTree) -> tuple[Scalar, Scalar, Scalar]:
+    """The loss and the norm of its gradient, of all of it and without the head."""
+    on_rows, x = FixedRows()(problem, jax.random.key(0), 0), problem.x0
     grad = on_rows.grad(x)
     body = jax.tree.map(
         lambda leaf, is_in: jnp.zeros_like(leaf) if is_in else leaf, problem.unravel(grad), is_head
     )
-    look = NetworkSpectrum(k=10, num_probes=1)
-    return (
-        on_rows.value(x),
-        jnp.linalg.norm(grad),
-        jnp.linalg.norm(problem.ravel(body)),
-        look(on_rows, x, key),
-    )
+    norms = jnp.linalg.norm(grad), jnp.linalg.norm(problem.ravel(body))
+    return on_rows.value(x), *norms
 
 
 def _scaled(leaf: Any, factor: float, is_in: bool) -> Any:
@@ -419,7 +427,8 @@ def _checked_look(
             f"`apply` must return an array with a row for each of the {len(few)} inputs, not "
             f"{'no array' if shape is None else f'one of shape {shape}'}."
         )
-    looked = jax.device_get(compiled(_look_at)(apply, params, _random_around(params, seed), few))
+    look = compiled(_look_at, runs_once=True)
+    looked = jax.device_get(look(apply, params, _random_around(params, seed), few))
     outputs = looked.outputs
     rounding = float(np.finfo(outputs.dtype).eps) ** 0.5
     if not np.max(np.abs(looked.alone - outputs[:1])) <= rounding * np.max(np.abs(outputs)):
@@ -428,7 +437,7 @@ def _checked_look(
             "the others. Does the network use the statistics of its batch, or draw random numbers?"
         )
     if loss is None and jnp.issubdtype(targets.dtype, jnp.integer):
-        low, high = int(np.min(targets)), int(np.max(targets))
+        low, high = (int(end) for end in (np.asarray(targets).min(), np.asarray(targets).max()))
         count = outputs.shape[-1]
         if low < 0 or high >= count:
             raise ValueError(

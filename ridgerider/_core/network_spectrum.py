@@ -64,7 +64,7 @@ class NetworkSpectrum(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         k = min(self.k, problem.size)
-        product, grad = problem.hvp_at(x), problem.grad(x)
+        _, grad, product = problem.expanded_at(x)
         random = jax.random.rademacher(key, x.shape, x.dtype)
         start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
         num_hvps = min(self.num_hvps, problem.size)

@@ -250,6 +250,16 @@ class Problem(eqx.Module):
 
         return hvp
 
+    def expanded_at(self, x: Vector) -> tuple[Scalar, Vector, Callable[[Vector], Vector]]:
+        """The value, the gradient and `v -> hvp(x, v)`, from one linearisation where it fits."""
+        in_chunks = self.rows is not None and len(self.rows) > 1
+        if in_chunks or isinstance(self.loss, Functions):
+            return self.value(x), self.grad(x), self.hvp_at(x)
+        (value, grad), along = jax.linearize(
+            lambda x: self._mean(lambda args: jax.value_and_grad(self._value)(x, args)), x
+        )
+        return value, grad, lambda v: along(v)[1]
+
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
         return _hessian(self, x)
 
@@ -287,7 +297,7 @@ class Problem(eqx.Module):
             return self.loss.value(x, *args)
         return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
 
-    def _mean(self, of: Callable[[tuple[Any, ...]], Array]) -> Array:
+    def _mean(self, of: Callable[[tuple[Any, ...]], Any]) -> Any:
         """The mean of `of(args)` over the chunks."""
         rows, is_outside = self.rows, isinstance(self.loss, Functions)
         if rows is None:

@@ -5,6 +5,7 @@
 Each plug-in is a field; swap a field to swap a rule.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from ridgerider._core.step import Attempt, Backtracking, Trial
 from ridgerider._core.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
 from ridgerider._core.update import Project, Tracked
 
+Look = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
+Batch = Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem]
 StopRule = Callable[[Ride], Bool[Array, ""]]
 
 
@@ -59,13 +62,13 @@ class Rider(eqx.Module):
     ('curvature_gone', 'RidgeLost', 'Stalled', 'not_finite', 'max_steps')
     """
 
-    spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum] = DenseSpectrum()
+    spectrum: Look = DenseSpectrum()
     update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = Project()
     step: Callable[[Attempt, Scalar], tuple[Trial, Scalar]] = Backtracking()
     stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
     correct: Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]] | None = None
     finish: Callable[..., Finish] | None = Descend()
-    batch: Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem] | None = None
+    batch: Batch | None = None
     audit_every: int = eqx.field(static=True, default=0)
     max_steps: int = eqx.field(static=True, default=1000)
     keep_path: bool = eqx.field(static=True, default=False)
@@ -125,7 +128,8 @@ class Rider(eqx.Module):
 
     def ended(self, ride: Ride) -> Bool[Array, " rules"]:
         """One flag for each of `rule_names`."""
-        return jnp.stack([rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps])
+        flags = [rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps]
+        return jnp.stack(flags) & (ride.num_steps >= 0)
 
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
@@ -133,12 +137,30 @@ class Rider(eqx.Module):
         return self.go_on(problem, self.begin(problem, x, ridge, key), key)
 
     def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-        """The ride before its first step."""
+        """The ride before its first step.
+
+        With an update that can begin with nothing (`blank`) it is before its start, at step -1: the
+        loop leads there, so that the update is compiled once and not twice.
+        """
         problem = self.on_batch(problem, key, jnp.array(0))
-        size = jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
-        trial = self._arrive(problem, x, ridge, key, jnp.zeros_like(size), Cost())
-        found = Audit.nothing(x) if self.audit_every else None
-        return Ride.begin(trial, size, Trace.empty(trial, self.max_steps, self.keep_path, found))
+        zero = jnp.zeros((), x.dtype)
+        blank = getattr(self.update, "blank", None)
+        if blank is None:
+            trial = self._arrive(problem, x, ridge, key, zero, Cost())
+            return Ride.begin(trial, self._first_size(x), self._trace(trial))
+        ridge = blank(x, ridge)
+        shapes = jax.eval_shape(lambda: self._arrive(problem, x, ridge, key, zero, Cost()))
+        trial = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        trial = dataclasses.replace(trial, x=x, ridge=ridge)
+        ride = Ride.begin(trial, zero, self._trace(trial))
+        return dataclasses.replace(ride, num_steps=jnp.array(-1))
+
+    def _trace(self, trial: Trial) -> Trace:
+        found = Audit.nothing(trial.x) if self.audit_every else None
+        return Trace.empty(trial, self.max_steps, self.keep_path, found)
+
+    def _first_size(self, x: Vector) -> Scalar:
+        return jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
 
     def go_on(
         self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
@@ -150,13 +172,15 @@ class Rider(eqx.Module):
             return ~jnp.any(self.ended(ride)) & has_time
 
         def step(ride: Ride) -> Ride:
-            here = jax.random.fold_in(key, ride.num_steps)
-            on_batch = self.on_batch(problem, key, ride.num_steps)
+            step = jnp.maximum(ride.num_steps, 0)
+            here = jax.random.fold_in(key, step)
+            on_batch = self.on_batch(problem, key, step)
             trial, next_size = self.step(
                 lambda size: self._attempt(on_batch, ride, here, size), ride.next_size
             )
             found, cost = self._audit(on_batch, ride, trial, here)
             trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
+            next_size = jnp.where(ride.num_steps < 0, self._first_size(ride.x), next_size)
             return ride.advance(trial, next_size, found)
 
         return jax.lax.while_loop(is_going, step, ride)
@@ -164,14 +188,11 @@ class Rider(eqx.Module):
     @eqx.filter_jit
     def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         """The ridges at `x`, on a batch if the rider has batches."""
-        return self.spectrum(self.on_batch(problem, key, jnp.array(0)), x, key)
+        return look_on(problem, self.spectrum, self.batch, x, key)
 
     def on_batch(self, problem: Problem, key: PRNGKeyArray, step: Int[Array, ""]) -> Problem:
         """The problem as step `step` sees it."""
-        if self.batch is None:
-            return problem
-        # A key of its own: the update draws from the one that is folded with the step.
-        return self.batch(problem, jax.random.fold_in(key, 2**31), step)
+        return _on_batch(problem, self.batch, key, step)
 
     def _audit(
         self, problem: Problem, ride: Ride, trial: Trial, key: PRNGKeyArray
@@ -186,13 +207,15 @@ class Rider(eqx.Module):
             return found, jax.tree.map(jnp.asarray, cost)
 
         nothing = (Audit.nothing(trial.x), jax.tree.map(jnp.zeros_like, jax.eval_shape(look)[1]))
-        is_due = (ride.num_steps + 1) % self.audit_every == 0
+        is_due = ((ride.num_steps + 1) % self.audit_every == 0) & (ride.num_steps >= 0)
         return jax.lax.cond(is_due, look, lambda: nothing)
 
     def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
         x, cost = ride.x + size * ride.ridge.direction, Cost()
         if self.correct is not None:
             x, cost = self.correct(problem, x, ride.ridge)
+        if hasattr(self.update, "blank"):  # see `begin`
+            x = jnp.where(ride.num_steps < 0, ride.x, x)
         return self._arrive(problem, x, ride.ridge, key, size, cost)
 
     def _arrive(
@@ -203,11 +226,27 @@ class Rider(eqx.Module):
         return Trial(
             x=x,
             ridge=tracked.ridge,
-            loss=problem.value(x),
+            loss=problem.value(x) if tracked.loss is None else tracked.loss,
             certificate=tracked.certificate,
             step_size=size,
             cost=cost + tracked.cost + Cost(values=1),
         )
+
+
+def look_on(
+    problem: Problem, spectrum: Look, batch: Batch | None, x: Vector, key: PRNGKeyArray
+) -> Spectrum:
+    """The ridges at `x` on a batch: a program that depends on nothing else of a rider."""
+    return spectrum(_on_batch(problem, batch, key, jnp.array(0)), x, key)
+
+
+def _on_batch(
+    problem: Problem, batch: Batch | None, key: PRNGKeyArray, step: Int[Array, ""]
+) -> Problem:
+    if batch is None:
+        return problem
+    # A key of its own: the update draws from the one that is folded with the step.
+    return batch(problem, jax.random.fold_in(key, 2**31), step)
 
 
 def _check_same_clusters(spectrum: Any, update: Any) -> None:

@@ -25,6 +25,8 @@ NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost not
 class Tracked(Certified, eqx.Module):
     """A ridge followed to a new point, how surely it is the same one, and what that cost.
 
+    `loss` is that of the new point, where the update knows it.
+
     An update of your own returns one, e.g. a ridge that is never turned nor looked at:
 
     >>> import ridgerider as rr
@@ -37,6 +39,7 @@ class Tracked(Certified, eqx.Module):
     ridge: Ridge
     certificate: Certificate
     cost: Cost
+    loss: Scalar | None = None
 
 
 class Project(eqx.Module):

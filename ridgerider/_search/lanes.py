@@ -20,7 +20,7 @@ from ridgerider._core.finish import Finish
 from ridgerider._core.placement import fetch
 from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.ride import Ride
-from ridgerider._core.rider import Rider
+from ridgerider._core.rider import Rider, look_on
 from ridgerider._core.spectrum import Ridge, Spectrum
 
 
@@ -37,7 +37,8 @@ def side_by_side(
     if one is finish_one and getattr(rider.finish, "on_host", False):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
-        return [fetch(compiled(one)(problem, rider, *lane)) for lane in lanes]
+        run = look_alone if one is look_at else compiled(one)
+        return [fetch(run(problem, rider, *lane)) for lane in lanes]
     if not lanes:
         return []
     # Free lanes repeat the first one: they take no more steps than it does.
@@ -52,7 +53,12 @@ def value_at(problem: Problem, x: Vector) -> Scalar:
 
 
 def look_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
-    return rider.look(problem, x, key)
+    return look_on(problem, rider.spectrum, rider.batch, x, key)
+
+
+def look_alone(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    """`look_at`, as a program that riders with other finishes or steps share."""
+    return compiled(look_on)(problem, rider.spectrum, rider.batch, x, key)
 
 
 def ride_one(

@@ -23,7 +23,14 @@ from ridgerider._core.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._core.threads import one_thread
 from ridgerider._core.trail import taken_points
 from ridgerider._search.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
-from ridgerider._search.lanes import finish_one, look_at, ride_one, side_by_side, value_at
+from ridgerider._search.lanes import (
+    finish_one,
+    look_alone,
+    look_at,
+    ride_one,
+    side_by_side,
+    value_at,
+)
 from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
@@ -38,7 +45,7 @@ def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
     problem.check_deterministic()
     key = branch_key(settings.seed, Fingerprint())
     loss = fetch(compiled(value_at)(problem, problem.x0))
-    spectrum = fetch(compiled(look_at)(problem, rider, problem.x0, key))
+    spectrum = fetch(look_alone(problem, rider, problem.x0, key))
     if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
         what = "loss" if not np.isfinite(loss) else "Hessian"
         why = f" ({problem.failure()})" if problem.failure() else ""
@@ -69,7 +76,7 @@ def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
     what = "`start` must have negative curvature to ride along, but the Hessian there is zero"
     random = np.random.default_rng(0).standard_normal(problem.size).astype(problem.dtype)
     beside = place(problem, fetch(problem.x0) + 0.3 * random)
-    if float(fetch(compiled(look_at)(problem, rider, beside, key)).scale) > 0:
+    if float(fetch(look_alone(problem, rider, beside, key)).scale) > 0:
         return (
             f"{what}, though not beside it: the loss there begins with a term of higher order, as "
             "where all layers of a deep network are zero, or has a kink (relu, abs). "

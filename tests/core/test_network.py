@@ -59,6 +59,7 @@ def test_what_is_reported_is_what_is_there():
     eigenvalues = np.linalg.eigvalsh(problem.hessian(problem.x0))
     np.testing.assert_allclose(start.eigenvalues[0], eigenvalues[0], rtol=1e-3)
     assert start.body_grad_norm < 0.1 * start.grad_norm
+    assert len(start.copies) == len(start.eigenvalues) and min(start.copies) >= 1
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

@@ -211,3 +211,59 @@ def test_fields_of_the_rider_can_be_set():
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_the_first_row_of_a_ride_is_its_start():
+    start = network(jnp.float64)
+    problem, rider = start.problem, rr.Rider.for_networks(max_steps=3, audit_every=1)
+    x, look = problem.x0, rider.look(problem, problem.x0, KEY)
+    ride = rider.ride(problem, x, look.ridge(0), KEY)
+    assert int(ride.num_steps) == 3 and bool(ride.is_finite)
+    np.testing.assert_allclose(ride.trace.loss[0], problem.value(x), rtol=1e-12)
+    np.testing.assert_allclose(ride.trace.eigenvalue[0], look.eigenvalues[0], rtol=1e-2)
+    assert ride.trace.step_size[0] == 0
+    np.testing.assert_allclose(ride.trace.step_size[1], rider.step.size)
+    # A slice at a time leads to the same place.
+    sliced = rider.begin(problem, x, look.ridge(0), KEY)
+    assert not jnp.any(rider.ended(sliced))
+    for until in (0, 1, 2, 3):
+        sliced = rider.go_on(problem, sliced, KEY, jnp.array(until))
+        assert int(sliced.num_steps) == until
+    np.testing.assert_allclose(sliced.x, ride.x, rtol=1e-9)
+
+
+def test_a_ride_that_begins_at_nan_ends_there():
+    problem = rr.Problem(lambda x, y: jnp.mean(y * x[0] ** 2) + jnp.log(x[1]), -jnp.ones(2), INPUTS)
+    rider = rr.Rider.for_networks()
+    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ride = rider.ride(problem, problem.x0, ridge, KEY)
+    names = np.array(rider.rule_names())[np.asarray(rider.ended(ride))]
+    assert int(ride.num_steps) == 0 and "not_finite" in names
+    assert (ride.x == problem.x0).all()
+
+
+def test_a_search_compiles_no_second_look_at_the_start():
+    traces = []
+
+    def counted(params, inputs):
+        traces.append(None)
+        return apply(params, inputs)
+
+    params = {"in": jnp.eye(6, 8), "out": jnp.ones((8, 3))}
+    start = rr.network_start(params, counted, INPUTS, LABELS)
+    before = len(traces)
+    rr.search(start.problem, rr.Rider.for_networks(max_steps=7), max_rides=0)
+    # Two to see that they are the same, one for the loss on all data.
+    assert len(traces) - before <= 3
+
+
+def test_one_expansion_has_value_gradient_and_product():
+    problem = network(jnp.float64).problem
+    x = problem.x0 + 0.3
+    v = jnp.cos(jnp.arange(x.size).astype(x.dtype))
+    chunks = problem.on_rows(jnp.arange(200).reshape(4, 50))
+    for one in (problem, rr.FixedRows()(problem, KEY, 0), chunks):
+        value, grad, product = one.expanded_at(x)
+        np.testing.assert_allclose(value, problem.value(x), rtol=1e-12)
+        np.testing.assert_allclose(grad, problem.grad(x), atol=1e-12)
+        np.testing.assert_allclose(product(v), problem.hvp(x, v), atol=1e-11)
