@@ -8,14 +8,18 @@ anew for each of them, and took more than twice as long.)
 """
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_callable, check_choice, check_count, needs
 from ridgerider._core.functions import Block, Functions, Point, Rows, is_equal
+from ridgerider._core.host import call_host
+from ridgerider._core.network import NetworkStart, check_arguments, started
 from ridgerider._core.numpy_functions import check_gradient
 from ridgerider._core.problem import Problem
 
@@ -79,6 +83,105 @@ def problem(
         check_gradient(functions, functions.nearby(x))
     arrays = [tensor.detach().cpu().numpy() for tensor in data]
     return Problem(functions, functions.chosen(x), *arrays)
+
+
+def network_start(
+    module: torch.nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    head: Callable[[dict[str, Any]], Any] | None = None,
+    factor: float = 0.01,
+    seed: int = 0,
+) -> NetworkStart:
+    """`rr.network_start` for a module: its last linear layer scaled, nothing else touched.
+
+    `start.problem` is that of `problem`; the module is left as it is, and
+    `start.problem.params_of(start.problem.x0)` is the state dictionary that rides begin with.
+
+    **Arguments**
+
+    - `module`: as it was initialised; each example by itself, the outputs along the last axis.
+    - `inputs`, `targets`: tensors of one leading length.
+    - `loss(outputs, targets)`: a mean over examples. Default: the cross-entropy for whole numbers,
+      the mean square for others.
+    - `head(params)`: the parameter of the last layer, or a tuple, of a dictionary by name. Default:
+      those each of whose slices moves one output alone, and moves it linearly.
+    - `factor`: what the head is multiplied by.
+
+    >>> import torch
+    >>> import ridgerider.torch
+    >>> _ = torch.manual_seed(0)
+    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> start = ridgerider.torch.network_start(module, torch.eye(2), torch.tensor([0, 1]))
+    >>> start.head
+    ("['2.bias']", "['2.weight']")
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
+    _check_data((inputs, targets))
+    _check_mode(module)
+    masks = _masks(module, "all")
+    _check_tensors(module, (inputs, targets), masks)
+    is_whole = not targets.is_floating_point()
+    own = loss or (_cross_entropy if is_whole else torch.nn.functional.mse_loss)
+    x, y = jnp.asarray(_array(inputs)), jnp.asarray(_array(targets))
+    given = dict(module.named_parameters())
+    params = {name: jnp.asarray(_array(given[name])) for name in masks}
+    check_arguments(params, module, x, y, loss, head, factor)
+
+    def problem_from(start: dict[str, Any]) -> Problem:
+        scaled = copy.deepcopy(module)
+        new = {name: torch.tensor(np.asarray(one)) for name, one in start.items()}
+        scaled.load_state_dict(new, strict=False)
+        return problem(scaled, own, inputs, targets)
+
+    apply, has_labels = _outputs(module), loss is None and is_whole
+    return started(params, apply, x, y, has_labels, head, factor, seed, problem_from, 3)
+
+
+def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Outputs along the last axis, which for sequences is not where PyTorch has them."""
+    flat = outputs.reshape(-1, outputs.shape[-1])
+    return torch.nn.functional.cross_entropy(flat, targets.reshape(-1).long())
+
+
+def _outputs(module: torch.nn.Module) -> Callable[[dict[str, Any], Any], Any]:
+    """The module as a function of its parameters that JAX can call and differentiate once."""
+    device = next(module.parameters()).device
+
+    def run(names: list[str], args: Sequence[np.ndarray]) -> tuple[Any, list[torch.Tensor]]:
+        *leaves, inputs = (torch.tensor(np.array(one), device=device) for one in args)
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        with _differentiable(), torch.enable_grad():
+            state = dict(zip(names, leaves, strict=True))
+            return functional_call(module, state, (inputs,)), leaves
+
+    def outputs(params: dict[str, Any], inputs: Any) -> Any:
+        names, leaves = sorted(params), [params[name] for name in sorted(params)]
+        like = [np.zeros(leaf.shape, leaf.dtype) for leaf in (*leaves, inputs)]
+        shape = jax.ShapeDtypeStruct(tuple(run(names, like)[0].shape), leaves[0].dtype)
+        return call_host(lambda *args: (_array(run(names, args)[0]),), (shape,), *leaves, inputs)[0]
+
+    def slopes(saved: tuple[Any, Any], cotangent: Any) -> tuple[dict[str, Any], None]:
+        params, inputs = saved
+        names, leaves = sorted(params), [params[name] for name in sorted(params)]
+
+        def pull(*args: np.ndarray) -> tuple[np.ndarray, ...]:
+            found, tensors = run(names, args[:-1])
+            weights = torch.tensor(np.array(args[-1]), device=device)
+            grads = torch.autograd.grad(
+                found, tensors, weights, allow_unused=True, materialize_grads=True
+            )
+            return tuple(_array(grad) for grad in grads)
+
+        found = call_host(pull, tuple(leaves), *leaves, inputs, cotangent)
+        return dict(zip(names, found, strict=True)), None
+
+    apply = jax.custom_vjp(outputs)
+    apply.defvjp(lambda params, inputs: (outputs(params, inputs), (params, inputs)), slopes)
+    return apply
 
 
 class ModuleFunctions(Functions):

@@ -246,11 +246,80 @@ def test_digits_keep_their_accuracy():
         assert ours == (outputs.argmax(1) == labels.numpy()).mean() > 0.8
 
 
-def test_a_start_for_networks_is_for_jax():
+def test_a_start_for_networks_in_jax_is_another():
     module, data = mlp(torch.float64), [one.numpy() for one in examples(torch.float64)]
     for params in (module, dict(module.named_parameters())):
-        with pytest.raises(ValueError, match="not of PyTorch: multiply the last layer"):
+        with pytest.raises(ValueError, match=r"not of PyTorch: there it is ridgerider\.torch"):
             rr.network_start(params, lambda params, inputs: inputs, *data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_start_of_a_module_is_that_of_the_same_network_in_jax(dtype):
+    module, (inputs, targets) = mlp(dtype), examples(dtype)
+    labels = targets.argmax(1)
+    before = copy.deepcopy(module.state_dict())
+    start = ridgerider.torch.network_start(module, inputs, labels, factor=0.1)
+
+    def apply(params, inputs):
+        hidden = jnp.tanh(inputs @ params["0.weight"].T + params["0.bias"][None])
+        return hidden @ params["2.weight"].T + params["2.bias"][None]
+
+    params = {name: jnp.asarray(one.numpy()) for name, one in before.items()}
+    data = jnp.asarray(inputs.numpy()), jnp.asarray(labels.numpy())
+    other = rr.network_start(params, apply, *data, factor=0.1)
+    assert start.head == other.head == ("['2.bias']", "['2.weight']")
+    assert start.reason == other.reason == ""
+    rtol = 1e-9 if dtype == torch.float64 else 1e-3
+    for name in ("loss", "grad_norm", "body_grad_norm"):
+        np.testing.assert_allclose(getattr(start, name), getattr(other, name), rtol=rtol)
+    np.testing.assert_allclose(start.eigenvalues[0], other.eigenvalues[0], rtol=rtol)
+    np.testing.assert_allclose(start.problem.x0, other.problem.x0, rtol=1e-6)
+    state = start.problem.params_of(start.problem.x0)
+    assert state["0.weight"].dtype == dtype and torch.equal(state["0.weight"], before["0.weight"])
+    for name, tensor in module.state_dict().items():  # the user's
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_module_rides_from_its_start():
+    module, (inputs, targets) = mlp(torch.float32), examples(torch.float32)
+    start = ridgerider.torch.network_start(module, inputs, targets)  # the mean square
+    rider = rr.Rider.for_networks(max_steps=5, finish=rr.Relax(epochs=1, min_steps=100))
+    (leg,) = rr.search(start.problem, rider, max_rides=1)
+    assert leg.num_steps > 0 and leg.finish.loss < leg.loss < start.loss
+
+
+def test_the_start_of_a_module_with_normalisation_and_tokens():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.LayerNorm(8), nn.Linear(8, 5))
+    tokens = torch.randint(5, (20, 2))
+    start = ridgerider.torch.network_start(module, tokens, tokens[:, 0])
+    assert start.head == ("['3.bias']", "['3.weight']") and start.eigenvalues[0] < 0
+    named = ridgerider.torch.network_start(
+        module, tokens, tokens[:, 0], head=lambda params: params["3.weight"]
+    )
+    assert named.head == ("['3.weight']",)
+
+
+def test_bad_starts_of_modules_are_refused():
+    module, (inputs, targets) = mlp(torch.float64), examples(torch.float64)
+    labels = targets.argmax(1)
+    cases = [
+        ("must be a torch.nn.Module", (mlp, inputs, labels), {}),
+        ("must be a tensor, not ndarray", (module, inputs.numpy(), labels), {}),
+        ("one leading length", (module, inputs, labels[:3]), {}),
+        ("`targets` must be from 0 to 1", (module, inputs, labels + 1), {}),
+        ("`factor` must be positive", (module, inputs, labels), {"factor": 0.0}),
+        ("BatchNorm1d", (nn.Sequential(nn.BatchNorm1d(3), module), inputs, labels), {}),
+        ("end in a linear layer", (nn.Sequential(module, nn.Softmax(1)), inputs, labels), {}),
+    ]
+    for match, args, options in cases:
+        if isinstance(args[0], nn.Module):
+            args[0].double()
+        with pytest.raises(ValueError, match=match):
+            ridgerider.torch.network_start(*args, **options)
+    with pytest.warns(UserWarning, match="derivative of the features"):
+        still = nn.Sequential(nn.Linear(3, 3), nn.Threshold(100.0, 1.0), nn.Linear(3, 2)).double()
+        ridgerider.torch.network_start(still, inputs, labels)
 
 
 class Noisy(nn.Module):

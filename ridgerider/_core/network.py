@@ -169,15 +169,40 @@ def network_start(
     """
     _check_not_torch(params)
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
-    _check(params, apply, inputs, targets, loss, head, factor)
+    check_arguments(params, apply, inputs, targets, loss, head, factor)
     params = jax.tree.map(jnp.asarray, params)
-    looked = _checked_look(params, apply, inputs, targets, loss, seed)
-    if loss is None:
-        is_whole = jnp.issubdtype(targets.dtype, jnp.integer)
-        loss = cross_entropy if is_whole else mean_squares
+    is_whole = jnp.issubdtype(targets.dtype, jnp.integer)
+    own = loss or (cross_entropy if is_whole else mean_squares)
+
+    def problem_from(start: PyTree) -> Problem:
+        return Problem(Network(apply, own), start, inputs, targets)
+
+    has_labels = loss is None and is_whole
+    return started(
+        params, apply, inputs, targets, has_labels, head, factor, seed, problem_from, stacklevel=3
+    )
+
+
+def started(
+    params: PyTree,
+    apply: Apply,
+    inputs: Array,
+    targets: Array,
+    has_labels: bool,
+    head: Callable[[PyTree], Any] | None,
+    factor: float,
+    seed: int,
+    problem_from: Callable[[PyTree], Problem],
+    stacklevel: int,
+) -> NetworkStart:
+    """`network_start` for the problem that `problem_from` makes of scaled parameters.
+
+    Of `apply` it needs values and first derivatives.
+    """
+    looked = _checked_look(params, apply, inputs, targets, has_labels, seed)
     is_head = _named(params, head) if head is not None else _find_head(params, looked)
     start = jax.tree.map(lambda leaf, is_in: _scaled(leaf, factor, is_in), params, is_head)
-    problem = Problem(Network(apply, loss), start, inputs, targets)
+    problem = problem_from(start)
     norms = jax.device_get(compiled(_norms, runs_once=True)(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
@@ -189,7 +214,7 @@ def network_start(
     found = spectrum.clusters()[: spectrum.num_downhill()]
     reason = _useless(params, apply, inputs, is_head, value, found, seed)
     if reason:
-        warnings.warn(reason, stacklevel=2)
+        warnings.warn(reason, stacklevel=stacklevel)
     return NetworkStart(
         params=start,
         problem=problem,
@@ -390,7 +415,7 @@ def _is_small(leaf: np.ndarray) -> bool:
     return bool(leaf.size > 1 and np.ptp(leaf) == 0 and 0 < size < SMALL)
 
 
-def _check(
+def check_arguments(
     params: PyTree, apply: Any, inputs: Array, targets: Array, loss: Any, head: Any, factor: Any
 ) -> None:
     check_callable("apply", apply, "apply(params, inputs)")
@@ -412,13 +437,13 @@ def _check_not_torch(params: PyTree) -> None:
     kinds = {base for leaf in jax.tree.leaves(params) for base in type(leaf).__mro__}
     if any(kind.__module__.partition(".")[0] == "torch" for kind in kinds):
         raise ValueError(
-            "`params` must be arrays of a network written in JAX, not of PyTorch: multiply the "
-            "last layer of the module by 0.01 and pass it to ridgerider.torch.problem."
+            "`params` must be arrays of a network written in JAX, not of PyTorch: there it is "
+            "ridgerider.torch.network_start(module, inputs, targets)."
         )
 
 
 def _checked_look(
-    params: PyTree, apply: Apply, inputs: Array, targets: Array, loss: LossOf | None, seed: int
+    params: PyTree, apply: Apply, inputs: Array, targets: Array, has_labels: bool, seed: int
 ) -> _Looked:
     few = inputs[:NUM_LOOKED_AT]
     shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
@@ -436,7 +461,7 @@ def _checked_look(
             "`apply` must treat each example by itself, but the outputs of the first change with "
             "the others. Does the network use the statistics of its batch, or draw random numbers?"
         )
-    if loss is None and jnp.issubdtype(targets.dtype, jnp.integer):
+    if has_labels:
         low, high = (int(end) for end in (np.asarray(targets).min(), np.asarray(targets).max()))
         count = outputs.shape[-1]
         if low < 0 or high >= count:
