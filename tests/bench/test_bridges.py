@@ -25,6 +25,7 @@ def test_calls_of_small_functions_are_timed():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
 def test_the_same_network_in_both_frameworks(monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
     monkeypatch.setitem(bridges.HIDDEN, "10,000", 2)
