@@ -48,9 +48,7 @@ def load_problem(name: str) -> Problem:
     >>> load_problem("wells").size
     3
     """
-    given = name
-    # A file is the module of that name.
-    name = BUILT_IN.get(name, name).removeprefix("./").replace(".py:", ":")
+    given, name = name, _of_file(BUILT_IN.get(name, name))
     if not NAME.fullmatch(name):
         raise ValueError(
             f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
@@ -76,6 +74,16 @@ def load_problem(name: str) -> Problem:
             f"not {type(problem).__name__}."
         )
     return problem
+
+
+def _of_file(name: str) -> str:
+    """A file below the current directory is the module of that name.
+
+    >>> _of_file("./models/mine.py:problem"), _of_file("mine:problem")
+    ('models.mine:problem', 'mine:problem')
+    """
+    file, is_file, attribute = name.partition(".py:")
+    return f"{file.removeprefix('./').replace('/', '.')}:{attribute}" if is_file else name
 
 
 def loaded(problem: Problem | str) -> tuple[Problem, str | None]:
@@ -121,7 +129,7 @@ def made_here(name: str) -> str:
 
     Empty if that module is not found, or is one of Python's own. Nothing is imported.
     """
-    name = name.replace(".py:", ":")
+    name = _of_file(name)
     module = name.partition(":")[0]
     if not NAME.fullmatch(name) or module.partition(".")[0] in sys.stdlib_module_names:
         return ""
