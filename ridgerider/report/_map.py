@@ -32,7 +32,8 @@ def map_page(landscape: Landscape, token: str | None = None, num_legs: int = 0) 
     content = {**content_of(landscape), "token": token, "num_legs": num_legs}
     parts = {"title": html.escape(f"{landscape.name} · Ridge Rider"), "data": embedded(content)}
     connect = "'self'" if token else "'none'"
-    return fill_page(parts, name="map", script=_source("map.js"), connect=connect)
+    script = "\n".join(map(_source, ("recorder.js", "map.js")))
+    return fill_page(parts, name="map", script=script, connect=connect)
 
 
 def is_map(path: Path) -> bool:

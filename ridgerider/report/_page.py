@@ -29,6 +29,7 @@ MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
 SCRIPTS = (
     "base",
     "terms",
+    "recorder",
     "export",
     "tree",
     "leg",

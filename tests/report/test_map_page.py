@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -99,9 +100,11 @@ def test_everything_of_a_map_can_be_saved(opened, address):
             one.click()
         assert saved.value.suggested_filename == one.get_attribute("data-save")
         content[one.get_attribute("data-save")] = Path(saved.value.path()).read_bytes()
-    names = {"graph.png", "minima.csv", "minima.json", "saddles.csv", "saddles.json"}
+    names = {"graph.png", "graph.svg", "minima.csv", "minima.json", "saddles.csv", "saddles.json"}
     assert content.keys() == names  # there is no structure in the plane
     assert content["graph.png"].startswith(b"\x89PNG")
+    drawn = ElementTree.fromstring(content["graph.svg"])
+    assert "loss" in [one.text for one in drawn.iter()] and len(drawn) > 10
     for name in ("minima", "saddles"):
         rows = json.loads(content[f"{name}.json"])
         assert len(rows) == tab.locator(f"#{name} button").count()

@@ -3,8 +3,10 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (name) => document.getElementById(name);
 const short = (value) => String(Number(Number(value).toPrecision(7)));
+const minus = (text) => text.replace(/(^|e)-/g, "$1−");
 const color = () => getComputedStyle(document.body).color;
 const paint = (kind) => getComputedStyle(document.documentElement).getPropertyValue(`--${kind}`);
+let recorder = null; // in place of a canvas, while a picture is saved as SVG
 let chosen = { kind: "minimum", number: 0 }, before = null, turn = [0.5, 0.3];
 
 at("title").textContent = data.name;
@@ -15,10 +17,13 @@ function fit(canvas, least = 0) {
   const scale = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
   const ratio = canvas.dataset.ratio || (canvas.dataset.ratio = canvas.height / canvas.width);
   const height = Math.max(box.width * ratio, least);
+  if (recorder) return [recorder, box.width, height];
   canvas.width = box.width * scale;
   canvas.height = height * scale;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
+  pen.fillStyle = paint("card");
+  pen.fillRect(0, 0, box.width, height);
   return [pen, box.width, height];
 }
 
@@ -31,7 +36,7 @@ let spots = [];
 function place(number, width, height) {
   const columns = Math.max(1, ...data.places);
   return [80 + (data.places[number] / columns) * (width - 100),
-    20 + (1 - (heights[number] - low) / span) * (height - 50)];
+    32 + (1 - (heights[number] - low) / span) * (height - 62)];
 }
 
 function drawGraph() {
@@ -40,10 +45,10 @@ function drawGraph() {
   spots = [];
   pen.font = "12px sans-serif";
   pen.fillStyle = color();
-  pen.fillText("loss", 4, 8);
+  pen.fillText("loss", 4, 12);
   for (let tick = 0; tick <= 4; tick++) {
-    const loss = low + (span * tick) / 4, y = 20 + (1 - tick / 4) * (height - 50);
-    pen.fillText(short(loss.toPrecision(4)).replace(/^-/, "−"), 4, y + 4);
+    const loss = low + (span * tick) / 4, y = 32 + (1 - tick / 4) * (height - 62);
+    pen.fillText(minus(short(loss.toPrecision(4))), 4, y + 4);
   }
   data.junctions.forEach((one, index) => {
     const [x, y] = place(count + index, width, height);
@@ -138,14 +143,14 @@ function show() {
   }
   at("what").textContent =
     `${chosen.kind === "minimum" ? "Minimum" : "Transition state"} ${chosen.number}`;
-  let text = `Loss ${short(one.loss)}, least eigenvalue ${short(one.least)}, found by ${one.visits}` +
+  let text = `Loss ${minus(short(one.loss))}, least eigenvalue ${minus(short(one.least))}, found by ${one.visits}` +
     ` leg${one.visits === 1 ? "" : "s"}; address ${one.address || "start"}.`;
   if (one.ends) text += ` Between minima ${one.ends.map((end) => end ?? "none").join(" and ")}.`;
   if (chosen.kind === "minimum" && before !== null && before !== chosen.number) {
     const over = way(before, chosen.number);
     text += over === null ? ` No way joins it and minimum ${before}.`
       : ` The lowest way from minimum ${before} goes over transition states ${over.join(", ")},` +
-        ` highest ${short(Math.max(...over.map((saddle) => data.saddles[saddle].loss)))}.`;
+        ` highest ${minus(short(Math.max(...over.map((saddle) => data.saddles[saddle].loss))))}.`;
   }
   at("about").textContent = text;
   drawGraph();
@@ -177,9 +182,12 @@ function drawShape(one) {
     pen.globalAlpha = Math.min(1, light + 0.2);
     pen.beginPath();
     if (part.p) {
-      pen.fillStyle = paint(chosen.kind);
       pen.arc(...spot(part.p), 0.28 * unit, 0, 7);
-      pen.fill();
+      for (const [style, alpha] of [[paint("card"), 1], [paint(chosen.kind), pen.globalAlpha]]) {
+        pen.globalAlpha = alpha; // nothing shines through
+        pen.fillStyle = style;
+        pen.fill();
+      }
     } else {
       pen.strokeStyle = color();
       pen.lineWidth = 2;
@@ -244,6 +252,16 @@ function saves(bar, files) {
 
 const picture = (name) => () => new Promise((done) => { at(name).toBlob(done); });
 
+const vector = (name, draw) => async () => {
+  const { width, height } = at(name).getBoundingClientRect();
+  recorder = new Recorder();
+  draw();
+  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`, drawn = recorder.parts.join("");
+  recorder = null;
+  const text = `<svg xmlns="http://www.w3.org/2000/svg" ${size}><rect width="100%" height="100%" fill="${paint("card")}"/>${drawn}</svg>`;
+  return new Blob([text], { type: "image/svg+xml" });
+};
+
 // --- what the reader does
 
 at("graph").addEventListener("click", (event) => {
@@ -266,12 +284,12 @@ at("shape").addEventListener("pointermove", (event) => {
   turn = [turn[0] + event.movementX / 100, turn[1] + event.movementY / 100];
   drawShape(pointOf(chosen));
 });
-saves("graph-bar", { "graph.png": picture("graph") });
-saves("shape-bar", { "shape.png": picture("shape") });
+saves("graph-bar", { "graph.png": picture("graph"), "graph.svg": vector("graph", drawGraph) });
+saves("shape-bar", { "shape.png": picture("shape"), "shape.svg": vector("shape", () => drawShape(pointOf(chosen))) });
 fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "address"],
-  (one, number) => [number, short(one.loss), one.visits, one.address || "start"]);
+  (one, number) => [number, minus(short(one.loss)), one.visits, one.address || "start"]);
 fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "address"],
-  (one, number) => [number, short(one.loss), one.ends.map((end) => end ?? "-").join(", "), one.address]);
+  (one, number) => [number, minus(short(one.loss)), one.ends.every((end) => end === null) ? "not known" : one.ends.map((end) => end ?? "–").join(", "), one.address]);
 window.addEventListener("resize", show);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 chosen = named();
