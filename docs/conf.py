@@ -17,6 +17,7 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ridgerider"
+html_show_copyright = False  # the licence is in its file
 html_static_path = ["_static"]
 html_css_files = ["gallery.css"]
 autodoc_member_order = "bysource"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,7 @@ class Reader:
                 self._members.setdefault(group, []).append(leg)
                 if signatures is not None:
                     self.labels.setdefault(group, _label(signatures[place]))
+        self.labels = _told_apart(self.labels)
         if signatures is None:
             self.groups = [self._by_name[str(name)] for name in self.classes.names]
         else:
@@ -327,3 +329,16 @@ def _label(signature: Any) -> str:
     """A signature in a few letters."""
     text = signature if isinstance(signature, str) else json.dumps(signature)
     return text if len(text) <= 40 else f"{text[:26]} … {text[-8:]}"
+
+
+def _told_apart(labels: dict[int, str]) -> dict[int, str]:
+    """Those that differ only in what was left out get a number.
+
+    >>> _told_apart({0: "[1 … 2]", 1: "left", 2: "[1 … 2]"})
+    {0: '[1 … 2] (no. 1)', 1: 'left', 2: '[1 … 2] (no. 3)'}
+    """
+    num = Counter(labels.values())
+    return {
+        group: label if num[label] == 1 else f"{label} (no. {group + 1})"
+        for group, label in labels.items()
+    }

@@ -172,10 +172,10 @@ function numOpen(leg) {
   return limit && leg.depth >= limit ? 0 : Math.max(0, leg.num_branches - leg.children.length);
 }
 
-/** The lowest loss that is known of a leg. */
+/** The lowest loss that is known of a leg; at infinity its limit, as the verdict has it. */
 function lowest(leg) {
-  const found = leg.solution && leg.solution.kind !== "unconverged" ? leg.solution.loss : null;
-  return found ?? leg.loss;
+  const end = leg.solution && leg.solution.kind !== "unconverged" ? leg.solution : null;
+  return (end && (levelOf(end) ?? end.loss)) ?? leg.loss;
 }
 
 let detailLines = null;
