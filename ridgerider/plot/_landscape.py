@@ -29,6 +29,7 @@ from ridgerider._search.tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3
+FINITE = ("minimum", "saddle")
 REACH = 2.0  # descents and other rides widen the view to at most this many times the two rides'
 
 
@@ -220,7 +221,7 @@ def _descent(plane: Plane, x: np.ndarray, finish: Finish) -> Float[np.ndarray, "
 
 
 def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of what is shown: the two rides with a margin, and all else if near."""
+    """The corners of what is shown: the two rides to their minima, and all else if near."""
 
     def corners(some: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         points = np.concatenate(some)
@@ -229,7 +230,8 @@ def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
 
     # Descents may go to infinity, rides do not.
     ends = [path.descent[-1:] for path in paths if path.descent is not None]
-    low, high = corners([path.points for path in own])
+    near = [path.descent for path in own if path.descent is not None and path.kind in FINITE]
+    low, high = corners([path.points for path in own] + near)
     size = np.maximum(high - low, 0.1 * (high - low).max())
     middle = (low + high) / 2
     all_low, all_high = corners([path.points for path in paths] + ends)

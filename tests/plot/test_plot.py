@@ -104,6 +104,8 @@ def test_descents_are_drawn_as_they_are_stored(result, ax):
         np.testing.assert_allclose(points[:-1], leg.finish.path, atol=1e-12)
         np.testing.assert_allclose(points[-1], leg.finish.x, atol=1e-12)
         assert path.is_stored
+        assert found.a[0] < path.descent[-1, 0] < found.a[-1]  # minima are in view
+        assert found.b[0] < path.descent[-1, 1] < found.b[-1]
     rr.plot.landscape(result, ("0+", "1-"), ax, num_points=3)
     drawn = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]
     assert sorted(map(len, drawn)) == sorted(len(path.descent) for path in found.paths)
