@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_choice, check_count
+from ridgerider._core.compile import compiled
 from ridgerider._core.problem import Problem
 
 
@@ -109,7 +110,7 @@ def _spread(size: int, num_examples: int, is_double: bool) -> Int[np.ndarray, "1
     if size == num_examples:
         return np.arange(size)[None]
     with jax.ensure_compile_time_eval():
-        draw = jax.jit(strata, static_argnums=(1, 2, 3))
+        draw = compiled(strata, "none")
         return np.asarray(draw(jax.random.key(0), size, size, num_examples))[None]
 
 

@@ -4,38 +4,41 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+Effort = Literal["full", "little", "none"]
+LEVEL = "xla_backend_optimization_level"
 # XLA's older way to generate code for processors, in one part rather than many, takes less than
 # half of the time, and rides are as fast. Other devices ignore these.
 FAST_TO_COMPILE: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-# A tenth of the time to compile, but several times as long to run.
-HASTY: dict[str, Any] = FAST_TO_COMPILE | {"xla_backend_optimization_level": 0}
+# With little optimisation programs compile in half of that time, and products of networks take a
+# third longer at most; with none in a tenth, and convolutions take twenty times as long.
+LEVELS = {"full": {}, "little": {LEVEL: 1}, "none": {LEVEL: 0}}
 
 
 @functools.cache
-def compiled(function: Callable[..., Any], runs_once: bool = False) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], effort: Effort = "full") -> Callable[..., Any]:
     """`function` as a program that is fast to compile; arrays are traced, all else is static.
 
-    One that is called once is worth no optimisation.
+    What runs for a moment is worth little optimisation, and what runs once is worth none.
 
     >>> compiled(abs)(-1.0)
     1.0
     """
-    return eqx.filter_jit(function, **_options(runs_once))
+    return eqx.filter_jit(function, **_options(effort))
 
 
 @functools.cache
-def _options(runs_once: bool) -> dict[str, Any]:
+def _options(effort: Effort) -> dict[str, Any]:
     """The options above, unless this version of XLA no longer knows them."""
-    options = HASTY if runs_once else FAST_TO_COMPILE
+    options = FAST_TO_COMPILE | LEVELS[effort]
     try:
         jax.jit(lambda x: x).lower(0.0).compile(options)
     except jax.errors.JaxRuntimeError:

@@ -16,6 +16,7 @@ noise of the gradient: the part of the move that is noise is left out.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -24,6 +25,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction, check_positive
 from ridgerider._core.certificate import Certificate
+from ridgerider._core.compile import Effort
 from ridgerider._core.cost import Cost
 from ridgerider._core.lean import Rows, grow_while
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
@@ -72,6 +74,8 @@ class Follow(eqx.Module):
     min_hvps: int = eqx.field(static=True, default=4)
     max_hvps: int = eqx.field(static=True, default=8)
     damping: Number = 0.01
+    # Rides of networks are short beside their descents, and compiling them is what one waits for.
+    effort: ClassVar[Effort] = "little"
 
     def __check_init__(self) -> None:
         check_count("min_hvps", self.min_hvps, 2)

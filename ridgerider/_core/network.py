@@ -25,6 +25,7 @@ from ridgerider._check import check_callable, check_positive
 from ridgerider._core.batches import FixedRows
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
+from ridgerider._core.follow import Follow
 from ridgerider._core.network_spectrum import NetworkSpectrum
 from ridgerider._core.problem import Problem, Scalar
 from ridgerider._core.rider import look_on
@@ -107,7 +108,8 @@ class NetworkStart:
     def copies(self) -> tuple[int, ...]:
         """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
         look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
-        spectrum = compiled(look_on)(self.problem, look, FixedRows(), x, jax.random.key(0))
+        run = compiled(look_on, Follow.effort)
+        spectrum = run(self.problem, look, FixedRows(), x, jax.random.key(0))
         found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
         return tuple(cluster.copies or 1 for cluster in found)
 
@@ -203,14 +205,15 @@ def started(
     is_head = _named(params, head) if head is not None else _find_head(params, looked)
     start = jax.tree.map(lambda leaf, is_in: _scaled(leaf, factor, is_in), params, is_head)
     problem = problem_from(start)
-    norms = jax.device_get(compiled(_norms, runs_once=True)(problem, is_head))
+    norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
         what = "loss" if not np.isfinite(value) else "gradient"
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
     key = jax.random.key(seed)
     # The program that a search looks at the start with.
-    spectrum = jax.device_get(compiled(look_on)(problem, LOOK, FixedRows(), problem.x0, key))
+    look = compiled(look_on, Follow.effort)
+    spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]
     reason = _useless(params, apply, inputs, is_head, value, found, seed)
     if reason:
@@ -452,7 +455,7 @@ def _checked_look(
             f"`apply` must return an array with a row for each of the {len(few)} inputs, not "
             f"{'no array' if shape is None else f'one of shape {shape}'}."
         )
-    look = compiled(_look_at, runs_once=True)
+    look = compiled(_look_at, "none")
     looked = jax.device_get(look(apply, params, _random_around(params, seed), few))
     outputs = looked.outputs
     rounding = float(np.finfo(outputs.dtype).eps) ** 0.5

@@ -180,7 +180,7 @@ class _Descent:
 
     def finish(self) -> Finish:
         x = self.state.x
-        grad_norm = compiled(_grad_norm, runs_once=True)(self.problem, x)
+        grad_norm = compiled(_grad_norm, "little")(self.problem, x)
         history = {"loss": self.losses, "rate": self.rates, "batch_size": self.sizes}
         return Finish(
             x=x,

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from ridgerider._check import check_count
 from ridgerider._core.audit import Audit, audit
 from ridgerider._core.batches import FixedRows
+from ridgerider._core.compile import Effort
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Descend, Finish
 from ridgerider._core.follow import Follow, Recall, TrustRegion
@@ -118,6 +119,11 @@ class Rider(eqx.Module):
             "max_steps": 200,
         }
         return Rider(**(own | fields))
+
+    @property
+    def effort(self) -> Effort:
+        """How much is done for the speed of its compiled programs."""
+        return getattr(self.update, "effort", "full")
 
     def rule_names(self) -> tuple[str, ...]:
         """The reasons a ride may end for, in the order of `ended`."""

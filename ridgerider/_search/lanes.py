@@ -37,14 +37,14 @@ def side_by_side(
     if one is finish_one and getattr(rider.finish, "on_host", False):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
-        run = look_alone if one is look_at else compiled(one)
+        run = look_alone if one is look_at else compiled(one, rider.effort)
         return [fetch(run(problem, rider, *lane)) for lane in lanes]
     if not lanes:
         return []
     # Free lanes repeat the first one: they take no more steps than it does.
     filled = lanes + lanes[:1] * (num_lanes - len(lanes))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
-    ends = fetch(compiled(_many)(one, problem, rider, stacked))
+    ends = fetch(compiled(_many, rider.effort)(one, problem, rider, stacked))
     return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
 
 
@@ -58,7 +58,7 @@ def look_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spe
 
 def look_alone(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
     """`look_at`, as a program that riders with other finishes or steps share."""
-    return compiled(look_on)(problem, rider.spectrum, rider.batch, x, key)
+    return compiled(look_on, rider.effort)(problem, rider.spectrum, rider.batch, x, key)
 
 
 def ride_one(
@@ -86,11 +86,12 @@ def _ride_in_slices(
     problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
 ) -> Any:
     """A ride that looks at the clock: every few steps, or after each if steps take long."""
-    ride, ended = compiled(begin_one)(problem, rider, x, ridge, key)
+    ride, ended = compiled(begin_one, rider.effort)(problem, rider, x, ridge, key)
     for _, until in slices(rider.max_steps):
         if np.any(ended):  # which waits for it
             break
-        ride, ended = compiled(go_on_one)(problem, rider, ride, key, jax.device_put(until))
+        go_on = compiled(go_on_one, rider.effort)
+        ride, ended = go_on(problem, rider, ride, key, jax.device_put(until))
         jax.block_until_ready(ended)
     return fetch((ride, ended))
 
