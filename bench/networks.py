@@ -15,6 +15,7 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -143,20 +144,26 @@ def mnist_net(seed: int = 0, folder: str | None = None) -> Model:
 def adam(
     model: Model, loss: Callable[..., Array], num_steps: int, rate: float, seed: int
 ) -> PyTree:
+    """Epochs in random order, `num_steps` batches of 128 in all."""
     optimizer, (inputs, targets) = optax.adam(rate), model.train
     size = min(128, len(inputs))
+    per_epoch = len(inputs) // size
 
-    def step(carry: Any, index: Array) -> Any:
-        params, state = carry
+    def step(inputs: Array, targets: Array, carry: Any, index: Array) -> Any:
+        params, state, order = carry
         key = jax.random.fold_in(jax.random.key(seed), index)
-        rows = jax.random.choice(key, len(inputs), (size,), replace=size == len(inputs))
-        rows = jnp.arange(size) if size == len(inputs) else rows
+        shuffle = partial(jax.random.permutation, key, len(inputs))
+        order = jax.lax.cond(index % per_epoch == 0, shuffle, lambda: order)
+        rows = jax.lax.dynamic_slice(order, (index % per_epoch * size,), (size,))
         grad = jax.grad(loss)(params, inputs[rows], targets[rows])
         updates, state = optimizer.update(grad, state)
-        return (optax.apply_updates(params, updates), state), None
+        return (optax.apply_updates(params, updates), state, order), None
 
-    begin = (model.params, optimizer.init(model.params))
-    return jax.jit(lambda: jax.lax.scan(step, begin, jnp.arange(num_steps))[0][0])()
+    def run(*data: Array) -> PyTree:
+        begin = (model.params, optimizer.init(model.params), jnp.arange(len(inputs)))
+        return jax.lax.scan(partial(step, *data), begin, jnp.arange(num_steps))[0][0]
+
+    return jax.jit(run)(inputs, targets)
 
 
 def models() -> None:
