@@ -4,6 +4,7 @@ The first steps are taken several times, each with another learning rate, and th
 loss most are kept. The rate that is fastest at first is too large later: a third of it goes on.
 From then on, whenever two rounds in a row do not lower the loss on a fixed
 sample of the data, what is left to do is below the noise: the batch is doubled and the rate halved.
+Where a batch is all of the data, only rounds that raise the loss count.
 In the last third of the steps the rate falls to zero.
 """
 
@@ -30,6 +31,7 @@ NUM_TRIED = 60  # steps with each rate
 MICRO_SIZE = 128  # rows of the first batches; later ones are several of these
 MAX_CHUNKS = 8
 PATIENCE = 2  # rounds
+WHOLE = 3  # times as many steps where a batch is all of the data: they are cheap
 SAMPLE = FixedRows(4096)  # rows that the loss is judged by
 SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
 DECAY = 1 / 3  # of all steps, during which the rate falls to zero
@@ -45,7 +47,8 @@ class Relax(eqx.Module):
     **Arguments**
 
     - `epochs`: how often the data are gone through.
-    - `min_steps`: at least so many steps, if that takes more epochs: data may be few.
+    - `min_steps`: at least so many steps may be taken, if that takes more epochs: data may be few.
+      Three times as many where a batch is all of the data.
     - `target`: ends once the loss on a sample is at most this.
 
     >>> import ridgerider as rr
@@ -72,7 +75,8 @@ class Relax(eqx.Module):
         if isinstance(x, jax.core.Tracer):
             raise ValueError("`finish=Relax(...)` cannot be part of a compiled program: call it.")
         per_epoch = max(_num_rows(problem) // MICRO_SIZE, 1)
-        most = max(self.epochs * per_epoch, self.min_steps)
+        fewest = self.min_steps if _is_noisy(problem) else WHOLE * self.min_steps
+        most = max(self.epochs * per_epoch, fewest)
         descent = _Descent(problem, key, most, _begin(problem, x))
         descent.choose_rate()
         while descent.left > 0 and descent.is_finite and descent.loss > self.target:
@@ -143,7 +147,9 @@ class _Descent:
         num_steps = max(min(count, self.left) // self.num_chunks, 1)
         state = self.steps(num_steps, self.rate)
         loss = self.look(state)
-        self.num_slow = 0 if loss <= SLOW * min(self.losses) else self.num_slow + 1
+        # Where a batch is all of the data there is no noise, and a plateau is only slow.
+        wanted = SLOW if _is_noisy(self.problem) else 1.0
+        self.num_slow = 0 if loss <= wanted * min(self.losses) else self.num_slow + 1
         if np.isfinite(loss):
             self.state = state
         else:  # back to where it was
@@ -201,6 +207,11 @@ def _num_rows(problem: Problem) -> int:
     """How many examples there are; 1 if the data cannot be cut."""
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(problem.args)}
     return 1 if len(lengths) != 1 or lengths == {()} else problem.num_examples
+
+
+def _is_noisy(problem: Problem) -> bool:
+    """Whether a batch is less than all of the data."""
+    return _num_rows(problem) > MICRO_SIZE
 
 
 def _max_chunks(problem: Problem) -> int:
