@@ -7,8 +7,10 @@ In the eigenbasis of the Hessian, where the gradient has the parts g_i, a step m
 along every mode, which is Newton's step downhill where it is short. A *climb* follows one mode, the
 ridge, by overlap: as long as that curves upwards the step goes up it by the whole *radius*, while
 all other modes relax; once it curves downwards its h_i is reversed, so that the steps lead to a
-stationary point at the crest. No mode moves by more than the radius, which grows and shrinks with
-how well the Hessian predicts the next gradient.
+stationary point at the crest. Where it curves upwards again after that, the way up is where the
+slope points, not where the climb came from: else it goes to and fro across the turn of curvature.
+No mode moves by more than the radius, which grows and shrinks with how well the Hessian predicts
+the next gradient; an error counts against the gradient or its change, whichever is the larger.
 
 What a symmetry generates (shifts, rotations) is projected out of the Hessian and of the step.
 
@@ -51,8 +53,10 @@ class Climb(eqx.Module):
       goes; a descent needs none. 0 forms the Hessian at each step. Default: 4, and 0 for up to 8
       parameters. In either case the Hessian is formed where a leg begins, and at a new point.
     - `num_mixed`: climbs from each minimum after those along its modes, both ways, that set out
-      three times as far along a mixture of all modes. Default: one for each mode, and none for up
-      to 8 parameters.
+      four times as far along a mixture of all modes, the soft ones more. Default: one for every two
+      modes, and none for up to 8 parameters.
+    - `num_aside`: the same from each saddle, three and six times as far in turn, to other saddles.
+      Default: 2, and none for up to 8 parameters.
 
     >>> Climb().max_steps
     60
@@ -64,12 +68,13 @@ class Climb(eqx.Module):
     max_distance: Number = 10.0
     num_products: int | None = eqx.field(static=True, default=None)
     num_mixed: int | None = eqx.field(static=True, default=None)
+    num_aside: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         for name in ("radius", "max_radius", "max_distance"):
             check_positive(name, getattr(self, name))
         check_count("max_steps", self.max_steps)
-        for name in ("num_products", "num_mixed"):
+        for name in ("num_products", "num_mixed", "num_aside"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
 
@@ -80,10 +85,16 @@ class Climb(eqx.Module):
         return min(self.num_products, problem.size)
 
     def mixed(self, problem: Problem, num_modes: int) -> int:
-        """How many mixtures of modes are climbed."""
+        """How many mixtures of modes are climbed from a minimum."""
         if self.num_mixed is None:
-            return num_modes if problem.size > 8 else 0
+            return (num_modes + 1) // 2 if problem.size > 8 else 0
         return self.num_mixed
+
+    def aside(self, problem: Problem) -> int:
+        """How many mixtures of modes are climbed from a saddle."""
+        if self.num_aside is None:
+            return 2 if problem.size > 8 else 0
+        return self.num_aside
 
 
 class Move(eqx.Module):
@@ -96,6 +107,7 @@ class Move(eqx.Module):
     hessian: Float[Array, "n n"]
     direction: Vector
     is_up: Bool[Array, ""]
+    has_crossed: Bool[Array, ""]  # the ridge curved downwards before
     radius: Scalar
     num_steps: Int[Array, ""]
     ending: Int[Array, ""]
@@ -138,6 +150,7 @@ def set_out(
         hessian=hessian,
         direction=direction,
         is_up=is_up,
+        has_crossed=jnp.array(False),
         radius=radius,
         num_steps=jnp.array(0),
         ending=jnp.array(GOES_ON),
@@ -189,7 +202,8 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
     cost = cost + Cost(values=1, gradients=1)
     change = modes.columns @ (modes.eigenvalues * (modes.columns.T @ away))
     wrong = jnp.linalg.norm(grad - move.grad - change)
-    wrong = wrong / jnp.maximum(jnp.linalg.norm(change), jnp.finfo(move.x.dtype).tiny)
+    most = jnp.maximum(jnp.linalg.norm(change), jnp.linalg.norm(move.grad))
+    wrong = wrong / jnp.maximum(most, jnp.finfo(move.x.dtype).tiny)
     is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
     slack = 1000 * jnp.finfo(move.x.dtype).eps * jnp.abs(move.loss)
     is_taken = is_finite & (move.is_up | (loss <= move.loss + slack) | is_there)
@@ -234,6 +248,7 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
         hessian=hessian if num_products else taken(hessian, move.hessian),
         direction=direction,
         is_up=move.is_up,
+        has_crossed=move.has_crossed | (eigenvalue < -modes.cut),
         radius=radius,
         num_steps=num_steps,
         ending=ending,
@@ -254,7 +269,8 @@ def _parts(
     tiny = jnp.finfo(slopes.dtype).tiny
     down = -2 * slopes / (sizes + jnp.sqrt(sizes**2 + 4 * slopes**2) + tiny)
     is_ridge = (jnp.arange(len(slopes)) == row) & move.is_up
-    push = jnp.where(modes.columns[:, row] @ direction < 0, -move.radius, move.radius)
+    ahead = jnp.where(move.has_crossed, slopes[row], modes.columns[:, row] @ direction)
+    push = jnp.where(ahead < 0, -move.radius, move.radius)
     up = jnp.where(modes.eigenvalues > 0, push, -down)
     step = jnp.where(is_ridge, up, down)
     step = jnp.where(modes.is_null, 0, jnp.clip(step, -move.radius, move.radius))

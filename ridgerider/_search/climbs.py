@@ -34,7 +34,9 @@ WIDTH = 16  # climbs in one program
 NUM_STEPS = 8  # of it, before those that are over make room for others
 SLID = 0.5  # an overlap below this: the climb went on along another mode
 ALIKE = 1e-5  # signatures that differ by less, relative to their size, are equal
-MIXED = 3.0  # how far mixtures of modes set out, in units of the radius
+# How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
+MIXED, ASIDE = [4.0], [3.0, 6.0]
+SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
@@ -116,14 +118,20 @@ def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
 
 
 def branches_of(leg: Leg, order: Order) -> list[Branch]:
-    """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle."""
-    up = leg.num_ridges == 0
+    """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
+
+    Mixtures, which count as further members of the last cluster, are climbed from either.
+    """
     branches = (
-        leg.branch(Turn(index, sign, member, up=up))
+        leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member)))
         for (index, member), way in zip(leg.turns, leg.ways, strict=True)
         for sign in ((1,) if way.is_even else (1, -1))
     )
     return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
+
+
+def _is_climbed(leg: Leg, index: int, member: int) -> bool:
+    return not leg.num_ridges or member >= leg.clusters[index].multiplicity
 
 
 def _no_minimum(problem: Problem, leg: Leg) -> str:
@@ -289,17 +297,23 @@ def _ways_on(
     is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
     chosen = [int(row) for row in np.flatnonzero(is_way)]
     turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
-    if not around.morse_index:
-        mixtures = _mixtures(rows[chosen], climber.climb.mixed(problem, len(chosen)))
-        # They count as further members of the last cluster.
-        last = int(labels.max(initial=0))
-        first = int(np.sum(labels == last))
-        turns += tuple((last, first + number) for number in range(len(mixtures)))
-        rows = np.concatenate([rows, mixtures])
-        chosen += range(len(labels), len(rows))
+    curved = np.flatnonzero(np.asarray(around.is_up) | np.asarray(around.is_down))
+    sizes = np.abs(np.asarray(around.eigenvalues))[curved]
+    if around.morse_index:
+        count, softness, lengths = climber.climb.aside(problem), SOFT_ASIDE, ASIDE
+    else:
+        count, softness, lengths = climber.climb.mixed(problem, len(chosen)), SOFT_UP, MIXED
+    mixtures = _mixtures(rows[curved], sizes**-softness, count)
+    mixtures = mixtures * np.resize(lengths, len(mixtures)).astype(rows.dtype)[:, None]
+    last = int(labels.max(initial=0))
+    first = int(np.sum(labels == last))
+    turns += tuple((last, first + number) for number in range(len(mixtures)))
+    rows = np.concatenate([rows, mixtures])
+    chosen += range(len(labels), len(rows))
+    directions = rows[chosen]
     symmetry = climber.symmetry
     if symmetry is None or symmetry.signature is None or not chosen:
-        return turns, rows[chosen], tuple(Way() for _ in chosen)
+        return turns, directions, tuple(Way() for _ in chosen)
     x = np.asarray(around.finish.x)
     step = float(climber.climb.radius)
     points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
@@ -320,16 +334,16 @@ def _ways_on(
         seen[pair] = len(ways)
         kept.append(row)
         ways.append(Way(class_number=row, is_even=len(pair) == 1))
-    return tuple(turns[row] for row in kept), rows[chosen][kept], tuple(ways)
+    return tuple(turns[row] for row in kept), directions[kept], tuple(ways)
 
 
-def _mixtures(rows: np.ndarray, count: int) -> np.ndarray:
-    """Long vectors among the modes, the same for whatever basis of them."""
+def _mixtures(rows: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+    """Unit vectors among the modes, the same for whatever basis of them."""
     if not count or not len(rows):
         return rows[:0]
     fixed = np.asarray(fixed_vectors(count, rows.shape[1], rows.dtype))
-    mixed = (fixed @ rows.T) @ rows
-    return MIXED * mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+    mixed = ((fixed @ rows.T) * weights) @ rows
+    return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
 
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 
 from ridgerider._core.compile import compiled
-from ridgerider._core.placement import fetch
+from ridgerider._core.placement import fetch, place
 from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.symmetry import Symmetry, worst_slope
+from ridgerider._search.tree import Leg
 
 NUM_COPIES = 3
 TOLERATED = {4: 1e-2, 8: 1e-6}
@@ -59,6 +60,15 @@ def check_level(slope: float, generator: int, dtype: np.dtype, where: str) -> No
             f"number {generator}, by {slope:.3g} of the gradient's norm (at most "
             f"{TOLERATED[dtype.itemsize]:g} is rounding)."
         )
+
+
+def check_leg(problem: Problem, symmetry: Symmetry | None, leg: Leg) -> None:
+    """Raise if the loss changes along a generator where a ride of `search` has ended."""
+    if symmetry is None or symmetry.generators is None or not np.all(np.isfinite(leg.x)):
+        return
+    slope, generator = fetch(compiled(_worst_at)(problem, symmetry, place(problem, leg.x)))
+    where = f"at the end of the leg {leg.fingerprint}"
+    check_level(float(slope), int(generator), leg.x.dtype, where)
 
 
 def _worst_at(problem: Problem, symmetry: Symmetry, x: Vector) -> tuple:

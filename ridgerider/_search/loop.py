@@ -34,7 +34,7 @@ from ridgerider._search.describe import (
 )
 from ridgerider._search.equal import Marks, distinct
 from ridgerider._search.interrupt import interruptible
-from ridgerider._search.invariance import check_symmetry
+from ridgerider._search.invariance import check_leg, check_symmetry
 from ridgerider._search.job import Job
 from ridgerider._search.legs import branches_at, look
 from ridgerider._search.locate import loaded, made_here
@@ -388,6 +388,7 @@ def _ride_all(
         if job.num_lanes > 1:
             done.add_lanes(legs, job.num_lanes)
         for leg in legs:
+            check_leg(job.problem, symmetry, leg)
             if leg.finish is not None:
                 same = interruptible(ends.add, leg.fingerprint, leg.finish)
                 leg = replace(leg, same_as=same)

@@ -87,6 +87,21 @@ def test_seven_atoms():
     check_descents(landscape)
 
 
+def test_saddles_are_left_upwards_as_well():
+    """Each saddle has two mixtures, both ways, that are climbed; 0 climbs none."""
+    problem, symmetry = lennard_jones(4), rr.symmetry.point_set()
+    for climb, count in ((rr.Climb(), 4), (rr.Climb(num_aside=0), 0), (rr.Climb(num_aside=1), 2)):
+        landscape = rr.explore(problem, climb, symmetry=symmetry, valid=is_one_cluster)
+        names = [name for name in landscape.fingerprints() if name]
+        for saddle in landscape.saddles(None):
+            ups = [one for one in names if one.parent == saddle.fingerprint and one[-1].up]
+            assert len(ups) == count
+        assert landscape.completeness().is_exhausted
+        check_against_dense_hessians(problem, landscape)
+    with pytest.raises(ValueError, match="`num_aside`"):
+        rr.Climb(num_aside=-1)
+
+
 def test_an_address_is_replayed():
     landscape = rr.explore(himmelblau())
     name = max(landscape.fingerprints(), key=lambda name: name.depth)

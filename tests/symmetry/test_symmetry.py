@@ -88,6 +88,24 @@ def test_a_search_with_a_symmetry_is_resumed(tmp_path):
     assert set(resumed.fingerprints()) == set(whole.fingerprints())
 
 
+def test_a_search_notices_a_symmetry_that_ends_on_the_way():
+    """Level at the start, a saddle, along both generators; along the second not where rides end."""
+
+    def loss(x):
+        return x[0] ** 4 / 4 - x[0] ** 2 / 2 + x[0] ** 2 * x[1]
+
+    def generators(x):
+        zero, one = jnp.zeros_like(x[0]), jnp.ones_like(x[0])
+        return [jnp.stack([zero, zero, one]), jnp.stack([zero, one, zero])]
+
+    problem = rr.Problem(loss, jnp.zeros(3))
+    wanted = r"at the end of the leg 0.* changes along its generator number 1"
+    with pytest.raises(ValueError, match=wanted):
+        rr.search(problem, max_rides=1, symmetry=rr.Symmetry(generators))
+    level = rr.Symmetry(lambda x: generators(x)[:1])
+    assert len(rr.search(problem, max_rides=1, symmetry=level)) == 1
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="`dim` must be"):
         rr.symmetry.rigid(4)
