@@ -308,6 +308,7 @@ class _Explorer:
             (mark,) = self.atlas.marks(leg.x[None])
             if self.atlas.find(leg, mark) is None and not self._is_second(leg, mark):
                 leg = look_at_end(self.job.problem, self.climber, leg)
+                (mark,) = self.atlas.marks(leg.x[None])
         children = _branches(leg, self.job.settings, self.order)
         if self.measures:  # first, so that whoever reads the leg finds them
             found = measured(self.measures, self.job.problem, leg, has_finish=True)
@@ -317,7 +318,6 @@ class _Explorer:
         self.done.num_open = len(self.tree) + len(children)
         self.done.num_minima = len(self.minima)
         if has_arrived(leg):
-            (mark,) = self.atlas.marks(leg.x[None])
             self.arrived[leg.fingerprint] = (replace(leg, trace={}), mark)
 
     def _is_second(self, leg: Leg, mark: np.ndarray) -> bool:

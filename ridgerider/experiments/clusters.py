@@ -38,7 +38,7 @@ from ridgerider.problems.landscapes import (
 )
 from ridgerider.workers import process_pool
 
-PATIENCE = 3600  # seconds for TopSearch
+PATIENCE = 480  # seconds for TopSearch
 DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
 
 
