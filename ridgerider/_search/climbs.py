@@ -8,6 +8,7 @@ is looked at by `look_at_end`, which only new points are worth.
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -341,9 +342,14 @@ def _mixtures(rows: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
     """Unit vectors among the modes, the same for whatever basis of them."""
     if not count or not len(rows):
         return rows[:0]
-    fixed = np.asarray(fixed_vectors(count, rows.shape[1], rows.dtype))
+    fixed = _fixed(count, rows.shape[1], rows.dtype)
     mixed = ((fixed @ rows.T) * weights) @ rows
     return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+
+
+@lru_cache(maxsize=64)  # each minimum and each saddle of a map asks for the same
+def _fixed(count: int, size: int, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(fixed_vectors(count, size, dtype))
 
 
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
