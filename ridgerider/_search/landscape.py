@@ -161,7 +161,8 @@ class Estimate:
         )
 
     def __str__(self) -> str:
-        return f"{self.found} found, about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"
+        about = f"about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"
+        return f"{self.found} found, {about} within reach of such rides"
 
 
 @dataclass(frozen=True)
