@@ -15,7 +15,12 @@ from ridgerider.coordination import (
     symmetry_report,
 )
 from ridgerider.coordination._coordinate import CLUSTER_TOLERANCE, _index_confidence
-from ridgerider.coordination._game import cross_play, game_problem, with_strangers
+from ridgerider.coordination._game import (
+    NegativeEntropy,
+    cross_play,
+    game_problem,
+    with_strangers,
+)
 from ridgerider.experiments.levers import deployed, greedy
 from ridgerider.problems import Levers, WornLevers, levers
 from ridgerider.problems.levers import ORIGINAL, PAPER, lever_eigenvalues, lever_saddle
@@ -291,3 +296,14 @@ def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("payoffs", [(0.1, 0.5, 0.6, 0.8), (0.2, 0.5, 0.9, 1.0)])
+def test_a_lever_that_pays_far_less_hides_no_saddle(payoffs):
+    """On the way to high entropy the gradient is least where it is not zero."""
+    game = Levers(payoffs)
+    for seed in range(3):
+        saddle = rr.find_saddle(
+            game_problem(game), NegativeEntropy(game), noise=0.01, num_starts=1, seed=seed
+        )
+        assert saddle.is_strict, saddle
