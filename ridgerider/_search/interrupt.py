@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from ridgerider._core.threads import one_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
+HEARD_WITHIN = 0.5  # seconds
 
 
 def interruptible(work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -84,6 +85,9 @@ class _Helper:
         context = contextvars.copy_context()
         self._tasks.put((future, lambda: context.run(work, *args, **keywords)))
         try:
+            # A signal that comes just before a wait begins does not end it: waits are short.
+            while not future.done():
+                wait((future,), timeout=HEARD_WITHIN)
             return future.result()
         finally:
             if not future.done():  # interrupted
