@@ -49,7 +49,17 @@ NAMES = {
 CLAIM = ("ridges", "deep")
 SHIFTS = ("noise", "shift", "rotation")
 SETS = ("clean", *SHIFTS)
-COLORS = {"ridges": "#D55E00", "ridden": "#E69F00", "deep": "#0072B2"}
+COLORS = {
+    "ridges": "#D55E00",
+    "ridden": "#E69F00",
+    "algorithm_2": "#F0E442",
+    "deep": "#0072B2",
+    "deep_budget": "#56B4E9",
+    "near_zero": "#999999",
+    "random": "#333333",
+    "snapshot": "#009E73",
+    "repulsive": "#CC79A7",
+}
 MARGIN = 0.005  # accuracies that are lower by less than this are equal
 MOST_COST = 2.0  # of ridges, in units of a deep ensemble's
 REPULSION = 1.0  # times the mean likeness of two members' predictions
@@ -60,9 +70,9 @@ SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
 class Settings:
     seed: int = 0
     data: str = "all"  # the small digits, MNIST, and Fashion-MNIST if it is there; or a folder
-    num_seeds: int = 10  # of the digits, for the claim
-    num_large_seeds: int = 5  # of larger images
-    num_baseline_seeds: int = 1  # for methods that are no part of the claim
+    num_seeds: int = 100  # of the digits, for the claim
+    num_large_seeds: int = 40  # of larger images
+    num_baseline_seeds: int = 5  # for methods that are no part of the claim
     widths: tuple[int, ...] = (16, 64)  # of the digits
     large_widths: tuple[int, ...] = (128,)  # of larger images
     num_members: int = 8
@@ -87,6 +97,7 @@ class Settings:
             data="digits",
             num_seeds=2,
             num_large_seeds=2,
+            num_baseline_seeds=1,
             widths=(16,),
             large_widths=(16,),
             num_members=4,
@@ -510,7 +521,7 @@ def _mean(of: list[Any]) -> Any:
 
 def draw(results: dict[str, Any], out: Path) -> None:
     arms = results["arms"]
-    figure = Figure(figsize=(3.4 * len(arms), 3.6), layout="constrained")
+    figure = Figure(figsize=(3.4 * len(arms) + 1.6, 3.6), layout="constrained")
     axes = figure.subplots(1, len(arms), squeeze=False)[0]
     for ax, (name, of) in zip(axes, arms.items(), strict=True):
         for place, shift in enumerate(SHIFTS):
@@ -519,14 +530,17 @@ def draw(results: dict[str, Any], out: Path) -> None:
                     scores[shift]["disagreement"],
                     place + 0.08 * (number - len(of["methods"]) / 2),
                     "o",
-                    color=COLORS.get(method, "#999999"),
+                    color=COLORS[method],
                     label=NAMES[method] if place == 0 else None,
                 )
         ax.set_yticks(range(len(SHIFTS)), SHIFTS)
         ax.set(xlabel="disagreement of two members", xlim=(0, None))
         ax.set_title(f"{name}: {of['verdict']}", fontsize=9)
         ax.grid(alpha=0.25, axis="x")
-    axes[-1].legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    most = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+    figure.legend(
+        *most.get_legend_handles_labels(), frameon=False, fontsize=7, loc="outside right upper"
+    )
     for suffix in ("png", "svg"):
         figure.savefig(out / f"ensembles.{suffix}", dpi=160)
 
