@@ -138,31 +138,15 @@ def _search(
     known, before = None, Cost()
     if penalty is not None:
         here, before = climb(problem, penalty, wanted, max_steps, x, None, key)
-        if index is None and not here.is_stationary():
-            return _beside(problem, max_steps, (here.x, x), before, key)
         x = here.x
+        if index is None and not here.is_stationary():
+            # A least gradient that is not zero: on to the saddle that looks like what is around.
+            wanted = jnp.maximum(here.num_downhill, 1)
     elif problem.size >= DENSE_BELOW:
         spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
         known, before = spectrum.eigenvectors, spectrum.cost
     here, cost = climb(problem, None, wanted, max_steps, x, known, key)
     return here.x, before + cost
-
-
-def _beside(
-    problem: Problem, max_steps: int, points: tuple[Vector, ...], cost: Cost, key: PRNGKeyArray
-) -> tuple[Vector, Cost]:
-    """From where the gradient is least but not zero to the saddle that looks like what is around.
-
-    Its index is that of the Hessian there. If there is none, from the next of `points`.
-    """
-    for x in points:
-        here, more = climb(problem, None, jnp.array(-1), 0, x, None, key)  # only looks
-        wanted = jnp.maximum(here.num_downhill, 1)
-        there, most = climb(problem, None, wanted, max_steps, x, None, key)
-        cost = cost + more + most
-        if there.is_saddle(wanted):
-            return there.x, cost
-    return points[0], cost
 
 
 def _judge(
