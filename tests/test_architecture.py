@@ -1,9 +1,11 @@
 """Who may import whom. The picture is in docs/architecture.md."""
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import ridgerider
 
 ROOT = Path(ridgerider.__file__).parent
+# Of dependencies that are called otherwise; a notebook's own; a peer, where the user has it.
+MODULES = ("sklearn", "dask", "jaxlib", "IPython", "topsearch")
 
 # What each room may import, besides itself and `_check`.
 ROOMS: dict[str, set[str]] = {
@@ -125,3 +129,17 @@ def test_import_is_light():
     modules = done.stdout.split()
     assert "ridgerider._core.rider" in modules
     assert not [name for name in modules if name in heavy]
+
+
+def test_every_import_is_of_something_declared():
+    """What another dependency happens to bring, as click once, is not there on a new machine."""
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
+    wanted = [re.match(r"[\w-]+", name)[0] for name in (*project["dependencies"], *extras)]
+    known = {"ridgerider", *MODULES, *wanted, *sys.stdlib_module_names}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            undeclared = {name.partition(".")[0] for name in names} - known
+            assert not undeclared, f"{path} imports {undeclared}"

@@ -19,8 +19,8 @@ from itertools import dropwhile
 from pathlib import Path
 from types import FrameType, TracebackType
 
-import click
 import jax
+import typer
 from rich.console import Console
 
 import ridgerider
@@ -58,7 +58,7 @@ def told() -> Iterator[None]:
     except KeyboardInterrupt as error:
         _leave(getattr(error, "code", 130))
     except SystemExit as error:
-        if error.code in (130, 143) or isinstance(error.__context__, click.Abort):
+        if error.code in (130, 143) or isinstance(error.__context__, typer.Abort):
             _leave(error.code if error.code in (130, 143) else 130)
         if not _frames_of_user(error):
             raise
