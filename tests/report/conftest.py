@@ -8,6 +8,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 READY = "html[data-ready]"
 
 
+def rows_of(box):
+    """Open a `details` box and read its table, which is built a moment after that."""
+    box.evaluate("box => { box.open = true; }")
+    rows = box.locator("tbody tr")
+    rows.first.wait_for(state="attached")
+    return [row.split("\t") for row in rows.all_inner_texts()]
+
+
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")

@@ -22,6 +22,7 @@ from ridgerider.report._differ import loss_between
 from ridgerider.report._page import plain_landscape
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
+from tests.report.conftest import rows_of
 from tests.report.test_report import go_to, served, shown, wait_for
 from tests.search.made_up_runs import make_leg, make_run
 
@@ -225,8 +226,7 @@ def test_two_ticked_rows_are_compared(page, run):
         shared += 1
     fork = " ".join(first[:shared]) or "start"
     assert f"Their paths parted at {fork}" in page.inner_text("#compared .story")
-    page.locator("#compared details:not(.save)").first.evaluate("box => { box.open = true; }")
-    values = [row.split("\t") for row in page.locator("#parameters tbody tr").all_inner_texts()]
+    values = rows_of(page.locator("#compared details:not(.save)").first)
     assert [row[0] for row in values] == ["a[0]", "a[1]", "b[0]", "b[1]", "b[2]", "b[3]"]
     np.testing.assert_allclose([shown(row[1]) for row in values], a, rtol=1e-4, atol=1e-6)
     between = loss_between(PROBLEM, a, b)

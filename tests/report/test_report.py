@@ -24,7 +24,7 @@ from ridgerider.report._read import Reader
 from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
 from tests.cases import make_quadratic
-from tests.report.conftest import READY
+from tests.report.conftest import READY, rows_of
 from tests.search.made_up_runs import make_leg, make_run
 
 NAME = "<script>alert(1)</script>"
@@ -112,10 +112,9 @@ def show(value, digits):
 
 def check_ride(page, leg):
     """Every value of the ride in the page against the run file."""
-    page.locator("#ride details").evaluate("box => { box.open = true; }")
-    rows = page.locator("#trace-table tbody tr").all_inner_texts()
+    rows = rows_of(page.locator("#ride details"))
     names = page.inner_text("#trace-table thead tr").split("\t")
-    table = np.array([[shown(cell) for cell in row.split("\t")] for row in rows])
+    table = np.array([[shown(cell) for cell in row] for row in rows])
     assert len(table) == leg.num_steps + 1
     for name in ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size"):
         column = table[:, names.index(name.replace("_", " "))]
@@ -125,9 +124,7 @@ def check_ride(page, leg):
         )
     assert f"{leg.num_steps} steps" in page.inner_text(".story")
     assert leg.ended_by[0] in page.inner_text("#leg .facts")
-    clusters = page.locator("#leg > details")
-    clusters.evaluate("box => { box.open = true; }")
-    found = [shown(row.split("\t")[0]) for row in clusters.locator("tbody tr").all_inner_texts()]
+    found = [shown(row[0]) for row in rows_of(page.locator("#leg > details"))]
     np.testing.assert_allclose(found, leg.eigenvalues, rtol=1e-5)
 
 
