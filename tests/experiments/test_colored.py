@@ -195,6 +195,11 @@ def test_fishr_compares_variances_of_gradients_of_single_examples():
     logits = baselines.perceptron(layers, images)
     found = baselines.gradient_variance(layers, logits, data[0])
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    other = baselines.gradient_variance(layers, baselines.perceptron(layers, data[1][0]), data[1])
+    fishr = baselines.Training("fishr", decay=0.0, weight=7.0, late_from=0)
+    value, losses = baselines.objective(fishr, layers, data, jnp.array(0))
+    apart = np.sum((np.asarray(found) - np.asarray(other)) ** 2) / 2  # both from their mean
+    assert float(value) == pytest.approx(float(losses.mean()) / 7 + apart, rel=1e-5)
 
 
 def test_dro_takes_the_worst_environment_and_group_dro_leans_to_it():
@@ -205,13 +210,14 @@ def test_dro_takes_the_worst_environment_and_group_dro_leans_to_it():
     ]
     zero = jnp.array(0)
     plain = baselines.Training("dro", decay=0.0)
-    assert float(baselines.objective(plain, layers, data, zero)) == pytest.approx(max(losses))
-    past = baselines.Past(jnp.zeros(2, jnp.float32), jnp.zeros((2, 5), jnp.float32))
+    assert float(baselines.objective(plain, layers, data, zero)[0]) == pytest.approx(max(losses))
     group = baselines.Training("group_dro", decay=0.0)
-    found, past = baselines.objective_and_past(group, layers, data, zero, past)
-    weights = np.exp(0.01 * np.array(losses))
+    found, seen = baselines.objective(
+        group, layers, data, zero, past=jnp.array([100, 0], jnp.float32)
+    )
+    weights = np.exp(0.01 * (np.array(losses) + np.array([100, 0])))
     assert float(found) == pytest.approx(weights @ losses / weights.sum(), rel=1e-6)
-    np.testing.assert_allclose(past.weights, 0.01 * np.array(losses), rtol=1e-5)
+    np.testing.assert_allclose(seen, losses, rtol=1e-5)
 
 
 def test_differences_are_on_equal_seeds():

@@ -8,8 +8,8 @@ training environments, with a penalty on the squares of all parameters:
 - ERM: no penalty. The oracle is ERM on images without colour.
 - IRM: the mean over environments of (d L_i(s * logits) / d s)^2 at s = 1.
 - V-REx: the variance of L_i over environments, with IRM's settings.
-- Fishr: the distance of the environments from their mean in the variances of the gradients of
-  single examples by the last layer, averaged over steps (0.95), with IRM's settings.
+- Fishr: the squared distance of the environments from their mean in the variances of the gradients
+  of single examples by the last layer, with IRM's settings, as published for these images.
 - DRO: the worst environment's loss in the place of the mean.
 - Group-DRO: environments weighted by q_i, multiplied by exp(0.01 L_i) at each step, as published.
 
@@ -20,7 +20,7 @@ larger than ours.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -125,29 +125,17 @@ def random_rows(
 
 
 def objective(
-    training: Training, layers: Layers, data: list, step: Array, past: "Past | None" = None
-) -> Array:
-    return objective_and_past(training, layers, data, step, past)[0]
-
-
-class Past(NamedTuple):
-    """What a penalty remembers: group-DRO's weights (logarithms), Fishr's averaged variances."""
-
-    weights: Float[Array, " environments"]
-    variances: Float[Array, "environments m"]
-
-
-def objective_and_past(
-    training: Training, layers: Layers, data: list, step: Array, past: Past | None
-) -> tuple[Array, Past | None]:
+    training: Training, layers: Layers, data: list, step: Array, past: float | Array = 0.0
+) -> tuple[Array, Float[Array, " environments"]]:
+    """What is minimised, and each environment's loss; `past` is the sum of those before."""
     logits = [perceptron(layers, images) for images, _ in data]
     losses = jnp.stack([cross_entropy(z, y) for z, (_, y) in zip(logits, data, strict=True)])
     decay = training.decay * squares(layers)
     if training.penalty == "dro":
-        return jnp.max(losses) + decay, past
-    if training.penalty == "group_dro" and past is not None:
-        past = past._replace(weights=past.weights + 0.01 * jax.lax.stop_gradient(losses))
-        return jax.nn.softmax(past.weights) @ losses + decay, past
+        return jnp.max(losses) + decay, losses
+    if training.penalty == "group_dro":
+        weights = jax.nn.softmax(0.01 * (past + jax.lax.stop_gradient(losses)))
+        return weights @ losses + decay, losses
     loss = jnp.mean(losses) + decay
     if training.penalty == "irm":
         slopes = [
@@ -157,20 +145,16 @@ def objective_and_past(
         penalty = jnp.mean(jnp.stack(slopes) ** 2)
     elif training.penalty == "vrex":
         penalty = jnp.var(losses)
-    elif training.penalty == "fishr" and past is not None:
-        now = jnp.stack(
+    elif training.penalty == "fishr":
+        variances = jnp.stack(
             [gradient_variance(layers, z, one) for z, one in zip(logits, data, strict=True)]
         )
-        variances = 0.95 * past.variances + 0.05 * now
-        past = past._replace(variances=jax.lax.stop_gradient(variances))
-        apart = variances - jnp.mean(variances, axis=0)[None]
-        # The average is divided by the share of the present: its gradient is that of the present.
-        penalty = jnp.mean(jnp.sum((apart / 0.05) ** 2, axis=1))
+        penalty = jnp.sum((variances - jnp.mean(variances, axis=0)[None]) ** 2)
     else:
-        return loss, past
+        return loss, losses
     weight = jnp.where(step >= training.late_from, training.weight, 1.0).astype(loss.dtype)
     # Divided by the weight, so that the size of a step does not jump with it.
-    return (loss + weight * penalty) / jnp.maximum(weight, 1), past
+    return (loss + weight * penalty) / jnp.maximum(weight, 1), losses
 
 
 def gradient_variance(
@@ -199,27 +183,25 @@ def train(
     first, key = jax.random.split(key)
     layers = xavier(first, (num_inputs, training.num_hidden, training.num_hidden, 1))
 
-    width, count = training.num_hidden + 1, len(data)
-    past = Past(jnp.zeros(count, jnp.float32), jnp.zeros((count, width), jnp.float32))
-
     def step(carry: tuple, index: Array) -> tuple:
         layers, state, past = carry
         batch = random_rows(data, jax.random.fold_in(key, index), batch_size)
 
-        def loss(layers: Layers) -> tuple[Array, Past | None]:
-            return objective_and_past(training, layers, batch, index, past)
+        def loss(layers: Layers) -> tuple[Array, Array]:
+            return objective(training, layers, batch, index, past)
 
-        grads, past = jax.grad(loss, has_aux=True)(layers)
+        grads, losses = jax.grad(loss, has_aux=True)(layers)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, state = optimizer.update(grads, state)
-        return (jax.tree.map(jnp.add, layers, updates), state, past), None
+        return (jax.tree.map(jnp.add, layers, updates), state, past + losses), None
 
     def block(carry: tuple, index: Array) -> tuple:
         steps = index * block_size + 1 + jnp.arange(block_size)
         carry, _ = jax.lax.scan(step, carry, steps)
         return carry, carry[0]
 
-    carry, _ = step((layers, optimizer.init(layers), past), jnp.array(0))
+    none = jnp.zeros(len(data), jnp.float32)
+    carry, _ = step((layers, optimizer.init(layers), none), jnp.array(0))
     return jax.lax.scan(block, carry, jnp.arange(num_blocks))[1]
 
 

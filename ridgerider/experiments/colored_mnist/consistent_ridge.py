@@ -90,7 +90,7 @@ def train_features(
     layers = xavier(first, (num_inputs, training.num_hidden, training.num_hidden, 1))
 
     def loss(layers: Layers, batch: list[tuple[Images, Labels]]) -> Array:
-        return objective(training, layers, batch, jnp.array(0))
+        return objective(training, layers, batch, jnp.array(0))[0]
 
     return adam(loss, layers, data, key, batch_size, num_steps)
 
