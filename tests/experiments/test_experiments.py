@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +110,41 @@ def test_a_chain_draws_one_of_so_many_ridges():
         )
     }
     assert drawn == {0, 1, 2}
+
+
+def test_algorithm_2_as_printed_has_the_papers_numbers_and_is_counted():
+    settings = replace(mnist.Settings.quick(0), max_paper_hvps=1_000, num_points=2)
+    problem = mnist.make_problem(settings, digits(), 0)
+    rider = replace(mnist.riders(settings)["paper_update"], max_steps=1)
+    judge = mnist.Judge(problem, digits())
+    found = mnist.ride(settings, problem, "paper_update", rider, judge, 0)
+    assert found["rides"] == found["steps"] == 3  # two products for each inner step
+    assert found["hvps"] >= 3 * (2 * 236 + 20) and found["curve"][-1][0] == found["hvps"]
+    # A step is the paper's.
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    ride, _ = next_ride(problem, rider, problem.x0, key, jnp.array(mnist.NUM_RIDGES))
+    moved = np.asarray(ride.x - problem.x0)
+    assert np.linalg.norm(moved) == pytest.approx(0.00264, rel=1e-4)
+
+
+def test_the_papers_windows_are_looked_at_every_fifty_steps(monkeypatch):
+    settings = replace(mnist_diversity.Settings.quick(0), paper_steps=650, paper_repeats=2)
+    images = digits()
+    problem = classifier(images.train_images, images.train_labels, widths=(6,), init_scale=1e-3)
+    looks = []
+
+    def look(problem, x, images):
+        looks.append(np.asarray(x))
+        return np.full(10, float(len(looks)))
+
+    monkeypatch.setattr(mnist_diversity, "by_digit", look)
+    ridge = rr.Rider(finish=None).look(problem, problem.x0, jax.random.key(0)).ridge(0)
+    found = mnist_diversity.ride_paper(settings, problem, images, ridge)
+    # From 200 to 600 steps: nine looks in each repeat; 4000 steps are not reached.
+    assert set(found) == {"early"} and len(looks) == 18
+    np.testing.assert_allclose(found["early"], np.repeat([[5.0], [14.0]], 10, axis=1))
+    steps = np.linalg.norm(looks[1] - looks[0]) / 0.000232
+    assert 40 < steps <= 50.01  # fifty steps, almost straight
 
 
 def test_a_trial_of_the_sweep_is_the_same_for_every_method():
