@@ -51,7 +51,8 @@ def _work_on(
         yield from ((job, work(job)) for job in jobs)
         return
     with process_pool(num_workers) as pool:
-        futures = {pool.submit(_in_double, work, job): (job, 1) for job in jobs}
+        is_double = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        futures = {pool.submit(_as_here, is_double, work, job): (job, 1) for job in jobs}
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
                 job, tries = futures.pop(future)
@@ -60,11 +61,11 @@ def _work_on(
                 except WorkerLost as error:
                     if tries == MAX_TRIES:
                         raise OSError(f"{_name(job)} cost {tries} workers: {error}.") from None
-                    futures[pool.submit(_in_double, work, job)] = (job, tries + 1)
+                    futures[pool.submit(_as_here, is_double, work, job)] = (job, tries + 1)
 
 
-def _in_double(work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
-    jax.config.update("jax_enable_x64", True)
+def _as_here(is_double: bool, work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
+    jax.config.update("jax_enable_x64", is_double)
     return work(job)
 
 

@@ -245,6 +245,20 @@ def test_images_of_ones_own_and_what_is_said_of_them(name, tmp_path, monkeypatch
     assert len(images_of(used[-1].data).train_labels) == 40
 
 
+@pytest.mark.parametrize("name", ["mnist", "surface"])
+@pytest.mark.parametrize("is_double", [False, True])
+def test_an_experiment_has_a_precision_of_its_own(name, is_double, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        experiments.module(name), "run", lambda *_: seen.append(jnp.zeros(()).dtype) or {}
+    )
+    monkeypatch.setattr(experiments.module(name), "table", lambda results: "")
+    with jax.enable_x64(is_double):
+        reproduce(name, tmp_path, quick=True, say=lambda line: None)
+        assert jnp.zeros(()).dtype == (jnp.float64 if is_double else jnp.float32)
+    assert seen == [jnp.float32 if name == "mnist" else jnp.float64]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_at_its_quick_size(name, tmp_path):

@@ -41,6 +41,17 @@ def test_a_sweep_in_processes_gives_the_same(tmp_path):
     assert done == [{"y": 0}, {"y": 1}, {"y": 4}]
 
 
+def precision(job):
+    return {"is_double": jax.config.jax_enable_x64}
+
+
+@pytest.mark.parametrize("is_double", [False, True])
+def test_a_sweep_in_processes_has_the_precision_of_its_caller(is_double, tmp_path):
+    with jax.enable_x64(is_double):
+        done = run_jobs(precision, [{}], tmp_path / "sweep.jsonl", 2, lambda line: None)
+    assert done == [{"is_double": is_double}]
+
+
 def test_interval_is_the_t_interval():
     # Mean 0.5, standard deviation 0.1 * sqrt(2.5), t = 2.776 with 4 degrees of freedom.
     found = interval([0.3, 0.4, 0.5, 0.6, 0.7])
