@@ -269,14 +269,20 @@ def permutation_test(
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    axes = figure.subplots(2, 2)
-    for column, (title, group) in enumerate(
-        [("one ridge per distinct eigenvalue", results), ("raw indices", results["raw"])]
-    ):
+    groups = {
+        "one ridge per distinct eigenvalue": results,
+        "raw indices": results["raw"],
+        "raw indices, the paper's settings": results["paper"],
+    }
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    axes = figure.subplots(2, 3)
+    for column, (title, group) in enumerate(groups.items()):
         for row, part in enumerate(("early", "late")):
-            image = _heat_map(axes[row][column], group, part)
-        axes[0][column].set_title(title)
+            if part in group:
+                image = _heat_map(axes[row][column], group, part)
+            else:  # so many steps were not ridden
+                axes[row][column].set_axis_off()
+        axes[0][column].set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
     for suffix in ("png", "svg"):
         figure.savefig(out / f"mnist-diversity.{suffix}", dpi=160)

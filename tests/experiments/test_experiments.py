@@ -201,6 +201,18 @@ def test_the_permutation_test_tells_noise_from_difference():
     assert mnist_diversity.permutation_test(differing, settings) == 1 / 500
 
 
+def test_the_figure_of_diversity_leaves_out_what_was_not_ridden(tmp_path):
+    group = {"indices": [0, 4, 8], "early": [[0.1, 0.9]] * 3, "late": [[0.5, 0.6]] * 3}
+    short = {part: group[part] for part in ("indices", "early")}
+    sizes = []
+    for paper in (short, group):
+        mnist_diversity.draw({**group, "raw": group, "paper": paper}, tmp_path)
+        drawn = (tmp_path / "mnist-diversity.svg").read_text()
+        sizes.append(drawn.count("<image"))
+    assert sizes == [6, 7]  # with the colour bar; one panel less, and one more
+    assert "| first ridges |" in mnist_diversity.table({**group, "raw": group, "paper": short})
+
+
 def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
     one = {"train_accuracy": 0.9, "test_accuracy": 0.8, "hvps": 10, "seconds": 1.0, "steps": 10}
     one["gradients"] = 10
