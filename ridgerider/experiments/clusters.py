@@ -8,6 +8,7 @@ descents from random balls by L-BFGS, basin hopping (SciPy), and TopSearch, if `
 names a Python that has it. Costs are gradient-equivalents: gradients and Hessian-vector products.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -49,9 +50,9 @@ class Settings:
     full: bool = False  # 13 atoms, too, for at most `max_seconds`
     max_seconds: float = 3600.0
     max_rides: int = 20_000  # of one map of up to 10 atoms; these end by themselves
-    peer_atoms: tuple[int, ...] = (7, 9)  # the peers are slow
+    peer_atoms: tuple[int, ...] = (7, 9, 10)  # the peers are slow
     peer_gradients: int = 200_000  # of each peer, at most
-    topsearch_atoms: int = 7  # 33 s of processor time
+    topsearch_atoms: int = 7  # some minutes
     num_workers: int = 1  # processes that climb
 
     @staticmethod
@@ -86,6 +87,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, 
                 "basin hopping": _basin_hopping(atoms, settings),
             }
             for name, peer in one["peers"].items():
+                peer["map_for_as_many"] = one["came_at"].get(str(peer["minima"]))
                 say(
                     f"{atoms} atoms, {name}: {peer['minima']} minima, {peer['gradients']} gradients"
                 )
@@ -126,11 +128,14 @@ def wrong_indices(landscape: rr.Landscape) -> int:
 def _cluster(
     atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    problem, last = lennard_jones(atoms), {"minima": 0, "at": 0}
+    problem, came_at = lennard_jones(atoms), dict[str, int]()
 
     def watch(done: rr.Progress) -> None:
-        if done.num_minima > last["minima"]:
-            last.update(minima=done.num_minima, at=int(done.cost.hvps + done.cost.gradients))
+        spent = int(done.cost.hvps + done.cost.gradients)
+        for count in range(len(came_at) + 1, done.num_minima + 1):
+            came_at[str(count)] = spent
+            if count % 100 == 0:
+                say(f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents")
 
     began = time.perf_counter()
     is_large = atoms > 10
@@ -157,7 +162,8 @@ def _cluster(
     return {
         **_summary(landscape),
         "wall_seconds": seconds,
-        "to_the_last_minimum": last["at"],
+        "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
+        "came_at": came_at,
         "published_minima": CLUSTER_MINIMA.get(atoms),
         "published_saddles": CLUSTER_SADDLES.get(atoms),
     }
@@ -229,10 +235,14 @@ class _Found:
         self._gradient_at = jax.jit(lennard_jones(atoms).grad)
 
     def add(self, x: np.ndarray, loss: float, count: int) -> None:
-        is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
-        if is_flat and is_one_cluster(x.reshape(-1, 3)) and round(loss, DIGITS) not in self.losses:
+        if self.is_point(x) and round(loss, DIGITS) not in self.losses:
             self.losses.add(round(loss, DIGITS))
             self.at = count
+
+    def is_point(self, x: np.ndarray) -> bool:
+        """Whether it is a stationary point of a cluster from which no atom has flown off."""
+        is_flat = float(np.linalg.norm(self._gradient_at(x))) < 1e-3
+        return is_flat and bool(is_one_cluster(x.reshape(-1, 3)))
 
 
 def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
@@ -294,7 +304,8 @@ def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]
         say(why)
         return {"left_out": why}
     began = time.perf_counter()
-    command = [python, str(TOPSEARCH), str(settings.topsearch_atoms)]
+    start = np.asarray(lennard_jones(settings.topsearch_atoms).x0, float).tolist()
+    command = [python, "-W", "ignore", str(TOPSEARCH), json.dumps(start)]
     with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
         try:
             done = subprocess.run(
@@ -308,17 +319,38 @@ def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]
         why = f"TopSearch was left out: it failed with {done.stderr.strip()[-300:]!r}."
         say(why)
         return {"left_out": why}
-    minima, saddles, gradients = map(int, done.stdout.split()[-3:])
-    say(f"TopSearch: {minima} minima, {saddles} transition states, {gradients} gradients")
+    found = json.loads(done.stdout.splitlines()[-1])
+    minima, saddles = (
+        _different(settings.topsearch_atoms, found[part], index)
+        for part, index in (("minima", 0), ("saddles", 1))
+    )
+    gradients, listed = found["gradients"], len(found["minima"]) + len(found["saddles"])
+    say(
+        f"TopSearch: {minima} minima, {saddles} transition states, {gradients} gradients; "
+        f"{listed} points in its own count, with clusters that have lost atoms"
+    )
     return {
         "atoms": settings.topsearch_atoms,
         "minima": minima,
         "saddles": saddles,
+        "listed": listed,
         "gradients": gradients,
         "per_point": gradients / max(minima + saddles, 1),
         "seconds": time.perf_counter() - began,
         "python": sys.version.split()[0],
     }
+
+
+def _different(atoms: int, points: list[list[float]], index: int) -> int:
+    """How many of these are stationary, of this index, in one piece, and different."""
+    problem, found = lennard_jones(atoms), _Found(atoms)
+    kept = [jnp.asarray(x, problem.dtype) for x in points if found.is_point(np.asarray(x))]
+    losses = set()
+    for x in kept:
+        values = np.linalg.eigvalsh(np.asarray(problem.hessian(x)))
+        if np.sum(values < -1e-3 * np.abs(values).max()) == index:
+            losses.add(round(float(problem.value(x)), 3))
+    return len(losses)
 
 
 HEAD = (
@@ -330,6 +362,7 @@ HEAD = (
     "gradient-equivalents",
     "per point",
     "to the last minimum",
+    "the map, for as many minima",
     "wrong indices",
 )
 
@@ -343,19 +376,24 @@ def table(results: dict[str, Any]) -> str:
         counts = (one["minima"], one["published_saddles"] or "-", one["saddles"])
         rows.append((f"{atoms} atoms", one["published_minima"], *counts, *_spent(one)))
         for name, peer in one["peers"].items():
-            spent = (peer["gradients"], "-", peer["to_the_last_minimum"], "-")
+            as_many = peer["map_for_as_many"] or "-"
+            spent = (peer["gradients"], "-", peer["to_the_last_minimum"], as_many, "-")
             counts = (one["published_minima"], peer["minima"], "-", "-")
             rows.append((f"{atoms} atoms, {name}", *counts, *spent))
     net, top = results["network"], results["topsearch"]
     rows.append(("tanh 2-3-1", "-", net["minima"], "-", net["saddles"], *_spent(net)))
     if "left_out" not in top:
         counts = ("-", top["minima"], "-", top["saddles"])
-        spent = (top["gradients"], f"{top['per_point']:.0f}", "-", "-")
+        spent = (top["gradients"], round(top["per_point"]), "-", "-", "-")
         rows.append((f"{top['atoms']} atoms, TopSearch", *counts, *spent))
-    lines = [f"| {' | '.join(map(str, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(_shown, row))} |" for row in rows]
     return "\n".join([*lines, "", top.get("left_out", "")]).rstrip() + "\n"
+
+
+def _shown(cell: Any) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def _spent(one: dict[str, Any]) -> tuple[Any, ...]:
     last = one.get("to_the_last_minimum", "-")
-    return one["gradient_equivalents"], f"{one['per_point']:.0f}", last, one["wrong_indices"]
+    return one["gradient_equivalents"], round(one["per_point"]), last, "-", one["wrong_indices"]
