@@ -393,7 +393,10 @@ def paper_table(methods: dict[str, Any]) -> str:
         return ""
     lines = ["| Algorithm 2 | steps | HVPs | ours, train | ours, test |", "|---" * 5 + "|"]
     for name in (name for name in ("paper_update", "paper_stable") if name in methods):
-        for hvps, train, test, steps in methods[name]["runs"][0]["curve"]:
+        # The end of the chain may be the last point of its curve as well.
+        for hvps, train, test, steps in dict.fromkeys(
+            map(tuple, methods[name]["runs"][0]["curve"])
+        ):
             cells = [NAMES[name], f"{steps:,.0f}", f"{hvps:,.0f}"]
             cells += [f"{100 * train:.2f} %", f"{100 * test:.2f} %"]
             lines.append("| " + " | ".join(cells) + " |")
