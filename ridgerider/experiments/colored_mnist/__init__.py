@@ -26,6 +26,7 @@ from ridgerider.experiments.colored_mnist.baselines import TRAININGS, Trained, t
 from ridgerider.experiments.colored_mnist.consistent_ridge import ride_consistent
 from ridgerider.experiments.colored_mnist.figures import draw
 from ridgerider.experiments.colored_mnist.figures import table as table
+from ridgerider.experiments.colored_mnist.head import NUM_FEATURES
 from ridgerider.experiments.sweep import Job, interval, run_jobs
 from ridgerider.problems.colored import (
     ColoredEnvironment,
@@ -62,6 +63,7 @@ JOBS = {
     "dro": ("dro",),
     "group_dro": ("group_dro",),
     "ensemble": ("ensemble",),
+    "ensemble_5": ("ensemble_5",),
     **{f"features_{count}": (f"features_{count}",) for count in FEATURES},
 }
 DIGITS_RATES = (0.4, 0.0)
@@ -102,7 +104,9 @@ class Settings:
             return self.num_runs if self.variant == "whole" else 0
         if method == "no_consistency":
             return self.num_control_runs
-        is_more = method in ("fishr", "dro", "group_dro", "ensemble") or "features" in method
+        is_more = method in ("fishr", "dro", "group_dro") or method.startswith(
+            ("ensemble", "features")
+        )
         return self.num_more_runs if is_more else self.num_runs
 
 
@@ -121,7 +125,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "differences": {
             f"{one} - {two}": difference(runs[one], runs[two]) for one, two in pairs(runs)
         },
-        "by_heart": {name: by_heart(runs[name]) for name in RIDDEN if name in runs},
+        "by_heart": {
+            name: by_heart(of)
+            for name, of in runs.items()
+            if name in RIDDEN or name.startswith(("ensemble", "features"))
+        },
         "signs_of_failure": {name: signs_of_failure(runs[name]) for name in RIDDEN if name in runs},
         "chance": 0.5,
         "optimal": 0.75,
@@ -206,12 +214,16 @@ def train(job: Job, colored: ColoredImages) -> dict[str, Trained]:
         return {name: train_baseline(TRAININGS[name], environments, seed, **sizes)}
     if name == "consistent":
         return ride_consistent(environments, seed, job["batch_size"])
-    if name == "ensemble":
-        many = {"num_networks": NUM_NETWORKS, "methods": ("ensemble",)}
-        return ride_consistent(environments, seed, job["batch_size"], **many)  # type: ignore[arg-type]
-    if name.startswith("features_"):
-        num_features = int(name.removeprefix("features_"))
-        return ride_consistent(environments, seed, job["batch_size"], num_features, methods=(name,))
+    if name.startswith(("ensemble", "features")):
+        _, _, count = name.partition("_")
+        return ride_consistent(
+            environments,
+            seed,
+            job["batch_size"],
+            int(count or NUM_FEATURES),
+            NUM_NETWORKS if name.startswith("ensemble") else 1,
+            methods=(name,),
+        )
     ridden = ride_algorithm_4(
         environments,
         seed,

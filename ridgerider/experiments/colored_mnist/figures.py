@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 NAMES = {
     "consistent": "RR, consistent ridge",
     "ensemble": "RR, consistent ridge, average of four",
+    "ensemble_5": "RR, consistent ridge of five features, average of four",
     "algorithm_4": "RR, Algorithm 4",
     "algorithm_4_whole": "RR, Algorithm 4, whole featurizer trained",
     "irm": "IRM",
@@ -162,15 +163,22 @@ def _points(of: dict[str, Any] | None) -> str:
 
 def features_table(results: dict[str, Any]) -> str:
     """How the consistent ridge depends on the number of features."""
-    known = {10: results["methods"]["consistent"]} | {
-        int(name.removeprefix("features_")): of
-        for name, of in results["methods"].items()
+    known = {10: "consistent"} | {
+        int(name.removeprefix("features_")): name
+        for name in results["methods"]
         if name.startswith("features_")
     }
-    lines = ["| consistent ridge, features | ours, train | ours, test | runs |", "|---" * 4 + "|"]
-    for count, of in sorted(known.items()):
+    gaps = results.get("by_heart", {})
+    lines = [
+        "| consistent ridge, features | ours, train | ours, test "
+        "| gap between training environments on held-out images (points) | runs |",
+        "|---" * 5 + "|",
+    ]
+    for count, name in sorted(known.items()):
+        of = results["methods"][name]
         train, test = (percent(of[part]) for part in ("train_accuracy", "test_accuracy"))
-        lines.append(f"| {count} | {train} | {test} | {of['runs']} |")
+        gap = f"{gaps[name]['held_out']:.1f}" if name in gaps else "-"
+        lines.append(f"| {count} | {train} | {test} | {gap} | {of['runs']} |")
     return "\n".join(lines) + "\n"
 
 
