@@ -1,0 +1,48 @@
+"""`reproduce clusters`: what counts as found, and the table of the guide."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from ridgerider.experiments import clusters
+from ridgerider.problems import lennard_jones
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def minimum():
+    loss = clusters._Counted(5)
+    start = np.asarray(lennard_jones(5).x0)
+    return scipy.optimize.minimize(loss, start, jac=True, options={"gtol": 1e-9}).x
+
+
+def test_of_a_peers_points_those_count_that_are_there_and_differ(minimum):
+    turned = minimum.reshape(5, 3)[::-1, ::-1].ravel()  # swapped and mirrored
+    far = minimum.copy()
+    far[:3] += 50  # an atom has flown off; the others are not at rest, either
+    points = [minimum.tolist(), turned.tolist(), far.tolist()]
+    assert clusters._different(5, points, 0) == 1 and clusters._different(5, points, 1) == 0
+    pair = [2 ** (1 / 6), 0, 0, 0, 0, 0]
+    apart = np.concatenate([pair, np.array(pair) + 100])
+    assert float(jnp.linalg.norm(lennard_jones(4).grad(jnp.asarray(apart)))) < 1e-3
+    assert clusters._different(4, [apart.tolist()], 0) == 0  # at rest, in two pieces
+
+
+def test_the_guide_has_the_table_of_the_stored_results():
+    results = json.loads((DOCS / "results" / "clusters.json").read_text())
+    page = (DOCS / "map.md").read_text()
+    for line in clusters.table(results).splitlines():
+        assert line in page, line
+    assert sum(of["wrong_indices"] for of in results["clusters"].values()) == 0
+    top, seven = results["topsearch"], results["clusters"]["7"]
+    page = " ".join(page.split())
+    ratio = top["per_point"] / seven["per_point"]
+    assert f"Each costs it {ratio:.0f} times as many gradients" in page
+    points, seconds = seven["minima"] + seven["saddles"], seven["wall_seconds"]
+    assert f"takes {top['seconds']:.0f} s where the map of all {points} points" in page
+    assert f"points takes {seconds:.0f} s" in page
