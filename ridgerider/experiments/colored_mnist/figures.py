@@ -26,6 +26,7 @@ NAMES = {
 }
 PAPER = {
     "algorithm_4": ("65.5 ± 1.7", "58.4 ± 2.4"),
+    "algorithm_4_whole": ("65.5 ± 1.7", "58.4 ± 2.4"),
     "erm": ("87.4 ± 1.7", "17.8 ± 1.3"),
     "irm": ("69.7 ± 0.7", "65.7 ± 1.4"),
 }
@@ -40,6 +41,10 @@ COLORS = {
 ENVIRONMENT_COLORS = ("#0072B2", "#CC79A7", "#009E73")
 
 Runs = dict[str, list[dict[str, Any]]]
+
+
+def label_of(name: str) -> str:
+    return NAMES.get(name, f"RR, consistent ridge, {name.removeprefix('features_')} features")
 
 
 def draw(runs: Runs, out: Path) -> None:
@@ -122,13 +127,13 @@ def table(results: dict[str, Any]) -> str:
         "selection | seconds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, label in NAMES.items():
+    for name, words in NAMES.items():
         if name not in results["methods"]:
             continue
         of = results["methods"][name]
         paper = PAPER.get(name, ("", ""))
         ours = [percent(of[part]) for part in ("train_accuracy", "test_accuracy")]
-        cells = [label, *paper, *ours, of["runs"], of["dropped"], of["selection"]]
+        cells = [words, *paper, *ours, of["runs"], of["dropped"], of["selection"]]
         lines.append("| " + " | ".join(map(str, cells)) + f" | {of['seconds']:.0f} |")
     lines += ["| chance | 50 | 50 | 50 | 50 | | | | |", "| optimal | 75 | 75 | 75 | 75 | | | | |"]
     parts = [rules_table, differences_table, features_table, spread_table, signs_table]
@@ -140,13 +145,13 @@ def differences_table(results: dict[str, Any]) -> str:
     lines = ["| difference on equal seeds | test, points | above on | extrapolated validation* |"]
     lines.append("|---" * 4 + "|")
     for names, of in results.get("differences", {}).items():
-        one, two = (NAMES.get(name, name) for name in names.split(" - "))
+        one, two = (label_of(name) for name in names.split(" - "))
         test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
         count = of["test"]["above"]
         above = "-" if count is None else f"{count} of {of['seeds']}"
         lines.append(f"| {one} - {two} | {test} | {above} | {other} |")
     hearts = [
-        f"{NAMES[name]}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
+        f"{label_of(name)}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
         "held-out ones"
         for name, of in results.get("by_heart", {}).items()
     ]
@@ -187,11 +192,11 @@ def spread_table(results: dict[str, Any]) -> str:
     parts = ("worst", "tenth", "median", "best", "deviation")
     names = ("worst", "worst tenth", "median", "best", "standard deviation")
     lines = ["| test accuracy over networks | " + " | ".join(names) + " |", "|---" * 6 + "|"]
-    for name, label in NAMES.items():
+    for name, words in NAMES.items():
         of = results["methods"].get(name, {}).get("spread")
         if of:
             cells = " | ".join(f"{100 * of[part]:.1f}" for part in parts)
-            lines.append(f"| {label} | {cells} |")
+            lines.append(f"| {words} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
@@ -216,12 +221,12 @@ def rules_table(results: dict[str, Any]) -> str:
     shown = [f"{rule} (is given 0.9)" if "extrapolated" in rule else rule for rule in rules]
     lines = ["| test accuracy, step chosen by | " + " | ".join(shown) + " |"]
     lines.append("|---" * (1 + len(rules)) + "|")
-    for name, label in NAMES.items():
+    for name, words in NAMES.items():
         if name not in results["methods"]:
             continue
         of = results["methods"][name]["other_rules"]
         cells = [percent(of[rule]["test_accuracy"]) for rule in rules]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
