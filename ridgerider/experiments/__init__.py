@@ -32,8 +32,8 @@ EXPERIMENTS = (
     "ensembles",
     "clusters",
 )
-# These are in single precision, as the paper's are; all others in double.
-IN_SINGLE = ("mnist", "mnist-diversity", "mnist-sweep", "colored-mnist")
+# These train networks, in single precision, as the paper does; all others are in double.
+IN_SINGLE = ("mnist", "mnist-diversity", "mnist-sweep", "colored-mnist", "ensembles")
 OWN_DATA = ("mnist", "mnist-diversity", "ensembles")  # those that take images of one's own
 
 
@@ -50,7 +50,8 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`.
 
-    Those on MNIST run in single precision, all others in double, whatever is set outside.
+    Those that train networks on images are in single precision, all others in double, whatever is
+    set outside.
     `options` replaces settings of the experiment by name.
     """
     if name not in EXPERIMENTS:

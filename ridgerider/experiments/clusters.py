@@ -119,10 +119,14 @@ def wrong_indices(landscape: rr.Landscape) -> int:
     assert problem is not None
     hessian = jax.jit(problem.hessian)
     for one in (*landscape.minima(), *landscape.saddles(None)):
-        values = np.linalg.eigvalsh(np.asarray(hessian(problem.ravel(one.params))))
-        index = int(np.sum(values < -1e-7 * np.abs(values).max()))
+        index = _index(hessian(problem.ravel(one.params)), 1e-7)
         wrong += index != getattr(one, "morse_index", -1)
     return wrong
+
+
+def _index(hessian: jax.Array, tolerance: float) -> int:
+    values = np.linalg.eigvalsh(np.asarray(hessian))
+    return int(np.sum(values < -tolerance * np.abs(values).max()))
 
 
 def _cluster(
@@ -235,14 +239,10 @@ class _Found:
         self._gradient_at = jax.jit(lennard_jones(atoms).grad)
 
     def add(self, x: np.ndarray, loss: float, count: int) -> None:
-        if self.is_point(x) and round(loss, DIGITS) not in self.losses:
+        is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
+        if is_flat and is_one_cluster(x.reshape(-1, 3)) and round(loss, DIGITS) not in self.losses:
             self.losses.add(round(loss, DIGITS))
             self.at = count
-
-    def is_point(self, x: np.ndarray) -> bool:
-        """Whether it is a stationary point of a cluster from which no atom has flown off."""
-        is_flat = float(np.linalg.norm(self._gradient_at(x))) < 1e-3
-        return is_flat and bool(is_one_cluster(x.reshape(-1, 3)))
 
 
 def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
@@ -344,13 +344,10 @@ def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]
 def _different(atoms: int, points: list[list[float]], index: int) -> int:
     """How many of these are stationary, of this index, in one piece, and different."""
     problem, found = lennard_jones(atoms), _Found(atoms)
-    kept = [jnp.asarray(x, problem.dtype) for x in points if found.is_point(np.asarray(x))]
-    losses = set()
-    for x in kept:
-        values = np.linalg.eigvalsh(np.asarray(problem.hessian(x)))
-        if np.sum(values < -1e-3 * np.abs(values).max()) == index:
-            losses.add(round(float(problem.value(x)), 3))
-    return len(losses)
+    for x in (jnp.asarray(point, problem.dtype) for point in points):
+        if _index(problem.hessian(x), 1e-3) == index:
+            found.add(np.asarray(x), float(problem.value(x)), 0)
+    return len(found.losses)
 
 
 HEAD = (
