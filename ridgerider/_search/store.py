@@ -375,7 +375,7 @@ class Store:
         with self._transaction():
             for one, other in links.items():
                 self._change("legs", str(one), linked_to=str(other))
-                self._remove("branches", parent=str(one))
+                self._remove_branches(str(one))
             row = {"key": "settled", "value": json.dumps(round_number)}
             if not self._insert_row("meta", row):
                 self._change("meta", "settled", value=row["value"])
@@ -401,12 +401,17 @@ class Store:
                 self._insert_row("measures", {**key, "value": json.dumps(value)})
 
     def _remove(self, table: str, **values: str) -> None:
-        where = " AND ".join(f"{name} = ?" for name in values)
-        gone = self._db.execute(
-            f"SELECT digest FROM {table} WHERE {where}", list(values.values())
-        ).fetchall()
+        self._remove_where(table, " AND ".join(f"{name} = ?" for name in values), *values.values())
+
+    def _remove_branches(self, parent: str) -> None:
+        """Those of one leg, whose addresses begin with its own: no other row is looked at."""
+        where = "fingerprint > ? AND fingerprint < ? AND parent = ?"
+        self._remove_where("branches", where, f"{parent} ", f"{parent}!", parent)
+
+    def _remove_where(self, table: str, where: str, *values: str) -> None:
+        gone = self._db.execute(f"SELECT digest FROM {table} WHERE {where}", values).fetchall()
         self._toggle(*(row[0] for row in gone))
-        self._db.execute(f"DELETE FROM {table} WHERE {where}", list(values.values()))
+        self._db.execute(f"DELETE FROM {table} WHERE {where}", values)
 
     def measures(self) -> dict[str, dict[str, Any]]:
         """What was measured: by its name, the value at each fingerprint."""

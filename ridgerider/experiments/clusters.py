@@ -47,7 +47,7 @@ DIGITS = 5  # clusters whose losses agree to this many decimals count as one, fo
 class Settings:
     seed: int = 0
     atoms: tuple[int, ...] = (7, 8, 9, 10)
-    full: bool = False  # 13 atoms, too, for at most `max_seconds`
+    full: bool = False  # 13 atoms, too, for at most `max_seconds` by the clock
     max_seconds: float = 3600.0
     max_rides: int = 20_000  # of one map of up to 10 atoms; these end by themselves
     peer_atoms: tuple[int, ...] = (7, 9, 10)  # the peers are slow
@@ -129,34 +129,49 @@ def _index(hessian: jax.Array, tolerance: float) -> int:
     return int(np.sum(values < -tolerance * np.abs(values).max()))
 
 
+class _TimeIsUp(Exception):
+    """An hour is over, or what was asked for."""
+
+
 def _cluster(
     atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    problem, came_at = lennard_jones(atoms), dict[str, int]()
+    problem, came_at, came_after = lennard_jones(atoms), dict[str, int](), dict[str, float]()
+    is_large = atoms > 10
+    path = out / f"atoms-{atoms}.sqlite" if is_large else None
+    began = time.perf_counter()
 
     def watch(done: rr.Progress) -> None:
         spent = int(done.cost.hvps + done.cost.gradients)
+        seconds = time.perf_counter() - began
         for count in range(len(came_at) + 1, done.num_minima + 1):
             came_at[str(count)] = spent
             if count % 100 == 0:
-                say(f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents")
+                came_after[str(count)] = round(seconds, 1)
+                say(
+                    f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents, "
+                    f"{seconds:.0f} s"
+                )
+        if is_large and seconds > settings.max_seconds:
+            raise _TimeIsUp
 
-    began = time.perf_counter()
-    is_large = atoms > 10
     crew = nullcontext() if settings.num_workers == 1 else process_pool(settings.num_workers)
     with crew as executor:
-        landscape = rr.explore(
-            problem,
-            symmetry=rr.symmetry.point_set(),
-            valid=is_one_cluster,
-            max_rides=None if is_large else settings.max_rides,
-            max_seconds=settings.max_seconds * settings.num_workers if is_large else None,
-            round_size=64 * settings.num_workers,
-            progress=watch,
-            seed=settings.seed,
-            out=out / f"atoms-{atoms}.sqlite" if is_large else None,
-            executor=executor,
-        )
+        try:
+            landscape = rr.explore(
+                problem,
+                symmetry=rr.symmetry.point_set(),
+                valid=is_one_cluster,
+                max_rides=None if is_large else settings.max_rides,
+                round_size=256 if is_large else 64,  # of any number of workers: the same map
+                progress=watch,
+                seed=settings.seed,
+                out=path,
+                executor=executor,
+            )
+        except _TimeIsUp:  # the run file has all that was found
+            assert path is not None
+            landscape = rr.Landscape.load(path, problem)
     seconds = time.perf_counter() - began
     say(f"{atoms} atoms: {landscape}")
     ax = plot.disconnectivity(landscape)
@@ -168,6 +183,7 @@ def _cluster(
         "wall_seconds": seconds,
         "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
         "came_at": came_at,
+        "came_after": came_after,  # seconds by the clock
         "published_minima": CLUSTER_MINIMA.get(atoms),
         "published_saddles": CLUSTER_SADDLES.get(atoms),
     }
