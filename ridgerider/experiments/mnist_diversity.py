@@ -11,8 +11,10 @@ indices are ridden once more with the paper's own settings (S = 1 and steps of 2
 at in its windows, 200 to 600 and 4000 to 5000 steps.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from matplotlib.figure import Figure
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.experiments.chain import chain, downhill_ridge
+from ridgerider.experiments.sweep import Job, run_jobs
 from ridgerider.problems import classifier
 
 
@@ -50,6 +53,7 @@ class Settings:
     paper_steps: int = 5000  # with the paper's settings; fewer than 4000 leave its late window out
     paper_every: int = 12  # raw index that is ridden
     paper_repeats: int = 2
+    num_workers: int = 2
 
     @staticmethod
     def quick(seed: int) -> "Settings":
@@ -66,10 +70,60 @@ class Settings:
             num_permutations=999,
             paper_steps=600,
             paper_every=8,
+            num_workers=1,
         )
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    ridges = {name: scene_of(replace(settings, num_workers=1)).ridges[name] for name in GROUPS}
+    about = {key: value for key, value in asdict(settings).items() if key != "num_workers"}
+    jobs = [
+        {**about, "group": name, "index": index, "repeat": repeat}
+        for name in GROUPS
+        for index in ridges[name]
+        for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
+    ]
+    done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.num_workers, say)
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in GROUPS}
+    for job, result in zip(jobs, done, strict=True):
+        found[job["group"]].setdefault(job["index"], []).append(result)
+    results: dict[str, Any] = {"data": settings.data}
+    for name in GROUPS:
+        group = {
+            "eigenvalues": [float(ridge.eigenvalue) for ridge in ridges[name].values()],
+            **compared(found[name], settings),
+        }
+        results |= group if name == "clusters" else {name: group}
+    results["paper"] |= {"steps": settings.paper_steps, "repeats": settings.paper_repeats}
+    draw(results, out)
+    return results
+
+
+def compared(found: dict[int, list[dict[str, list[float]]]], settings: Settings) -> dict[str, Any]:
+    """The accuracies of each first ridge, and whether they depend on it."""
+    group: dict[str, Any] = {"indices": list(found)}
+    for part, p_value in (("early", "p_value"), ("late", "late_p_value")):
+        rows = [[one[part] for one in repeats if part in one] for repeats in found.values()]
+        if rows[0]:
+            group[part] = np.mean(rows, axis=1).tolist()
+            group[p_value] = permutation_test(np.array(rows), settings)
+            group[f"{part}_accuracy"] = float(np.mean(rows))
+            spread = float(np.mean(rows, axis=1).std(axis=0).mean())
+            group[f"{part}_spread_between_ridges"] = spread
+    return group
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every ride needs: the data, the network at its start, and the first ridges there."""
+
+    images: Images
+    problem: rr.Problem
+    ridges: dict[str, dict[int, rr.Ridge]]
+
+
+@cache
+def scene_of(settings: Settings) -> Scene:
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = classifier(
         images.train_images,
@@ -80,43 +134,42 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     )
     key = jax.random.key(settings.seed)
     on_batch = rr.Batches(settings.look_size)(problem, key, 0)
-    starts = {
-        "clusters": distinct_ridges(settings, on_batch, key),
-        "raw": raw_ridges(settings, on_batch, key),
-    }
-    results: dict[str, Any] = {"data": settings.data}
-    for name, ridges in starts.items():
-        say(f"{name}: {len(ridges)} first ridges")
-        found = [ride(settings, problem, images, ridge) for ridge in ridges.values()]
-        early, late = (np.stack([of[part] for of in found]) for part in (0, 1))
-        group = {
-            "indices": list(ridges),
-            "eigenvalues": [float(ridge.eigenvalue) for ridge in ridges.values()],
-            "early": early.mean(axis=1).tolist(),
-            "late": late.mean(axis=1).tolist(),
-            "p_value": permutation_test(early, settings),
-            "late_p_value": permutation_test(late, settings),
-            "spread_between_ridges": float(early.mean(axis=1).std(axis=0).mean()),
-        }
-        say(f"{name}: p = {group['p_value']:.4f} early, {group['late_p_value']:.4f} late")
-        results |= group if name == "clusters" else {"raw": group}
-    results["paper"] = paper_group(settings, problem, images, starts["raw"])
-    draw(results, out)
-    return results
+    raw = raw_ridges(settings, on_batch, key)
+    return Scene(
+        images,
+        problem,
+        {
+            "clusters": distinct_ridges(settings, on_batch, key),
+            "raw": raw,
+            "paper": {i: ridge for i, ridge in raw.items() if i % settings.paper_every == 0},
+        },
+    )
+
+
+def work(job: Job) -> dict[str, list[float]]:
+    """One ride along one first ridge: accuracy by digit, early and late."""
+    own = {field.name: job[field.name] for field in fields(Settings) if field.name in job}
+    settings = Settings(**{**own, "early": tuple(own["early"]), "num_workers": 1})
+    scene = scene_of(settings)
+    ridge = scene.ridges[job["group"]][job["index"]]
+    along = ride_paper if job["group"] == "paper" else ride
+    found = along(settings, scene.problem, scene.images, ridge, job["repeat"])
+    return {part: accuracies.tolist() for part, accuracies in found.items()}
 
 
 DIFFERENCES = (
     ("one ridge for each distinct eigenvalue", "raw indices number copies, in an accidental basis"),
     ("larger steps and an exact update", "ours; the paper's settings are ridden beside them"),
 )
+GROUPS = ("clusters", "raw", "paper")
 PIECE = 50  # steps of the paper's between two looks
 WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's
 
 
 def ride_paper(
-    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
 ) -> dict[str, np.ndarray]:
-    """Accuracy by digit in the paper's windows, with its settings: a row for each repeat."""
+    """Accuracy by digit in the paper's windows that were reached, with its settings."""
     rider = rr.Rider(
         update=rr.Residual(num_steps=1, direction_rate=3.20e-6, eigenvalue_rate=0.00055),
         step=rr.FixedStep(0.000232),
@@ -125,21 +178,15 @@ def ride_paper(
         finish=None,
         max_steps=PIECE,
     )
-    found: dict[str, list[np.ndarray]] = {name: [] for name in WINDOWS}
-    for repeat in range(settings.paper_repeats):
-        x, here = problem.x0, ridge
-        seen: dict[str, list[np.ndarray]] = {name: [] for name in WINDOWS}
-        for step in range(PIECE, settings.paper_steps + 1, PIECE):
-            key = jax.random.fold_in(jax.random.key(1000 * settings.seed + repeat), step)
-            done = _ride_on(rider, problem, x, here, key)
-            x, here = done.x, done.ridge
-            for name, (first, last) in WINDOWS.items():
-                if first <= step <= last:
-                    seen[name].append(by_digit(problem, x, images))
-        for name in WINDOWS:
-            if seen[name]:
-                found[name].append(np.mean(seen[name], axis=0))
-    return {name: np.stack(rows) for name, rows in found.items() if rows}
+    x, seen = problem.x0, defaultdict[str, list[np.ndarray]](list)
+    for step in range(PIECE, settings.paper_steps + 1, PIECE):
+        key = jax.random.fold_in(jax.random.key(1000 * settings.seed + repeat), step)
+        done = _ride_on(rider, problem, x, ridge, key)
+        x, ridge = done.x, done.ridge
+        for name, (first, last) in WINDOWS.items():
+            if first <= step <= last:
+                seen[name].append(by_digit(problem, x, images))
+    return {name: np.mean(rows, axis=0) for name, rows in seen.items()}
 
 
 @eqx.filter_jit
@@ -147,22 +194,6 @@ def _ride_on(
     rider: rr.Rider, problem: rr.Problem, x: Array, ridge: rr.Ridge, key: PRNGKeyArray
 ) -> rr.Ride:
     return rider.ride(problem, x, ridge, key)
-
-
-def paper_group(
-    settings: Settings, problem: rr.Problem, images: Images, ridges: dict[int, rr.Ridge]
-) -> dict[str, Any]:
-    """The raw indices with the paper's settings."""
-    kept = {index: ridge for index, ridge in ridges.items() if index % settings.paper_every == 0}
-    found = [ride_paper(settings, problem, images, ridge) for ridge in kept.values()]
-    group: dict[str, Any] = {"indices": list(kept), "steps": settings.paper_steps}
-    group["repeats"] = settings.paper_repeats
-    for name, key in (("early", "p_value"), ("late", "late_p_value")):
-        if name in found[0]:
-            rows = np.stack([one[name] for one in found])
-            group[name], group[key] = rows.mean(axis=1).tolist(), permutation_test(rows, settings)
-            group[f"{name}_accuracy"] = float(rows.mean())
-    return group
 
 
 def distinct_ridges(
@@ -196,9 +227,9 @@ def _look(
 
 
 def ride(
-    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy by digit, early and late: a row for each repeat."""
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
+) -> dict[str, np.ndarray]:
+    """Accuracy by digit, early and late."""
     first = rr.Rider(
         update=rr.Davidson(tolerance=None, max_hvps=4),
         step=rr.FixedStep(0.05),
@@ -218,15 +249,14 @@ def ride(
         finish=None,
         max_steps=50,
     )
-    early, late = [], []
-    for repeat in range(settings.num_repeats):
-        done = _ride(first, problem, ridge, jax.random.key(1000 * settings.seed + repeat))
-        path = done.trace.path
-        assert path is not None
-        early.append(np.mean([by_digit(problem, path[step], images) for step in settings.early], 0))
-        end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
-        late.append(by_digit(problem, end.x, images))
-    return np.stack(early), np.stack(late)
+    done = _ride(first, problem, ridge, jax.random.key(1000 * settings.seed + repeat))
+    path = done.trace.path
+    assert path is not None
+    end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
+    return {
+        "early": np.mean([by_digit(problem, path[step], images) for step in settings.early], 0),
+        "late": by_digit(problem, end.x, images),
+    }
 
 
 @eqx.filter_jit

@@ -128,7 +128,7 @@ def test_algorithm_2_as_printed_has_the_papers_numbers_and_is_counted():
 
 
 def test_the_papers_windows_are_looked_at_every_fifty_steps(monkeypatch):
-    settings = replace(mnist_diversity.Settings.quick(0), paper_steps=650, paper_repeats=2)
+    settings = replace(mnist_diversity.Settings.quick(0), paper_steps=650)
     images = digits()
     problem = classifier(images.train_images, images.train_labels, widths=(6,), init_scale=1e-3)
     looks = []
@@ -139,10 +139,12 @@ def test_the_papers_windows_are_looked_at_every_fifty_steps(monkeypatch):
 
     monkeypatch.setattr(mnist_diversity, "by_digit", look)
     ridge = rr.Rider(finish=None).look(problem, problem.x0, jax.random.key(0)).ridge(0)
-    found = mnist_diversity.ride_paper(settings, problem, images, ridge)
+    one, two = (
+        mnist_diversity.ride_paper(settings, problem, images, ridge, repeat) for repeat in (0, 1)
+    )
     # From 200 to 600 steps: nine looks in each repeat; 4000 steps are not reached.
-    assert set(found) == {"early"} and len(looks) == 18
-    np.testing.assert_allclose(found["early"], np.repeat([[5.0], [14.0]], 10, axis=1))
+    assert set(one) == {"early"} and len(looks) == 18
+    np.testing.assert_allclose([one["early"], two["early"]], np.repeat([[5.0], [14.0]], 10, axis=1))
     steps = np.linalg.norm(looks[1] - looks[0]) / 0.000232
     assert 40 < steps <= 50.01  # fifty steps, almost straight
 
