@@ -56,7 +56,11 @@ class Climb(eqx.Module):
       four times as far along a mixture of all modes, the soft ones more. Default: one for every two
       modes, and none for up to 8 parameters.
     - `num_aside`: the same from each saddle, three and six times as far in turn, to other saddles.
-      Default: 2, and none for up to 8 parameters.
+      Default: 1, and none for up to 8 parameters.
+    - `num_second`: climbs from each transition state, both ways along so many of its softest modes,
+      that stay on the crest of its own ridge as well: to saddles of index 2, and from these, which
+      are left like all saddles, to transition states that no minimum leads to. Default: 4, and none
+      for up to 8 parameters.
 
     >>> Climb().max_steps
     60
@@ -69,12 +73,13 @@ class Climb(eqx.Module):
     num_products: int | None = eqx.field(static=True, default=None)
     num_mixed: int | None = eqx.field(static=True, default=None)
     num_aside: int | None = eqx.field(static=True, default=None)
+    num_second: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         for name in ("radius", "max_radius", "max_distance"):
             check_positive(name, getattr(self, name))
         check_count("max_steps", self.max_steps)
-        for name in ("num_products", "num_mixed", "num_aside"):
+        for name in ("num_products", "num_mixed", "num_aside", "num_second"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
 
@@ -93,8 +98,14 @@ class Climb(eqx.Module):
     def aside(self, problem: Problem) -> int:
         """How many mixtures of modes are climbed from a saddle."""
         if self.num_aside is None:
-            return 2 if problem.size > 8 else 0
+            return 1 if problem.size > 8 else 0
         return self.num_aside
+
+    def second(self, problem: Problem) -> int:
+        """How many modes of a transition state are climbed."""
+        if self.num_second is None:
+            return 4 if problem.size > 8 else 0
+        return self.num_second
 
 
 class Move(eqx.Module):
@@ -107,6 +118,7 @@ class Move(eqx.Module):
     hessian: Float[Array, "n n"]
     direction: Vector
     is_up: Bool[Array, ""]
+    is_second: Bool[Array, ""]  # from a transition state, whose own ridge is kept
     has_crossed: Bool[Array, ""]  # the ridge curved downwards before
     radius: Scalar
     num_steps: Int[Array, ""]
@@ -124,6 +136,7 @@ def set_out(
     direction: Vector,
     hessian: Float[Array, "n n"] | None,
     is_up: Bool[Array, ""],
+    is_second: Bool[Array, ""],
 ) -> Move:
     """The first step: away from the stationary point `x`, whose Hessian may be known.
 
@@ -150,6 +163,7 @@ def set_out(
         hessian=hessian,
         direction=direction,
         is_up=is_up,
+        is_second=is_second,
         has_crossed=jnp.array(False),
         radius=radius,
         num_steps=jnp.array(0),
@@ -191,7 +205,7 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
         hessian = jnp.where(move.is_up, hessian, move.hessian)
         cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
     modes = modes_of(hessian, null)
-    direction, row, overlap = _ridge(modes, move.direction)
+    direction, row, overlap = _ridge(modes, move.direction, move.is_second)
     slopes = modes.columns.T @ move.grad
     step, newton = _parts(modes, slopes, row, direction, move)
     eigenvalue = modes.eigenvalues[row]
@@ -248,6 +262,7 @@ def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move)
         hessian=hessian if num_products else taken(hessian, move.hessian),
         direction=direction,
         is_up=move.is_up,
+        is_second=move.is_second,
         has_crossed=move.has_crossed | (eigenvalue < -modes.cut),
         radius=radius,
         num_steps=num_steps,
@@ -268,11 +283,14 @@ def _parts(
     sizes = jnp.abs(modes.eigenvalues)
     tiny = jnp.finfo(slopes.dtype).tiny
     down = -2 * slopes / (sizes + jnp.sqrt(sizes**2 + 4 * slopes**2) + tiny)
-    is_ridge = (jnp.arange(len(slopes)) == row) & move.is_up
+    rows = jnp.arange(len(slopes))
+    is_ridge = (rows == row) & move.is_up
+    is_kept = (rows == jnp.where(row == 0, 1, 0)) & move.is_second
     ahead = jnp.where(move.has_crossed, slopes[row], modes.columns[:, row] @ direction)
     push = jnp.where(ahead < 0, -move.radius, move.radius)
     up = jnp.where(modes.eigenvalues > 0, push, -down)
-    step = jnp.where(is_ridge, up, down)
+    rise = jnp.where(modes.eigenvalues > 0, jnp.copysign(move.radius, slopes), -down)
+    step = jnp.where(is_ridge, up, jnp.where(is_kept, rise, down))
     step = jnp.where(modes.is_null, 0, jnp.clip(step, -move.radius, move.radius))
     longest = 2.5 * move.radius
     step = step * jnp.minimum(1, longest / jnp.maximum(jnp.linalg.norm(step), tiny))
@@ -281,12 +299,19 @@ def _parts(
     return step, newton
 
 
-def _ridge(modes: _Modes, direction: Vector) -> tuple[Vector, Int[Array, ""], Scalar]:
-    """The mode that continues the ridge; as long as that curves upwards, one that does not."""
-    overlaps = jnp.where(modes.is_null, 0, modes.columns.T @ direction)
+def _ridge(
+    modes: _Modes, direction: Vector, is_second: Bool[Array, ""]
+) -> tuple[Vector, Int[Array, ""], Scalar]:
+    """The mode that continues the ridge; as long as that curves upwards, one that does not.
+
+    Of a second ridge it is none that is kept already: the lowest, where that curves downwards.
+    """
+    is_down = modes.eigenvalues < -modes.cut
+    first = jnp.where(is_second & is_down[0], 1, 0)
+    is_free = ~modes.is_null & (jnp.arange(len(is_down)) >= first)
+    overlaps = jnp.where(is_free, modes.columns.T @ direction, 0)
     nearest = jnp.argmax(jnp.abs(overlaps))
-    is_up = modes.eigenvalues[nearest] >= -modes.cut
-    row = jnp.where(is_up & (modes.eigenvalues[0] < -modes.cut), 0, nearest)
+    row = jnp.where(~is_down[nearest] & is_down[first], first, nearest)
     column, overlap = modes.columns[:, row], overlaps[row]
     return jnp.where(overlap < 0, -column, column), row, jnp.abs(overlap)
 
@@ -315,7 +340,7 @@ def _set_right_there(
     Along modes, which are orthogonal, so that what one product set right the next ones leave.
     """
     modes = modes_of(move.hessian, null)
-    direction, row, _ = _ridge(modes, move.direction)
+    direction, row, _ = _ridge(modes, move.direction, move.is_second)
     slopes = modes.columns.T @ move.grad
     parts, _ = _parts(modes, slopes, row, direction, move)
     parts = jnp.abs(parts).at[row].set(jnp.inf)

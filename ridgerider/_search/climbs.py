@@ -15,16 +15,25 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._core.ascent import ENDINGS, STATIONARY, TRACE, Climb, Move, advance, set_out
+from ridgerider._core.ascent import (
+    ENDINGS,
+    STATIONARY,
+    TRACE,
+    Climb,
+    Move,
+    advance,
+    modes_of,
+    set_out,
+)
 from ridgerider._core.compile import compiled
 from ridgerider._core.cost import Cost
 from ridgerider._core.placement import fetch, place
 from ridgerider._core.problem import Problem, Vector
 from ridgerider._core.spectrum import Cluster, fixed_vectors
 from ridgerider._core.stationary import Place, look_around
-from ridgerider._core.symmetry import Symmetry
+from ridgerider._core.symmetry import Symmetry, orthonormal
 from ridgerider._search.classes import Classes
 from ridgerider._search.invariance import check_level
 from ridgerider._search.next_branch import Order, with_priority
@@ -121,7 +130,8 @@ def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
 def branches_of(leg: Leg, order: Order) -> list[Branch]:
     """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
 
-    Mixtures, which count as further members of the last cluster, are climbed from either.
+    Mixtures, which count as further members of the last cluster, are climbed from either, and some
+    modes of transition states.
     """
     branches = (
         leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member)))
@@ -132,7 +142,8 @@ def branches_of(leg: Leg, order: Order) -> list[Branch]:
 
 
 def _is_climbed(leg: Leg, index: int, member: int) -> bool:
-    return not leg.num_ridges or member >= leg.clusters[index].multiplicity
+    cluster = leg.clusters[index]
+    return not leg.num_ridges or member >= cluster.multiplicity or cluster.eigenvalue > 0
 
 
 def _no_minimum(problem: Problem, leg: Leg) -> str:
@@ -182,11 +193,13 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
             name = branch.x.tobytes()
             spent.append(name not in known)
             if name not in known:
-                known[name] = fetch(compiled(_hessian_at)(problem, place(problem, branch.x)))
+                x = place(problem, branch.x)
+                known[name] = fetch(compiled(_hessian_at)(problem, climber.symmetry, x))
             hessians.append(known[name])
         lanes = [
-            (branch.x, branch.direction, hessian, np.array(branch.fingerprint[-1].up))
-            for branch, hessian in zip(now, hessians, strict=True)
+            (branch.x, branch.direction, hessian, np.array(turn.up), _is_second(branch, index))
+            for branch, (hessian, index) in zip(now, hessians, strict=True)
+            for turn in branch.fingerprint[-1:]
         ]
         moves = fetch(compiled(_begin_all)(problem, climber, _stack(lanes)))
         for row, is_first in enumerate(spent):
@@ -203,17 +216,33 @@ def _stack(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
 
 
-def _hessian_at(problem: Problem, x: Vector) -> Float[Array, "n n"]:
-    return problem.hessian(x)
+def _hessian_at(
+    problem: Problem, symmetry: Symmetry | None, x: Vector
+) -> tuple[Float[Array, "n n"], Int[Array, ""]]:
+    """The Hessian, and how many of its eigenvalues are negative."""
+    hessian = problem.hessian(x)
+    modes = modes_of(hessian, orthonormal(problem, symmetry, x))
+    return hessian, jnp.sum(modes.eigenvalues < -modes.cut)
+
+
+def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, ""]:
+    """Whether a climb leaves a transition state along one of its modes; mixtures let go of it."""
+    turn = branch.fingerprint[-1]
+    return np.array(turn.up and turn.member < branch.multiplicity and index == 1)
 
 
 def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
     is_kept = climber.climb.products(problem) > 0
 
     def one(
-        x: Vector, direction: Vector, hessian: Float[Array, "n n"], is_up: Bool[Array, ""]
+        x: Vector,
+        direction: Vector,
+        hessian: Float[Array, "n n"],
+        is_up: Bool[Array, ""],
+        is_second: Bool[Array, ""],
     ) -> Move:
-        return set_out(problem, climber.climb, x, direction, hessian if is_kept else None, is_up)
+        known = hessian if is_kept else None
+        return set_out(problem, climber.climb, x, direction, known, is_up, is_second)
 
     return jax.vmap(one)(*lanes)
 
@@ -297,6 +326,9 @@ def _ways_on(
     rows, labels = np.asarray(around.rows), np.asarray(around.labels)
     is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
     chosen = [int(row) for row in np.flatnonzero(is_way)]
+    if around.morse_index == 1:
+        softest = np.flatnonzero(np.asarray(around.is_up))[: climber.climb.second(problem)]
+        chosen += [int(row) for row in softest]
     turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
     curved = np.flatnonzero(np.asarray(around.is_up) | np.asarray(around.is_down))
     sizes = np.abs(np.asarray(around.eigenvalues))[curved]

@@ -59,11 +59,15 @@ def lowest_first(branch: Branch) -> Any:
 def fewest_visits(branch: Branch) -> Any:
     """Climb from the minimum first that was climbed from least often, along its softest mode.
 
+    Saddles, which climbs led to, are climbed from after all minima.
+
     >>> import ridgerider as rr
     >>> rr.fewest_visits(rr.Branch(rr.Fingerprint.parse("2^+"), -1.0, 0.5, 1))
-    (2, -1.0)
+    (False, 2, -1.0)
     """
-    return (branch.fingerprint[-1].index, float(f"{branch.loss:.6g}"))
+    *before, last = branch.fingerprint
+    is_saddle = bool(before) and before[-1].up
+    return (is_saddle, last.index, float(f"{branch.loss:.6g}"))
 
 
 MAP_ORDERS: dict[str, Order] = {

@@ -662,8 +662,6 @@ def _copies(fingerprint: Fingerprint, sizes: dict[str, dict[str, int]]) -> int:
 
 def _check_turn(leg: Leg, turn: Turn) -> None:
     where = f"after {leg.fingerprint}" if leg.fingerprint else "at the start"
-    if turn.up and leg.num_ridges:
-        raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no minimum there.")
     if turn.below and leg.below is None:
         raise ValueError(f"`fingerprint` turns into {turn} {where}, but there is no saddle below.")
     ways = leg.place(turn)[2].turns
@@ -673,3 +671,6 @@ def _check_turn(leg: Leg, turn: Turn) -> None:
             first = ", ".join(str(Turn(index, 1, member, up=True)) for index, member in ways[:5])
             here = f"{len(ways)} ridges to climb, {first}{' ...' * (len(ways) > 5)}"
         raise ValueError(f"`fingerprint` turns into {turn} {where}, but there are only {here}.")
+    cluster = leg.place(turn)[2].clusters[turn.index]
+    if turn.up and cluster.eigenvalue < 0 and turn.member < cluster.multiplicity:
+        raise ValueError(f"`fingerprint` turns into {turn} {where}, but that ridge leads down.")

@@ -88,9 +88,10 @@ def test_seven_atoms():
 
 
 def test_saddles_are_left_upwards_as_well():
-    """Each saddle has two mixtures, both ways, that are climbed; 0 climbs none."""
+    """Each saddle has a mixture, both ways, that is climbed; 0 climbs none."""
     problem, symmetry = lennard_jones(4), rr.symmetry.point_set()
-    for climb, count in ((rr.Climb(), 4), (rr.Climb(num_aside=0), 0), (rr.Climb(num_aside=1), 2)):
+    for num_aside, count in ((None, 2), (0, 0), (2, 4)):
+        climb = rr.Climb(num_aside=num_aside, num_second=0)
         landscape = rr.explore(problem, climb, symmetry=symmetry, valid=is_one_cluster)
         names = [name for name in landscape.fingerprints() if name]
         for saddle in landscape.saddles(None):
@@ -100,6 +101,28 @@ def test_saddles_are_left_upwards_as_well():
         check_against_dense_hessians(problem, landscape)
     with pytest.raises(ValueError, match="`num_aside`"):
         rr.Climb(num_aside=-1)
+
+
+def wells(x):
+    """Three double wells of different depths: 8 minima, 12, 6 and 1 saddles of index 1, 2 and 3."""
+    return jnp.sum(jnp.array([1.0, 1.3, 1.7]) * (x**2 - 1) ** 2)
+
+
+def test_second_climbs_lead_to_saddles_of_index_two():
+    problem = rr.Problem(wells, jnp.array([0.9, 0.8, 1.1]))
+    for num_second, count in ((0, 0), (2, 6)):
+        landscape = rr.explore(problem, rr.Climb(num_second=num_second))
+        found = [len(landscape.saddles(index)) for index in (1, 2, 3)]
+        assert (len(landscape.minima()), *found) == (8, 12, count, 0)
+        assert landscape.completeness().is_exhausted
+        check_against_dense_hessians(problem, landscape)
+    for saddle in landscape.saddles(2):  # on both crests, exactly
+        assert np.sum(np.abs(saddle.params) < 1e-8) == 2
+    name = landscape.saddles(2)[0].fingerprint
+    assert name[-1].up and name[-2].up and name[-1].index > 0
+    assert np.allclose(landscape.replay(name)[-1].x, landscape.leg(name).x, atol=1e-8)
+    with pytest.raises(ValueError, match="`num_second`"):
+        rr.Climb(num_second=-1)
 
 
 def test_an_address_is_replayed():
