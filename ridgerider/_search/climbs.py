@@ -92,7 +92,8 @@ def climb_batch(
     """Climb, or descend, along each branch. What is at the ends is not looked at yet."""
     began = time.perf_counter()
     del settings  # nothing is random
-    legs = [_arrived(problem, branch, move) for branch, move in _moves(problem, climber, branches)]
+    landed = [_landed(branch) for branch in branches]
+    legs = [_arrived(problem, branch, move) for branch, move in _moves(problem, climber, landed)]
     share = Cost(seconds=(time.perf_counter() - began) / max(len(legs), 1))
     return [replace(leg, cost=leg.cost + share) for leg in legs]
 
@@ -134,16 +135,46 @@ def branches_of(leg: Leg, order: Order) -> list[Branch]:
     modes of transition states.
     """
     branches = (
-        leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member)))
+        leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member, way)))
         for (index, member), way in zip(leg.turns, leg.ways, strict=True)
         for sign in ((1,) if way.is_even else (1, -1))
     )
     return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
 
 
-def _is_climbed(leg: Leg, index: int, member: int) -> bool:
+def _is_climbed(leg: Leg, index: int, member: int, way: Way) -> bool:
     cluster = leg.clusters[index]
-    return not leg.num_ridges or member >= cluster.multiplicity or cluster.eigenvalue > 0
+    is_up = not leg.num_ridges or member >= cluster.multiplicity or cluster.eigenvalue > 0
+    return is_up and not is_jump(way)
+
+
+def is_jump(way: Way) -> bool:
+    """Whether a way leads from the first minimum to another start."""
+    return not way.order and way.is_even
+
+
+def with_starts(root: Leg, starts: list[np.ndarray]) -> Leg:
+    """The first minimum with jumps to other starts: further members of its last cluster."""
+    if not starts:
+        return root
+    last = len(root.clusters) - 1
+    taken = [member for index, member in root.turns if index == last]
+    first = max([root.clusters[last].multiplicity, *(member + 1 for member in taken)])
+    return replace(
+        root,
+        turns=(*root.turns, *((last, first + number) for number in range(len(starts)))),
+        directions=np.concatenate([root.directions, np.stack(starts) - root.x]),
+        ways=(*root.ways, *(Way(order=0, is_even=True) for _ in starts)),
+    )
+
+
+def _landed(branch: Branch) -> Branch:
+    """A jump begins where it lands, and a descent from there has no direction of its own."""
+    assert branch.x is not None and branch.direction is not None
+    if branch.fingerprint[-1].up or branch.eigenvalue < 0:
+        return branch
+    x = branch.x + branch.direction
+    return replace(branch, x=x, direction=np.zeros_like(x))
 
 
 def _no_minimum(problem: Problem, leg: Leg) -> str:

@@ -13,15 +13,24 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.ascent import Climb
+from ridgerider._core.placement import fetch
 from ridgerider._core.problem import Problem
 from ridgerider._core.symmetry import Symmetry
 from ridgerider._search.atlas import Atlas
-from ridgerider._search.climbs import Climber, begin, branches_of, has_arrived, look_at_end
+from ridgerider._search.climbs import (
+    Climber,
+    begin,
+    branches_of,
+    has_arrived,
+    look_at_end,
+    with_starts,
+)
 from ridgerider._search.crew import Crew, check_executor, check_sendable
 from ridgerider._search.describe import (
     check_problem,
@@ -85,6 +94,7 @@ def explore(
     max_points: int | None = None,
     max_seconds: float | None = None,
     order: str | Order = "fewest_visits",
+    starts: Sequence[Any] = (),
     symmetry: Symmetry | None = None,
     valid: Callable[[Any], bool] | Sequence[Any] | None = None,
     max_modes: int | None = None,
@@ -108,6 +118,8 @@ def explore(
     - `order`: from which minimum to climb next: "fewest_visits" (of the softest modes that were not
       climbed yet), "lowest_first", "breadth_first", or your own key `order(branch)`, smallest
       first. Saddles are left before anything else is climbed.
+    - `starts`: parameters of other places to descend from, besides the problem's own start: your
+      own solutions, between which you want to know the barrier, or random points.
     - `symmetry`: what is the same, e.g. `rr.symmetry.point_set()` for equal atoms. Its directions
       are projected out, equal points count once, and of equal ways on one is ridden.
     - `valid`: what belongs to the landscape, a function `valid(params)`, or bounds `(low, high)`. A
@@ -146,13 +158,14 @@ def explore(
     if measures:
         measures.check(problem)
     _check_kinds(climb, symmetry)
+    others = [_start(problem, number, one) for number, one in enumerate(starts)]
     climber = Climber(climb, symmetry)
     if symmetry is not None:
         check_symmetry(problem, symmetry, seed)
     job = Job(problem, climber, settings, TASK_SIZE, path)
     check_sendable(job, executor)
     key = _with_descents(_named(order))
-    root = interruptible(begin, problem, climber, settings)
+    root = with_starts(interruptible(begin, problem, climber, settings), others)
     if guard is not None and not guard(problem, root.x):
         raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
     meta = {
@@ -208,6 +221,24 @@ def resume_map(
     guard = _guard(valid)
     _run(job, key, budget, most, guard, store, executor, max_deaths, progress, measures)
     return Landscape(store, problem, climber)
+
+
+def _start(problem: Problem, number: int, params: Any) -> np.ndarray:
+    """One of `starts` as a vector."""
+    wanted, shapes = (_shapes(tree) for tree in (problem.start, params))
+    if shapes != wanted:
+        raise ValueError(
+            f"`starts[{number}]` must be parameters like the problem's start, {wanted}, not "
+            f"{shapes}."
+        )
+    x = fetch(problem.ravel(params)).astype(problem.dtype)
+    if not np.isfinite(x).all():
+        raise ValueError(f"`starts[{number}]` must be finite, but it has nan or infinity.")
+    return x
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(np.shape, tree)
 
 
 Guard = Callable[[Problem, np.ndarray], bool]

@@ -23,12 +23,12 @@ from ridgerider._check import check_count, needs
 from ridgerider._core.cost import Cost
 from ridgerider._core.problem import Problem
 from ridgerider._search import notebook
-from ridgerider._search.climbs import Climber
+from ridgerider._search.climbs import Climber, is_jump
 from ridgerider._search.describe import check_problem, rebuild
 from ridgerider._search.result import Result, Solution, Solutions, Table
 from ridgerider._search.store import Store
 from ridgerider._search.tables import Row, solution_row
-from ridgerider._search.tree import Fingerprint, Leg
+from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
     import networkx
@@ -310,6 +310,26 @@ class Landscape:
     def minima(self) -> Solutions:
         """The different minima, lowest first."""
         return Solutions([one for one in self._points if one.morse_index == 0])
+
+    def starts(self) -> list[int | None]:
+        """By number, the minimum below the start and below each of `starts`; None: none was found.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2 + x / 4), jnp.array([0.8]))
+        >>> landscape = rr.explore(problem, starts=[jnp.array([-0.7])])
+        >>> here, there = landscape.starts()
+        >>> here, there, round(float(landscape.barrier(here, there)), 3)
+        (1, 0, 1.008)
+        """
+        links = self._store.links()
+        numbers = {one.fingerprint: one.number for one in self.minima()}  # type: ignore[attr-defined]
+        root = self.leg(Fingerprint())
+        names = [root.fingerprint]
+        for (index, member), way in zip(root.turns, root.ways, strict=True):
+            if is_jump(way):
+                names.append(root.fingerprint.child(Turn(index, 1, member)))
+        return [numbers.get(links.get(name, name)) for name in names]
 
     def saddles(self, index: int | None = 1) -> Solutions:
         """The different saddles with so many negative eigenvalues, lowest first; None: all."""

@@ -445,6 +445,8 @@ class Result:
         if keep_path and isinstance(rider, Rider):
             rider = replace(rider, keep_path=True)
         leg, legs = interruptible(look, self.problem, rider, settings), []
+        if "map" in self.meta:  # whose other starts only the file has
+            leg = self.leg(Fingerprint())
         for turn in fingerprint:
             _check_turn(leg, turn)
             (leg,) = interruptible(ride_batch, self.problem, rider, settings, [leg.branch(turn)])

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import jax.numpy as jnp
 import numpy as np
@@ -123,6 +123,36 @@ def test_second_climbs_lead_to_saddles_of_index_two():
     assert np.allclose(landscape.replay(name)[-1].x, landscape.leg(name).x, atol=1e-8)
     with pytest.raises(ValueError, match="`num_second`"):
         rr.Climb(num_second=-1)
+
+
+def test_several_starts_make_one_map(tmp_path):
+    known = [
+        rr.Problem.ravel(himmelblau(), one.params) for one in rr.explore(himmelblau()).minima()
+    ]
+    starts = [x + 0.2 for x in known[::-1]]
+    for executor in (None, ThreadPoolExecutor(2)):
+        landscape = rr.explore(himmelblau(), starts=starts, max_rides=4, executor=executor)
+        found = landscape.starts()
+        # The four lie at the loss 0: by place.
+        places = [np.asarray(landscape.minima()[number].params) for number in found[1:]]
+        assert np.allclose(places, known[::-1], atol=1e-6) and found[0] in found[1:]
+        assert len(landscape.minima()) == 4 and not landscape.saddles()
+        assert math.isinf(landscape.barrier(*found[1:3]))
+    whole = rr.explore(himmelblau(), starts=starts)
+    assert (len(whole.minima()), len(whole.saddles())) == (4, 4)
+    assert math.isfinite(whole.barrier(*whole.starts()[1:3]))
+    name = next(name for name in whole.fingerprints() if name and not name[0].up)
+    assert np.allclose(whole.replay(name)[-1].x, whole.leg(name).x, atol=1e-8)
+    path = tmp_path / "map.sqlite"
+    rr.explore(himmelblau(), starts=starts, max_rides=2, out=path, round_size=2)
+    again = rr.resume(path, himmelblau(), max_rides=2000)
+    assert table_of(again) == table_of(rr.explore(himmelblau(), starts=starts, round_size=2))
+
+
+@pytest.mark.parametrize("start", [np.zeros(3), {"x": np.zeros(2)}, np.array([0.0, np.nan])])
+def test_a_start_that_does_not_fit_is_named(start):
+    with pytest.raises(ValueError, match=r"`starts\[1\]` must be"):
+        rr.explore(himmelblau(), starts=[np.zeros(2), start])
 
 
 def test_an_address_is_replayed():
