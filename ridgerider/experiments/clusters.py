@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ class Settings:
     atoms: tuple[int, ...] = (7, 8, 9, 10)
     full: bool = False  # 13 atoms, too, for at most `max_seconds` by the clock
     max_seconds: float = 3600.0
-    max_rides: int = 20_000  # of one map of up to 10 atoms; these end by themselves
+    num_starts: int = 4000  # descents from random balls whose ends the map of 13 atoms begins from
+    max_rides: int = 40_000  # of one map of up to 10 atoms; these end by themselves
     peer_atoms: tuple[int, ...] = (7, 9, 10)  # the peers are slow
     peer_gradients: int = 200_000  # of each peer, at most
     topsearch_atoms: int = 7  # some minutes
@@ -95,10 +97,10 @@ def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, 
     return results
 
 
-def _summary(landscape: rr.Landscape) -> dict[str, Any]:
+def _summary(landscape: rr.Landscape, spent_before: int = 0) -> dict[str, Any]:
     cost, done = landscape.cost, landscape.completeness()
     points = len(landscape.minima()) + len(landscape.saddles())
-    spent = int(cost.hvps + cost.gradients)
+    spent = spent_before + int(cost.hvps + cost.gradients)
     return {
         "minima": len(landscape.minima()),
         "saddles": len(landscape.saddles()),
@@ -140,9 +142,12 @@ def _cluster(
     is_large = atoms > 10
     path = out / f"atoms-{atoms}.sqlite" if is_large else None
     began = time.perf_counter()
+    starts, spent_before = _ends_of_descents(atoms, settings) if is_large else ([], 0)
+    if starts:
+        say(f"{atoms} atoms: {len(starts)} minima below random points, {spent_before:,} gradients")
 
     def watch(done: rr.Progress) -> None:
-        spent = int(done.cost.hvps + done.cost.gradients)
+        spent = spent_before + int(done.cost.hvps + done.cost.gradients)
         seconds = time.perf_counter() - began
         for count in range(len(came_at) + 1, done.num_minima + 1):
             came_at[str(count)] = spent
@@ -160,6 +165,7 @@ def _cluster(
         try:
             landscape = rr.explore(
                 problem,
+                starts=starts,
                 symmetry=rr.symmetry.point_set(),
                 valid=is_one_cluster,
                 max_rides=None if is_large else settings.max_rides,
@@ -179,7 +185,8 @@ def _cluster(
     for suffix in ("png", "svg"):
         ax.figure.savefig(out / f"atoms-{atoms}.{suffix}", dpi=160)  # type: ignore[union-attr]
     return {
-        **_summary(landscape),
+        **_summary(landscape, spent_before),
+        "starts": len(starts),
         "wall_seconds": seconds,
         "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
         "came_at": came_at,
@@ -254,11 +261,15 @@ class _Found:
         self.losses, self.at = set[float](), 0
         self._gradient_at = jax.jit(lennard_jones(atoms).grad)
 
-    def add(self, x: np.ndarray, loss: float, count: int) -> None:
+    def add(self, x: np.ndarray, loss: float, count: int) -> bool:
+        """Whether it is new."""
         is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
-        if is_flat and is_one_cluster(x.reshape(-1, 3)) and round(loss, DIGITS) not in self.losses:
-            self.losses.add(round(loss, DIGITS))
-            self.at = count
+        is_cluster = is_flat and is_one_cluster(x.reshape(-1, 3))
+        if not is_cluster or round(loss, DIGITS) in self.losses:
+            return False
+        self.losses.add(round(loss, DIGITS))
+        self.at = count
+        return True
 
 
 def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
@@ -270,18 +281,35 @@ def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
     }
 
 
-def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
-    """Descents from random points of a ball, until all minima are found or the gradients used."""
-    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
-    random = np.random.default_rng(settings.seed)
-    while loss.count < settings.peer_gradients and len(found.losses) < CLUSTER_MINIMA[atoms]:
+def _descents(atoms: int, seed: int, loss: _Counted) -> Iterator[tuple[np.ndarray, float]]:
+    """Where descents from random points of a ball end."""
+    random = np.random.default_rng(seed)
+    while True:
         start = random.normal(size=loss.size) * 0.56 * atoms ** (1 / 3)
         with np.errstate(all="ignore"):
             end = scipy.optimize.minimize(
                 loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-7, "ftol": 1e-15}
             )
-        found.add(end.x, float(end.fun), loss.count)
+        yield end.x, float(end.fun)
+
+
+def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
+    """Descents, until all minima are found or the gradients used."""
+    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
+    for x, value in _descents(atoms, settings.seed, loss):
+        found.add(x, value, loss.count)
+        if loss.count >= settings.peer_gradients or len(found.losses) >= CLUSTER_MINIMA[atoms]:
+            break
     return _peer(found, loss.count, began)
+
+
+def _ends_of_descents(atoms: int, settings: Settings) -> tuple[list[np.ndarray], int]:
+    """Different minima below random points, and the gradients that they took."""
+    loss, found, ends = _Counted(atoms), _Found(atoms), list[np.ndarray]()
+    for x, value in islice(_descents(atoms, settings.seed, loss), settings.num_starts):
+        if found.add(x, value, loss.count):
+            ends.append(x.reshape(-1, 3))
+    return ends, loss.count
 
 
 def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
