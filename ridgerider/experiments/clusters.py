@@ -55,7 +55,7 @@ class Settings:
     peer_atoms: tuple[int, ...] = (7, 9, 10)  # the peers are slow
     peer_gradients: int = 200_000  # of each peer, at most
     topsearch_atoms: int = 7  # some minutes
-    num_workers: int = 1  # processes that climb
+    num_workers: int = 1  # processes that climb, of 13 atoms
 
     @staticmethod
     def quick(seed: int) -> "Settings":
@@ -160,7 +160,8 @@ def _cluster(
         if is_large and seconds > settings.max_seconds:
             raise _TimeIsUp
 
-    crew = nullcontext() if settings.num_workers == 1 else process_pool(settings.num_workers)
+    num_workers = settings.num_workers if is_large else 1
+    crew = nullcontext() if num_workers == 1 else process_pool(num_workers)
     with crew as executor:
         try:
             landscape = rr.explore(
