@@ -33,12 +33,20 @@ def test_of_a_peers_points_those_count_that_are_there_and_differ(minimum):
     assert clusters._different(4, [apart.tolist()], 0) == 0  # at rest, in two pieces
 
 
+def test_starts_are_different_minima_and_their_cost_is_counted():
+    ends, spent = clusters._ends_of_descents(5, clusters.Settings(num_starts=6))
+    assert [end.shape for end in ends] == [(5, 3)]  # five atoms have one minimum
+    assert round(float(lennard_jones(5).value(jnp.ravel(jnp.asarray(ends[0])))), 4) == -9.1039
+    assert spent > 6 * 5
+
+
 def test_the_guide_says_what_the_stored_results_say():
     results = json.loads((DOCS / "results" / "clusters.json").read_text())
     page = " ".join((DOCS / "map.md").read_text().split())
     for atoms, of in results["clusters"].items():
         minima = f"{of['minima']}, {of['saddles']}"
-        row = f"| {atoms} | {of['published_minima']}, {of['published_saddles']} | {minima}"
+        published = f"{of['published_minima']}, {of['published_saddles'] or '-'}"
+        row = f"| {atoms} | {published} | {minima}"
         assert row in page, row
         cost = f"| {of['higher']} | {of['rides']:,} | {of['gradient_equivalents']:,} |"
         assert cost in page, cost
