@@ -228,9 +228,8 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
                 known[name] = fetch(compiled(_hessian_at)(problem, climber.symmetry, x))
             hessians.append(known[name])
         lanes = [
-            (branch.x, branch.direction, hessian, np.array(turn.up), _is_second(branch, index))
+            (branch.x, branch.direction, hessian, _is_up(branch), _is_second(branch, index))
             for branch, (hessian, index) in zip(now, hessians, strict=True)
-            for turn in branch.fingerprint[-1:]
         ]
         moves = fetch(compiled(_begin_all)(problem, climber, _stack(lanes)))
         for row, is_first in enumerate(spent):
@@ -256,10 +255,14 @@ def _hessian_at(
     return hessian, jnp.sum(modes.eigenvalues < -modes.cut)
 
 
+def _is_up(branch: Branch) -> Bool[np.ndarray, ""]:
+    return np.array(branch.fingerprint[-1].up)
+
+
 def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, ""]:
     """Whether a climb leaves a transition state along one of its modes; mixtures let go of it."""
-    turn = branch.fingerprint[-1]
-    return np.array(turn.up and turn.member < branch.multiplicity and index == 1)
+    is_mode = branch.fingerprint[-1].member < branch.multiplicity
+    return _is_up(branch) & is_mode & (index == 1)
 
 
 def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:

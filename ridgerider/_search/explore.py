@@ -158,6 +158,8 @@ def explore(
     if measures:
         measures.check(problem)
     _check_kinds(climb, symmetry)
+    if not isinstance(starts, list | tuple):
+        raise ValueError(f"`starts` must be a list of parameters, not {type(starts).__name__}.")
     others = [_start(problem, number, one) for number, one in enumerate(starts)]
     climber = Climber(climb, symmetry)
     if symmetry is not None:

@@ -153,6 +153,8 @@ def test_several_starts_make_one_map(tmp_path):
 def test_a_start_that_does_not_fit_is_named(start):
     with pytest.raises(ValueError, match=r"`starts\[1\]` must be"):
         rr.explore(himmelblau(), starts=[np.zeros(2), start])
+    with pytest.raises(ValueError, match="`starts` must be a list"):
+        rr.explore(himmelblau(), starts=np.zeros(2))
 
 
 def test_an_address_is_replayed():
