@@ -79,6 +79,14 @@ class DaskExecutor(ClientExecutor):
             self._deliver(fn)
         return super().submit(ride_parcel, fn.parcel[:2], self._lease, *args)
 
+    def _wrap_future(self, future: Any) -> Future:
+        # Dask's own asks for the status after the result: that of a worker which has left meanwhile
+        # is "lost", and its result would be taken for an error.
+        ours: Future = Future()
+        ours.add_done_callback(lambda done: future.cancel() if done.cancelled() else None)
+        self._client.loop.add_callback(hand_over, future, ours)
+        return ours
+
     def shutdown(self, wait: bool = True, **keywords: Any) -> None:
         super().shutdown(wait)
         self._closing.set()
@@ -113,6 +121,20 @@ class DaskExecutor(ClientExecutor):
     def _forget(self) -> None:
         if self._job:
             self._client.unregister_worker_plugin(self._job)
+
+
+async def hand_over(future: Any, ours: Future) -> None:
+    """Give `ours` what Dask's `future` comes to."""
+    try:
+        result, error = await future, None
+    except BaseException as raised:
+        result, error = None, raised
+    if not ours.set_running_or_notify_cancel():
+        return
+    if error is None:
+        ours.set_result(result)
+    else:
+        ours.set_exception(error)
 
 
 class Parcel(WorkerPlugin):

@@ -310,7 +310,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["reproduce", "surface", "--workers", "2"],
-            "`--workers` must be left out but for trees, ablation, dice, mnist-sweep",
+            "`--workers` must be left out but for trees, .*: surface is one process",
         ),
         (
             ["reproduce", "surface", "--data", "."],

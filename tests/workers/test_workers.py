@@ -274,6 +274,14 @@ def test_workers_may_leave_and_join(plain, cluster):
     assert same_tree(plain, result)
 
 
+def test_a_result_counts_even_if_its_worker_has_left_since(cluster, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    with pytest.raises(ZeroDivisionError):
+        cluster.submit(divmod, 7, 0).result(60)
+    monkeypatch.setattr(distributed.Future, "status", "lost")
+    assert cluster.submit(divmod, 7, 2).result(60) == (3, 1)
+
+
 def deadly_wells():
     """Loaded in a worker, kills it whenever it is to ride 0+."""
     if multiprocessing.parent_process() is not None:
