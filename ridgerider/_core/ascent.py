@@ -176,15 +176,22 @@ def set_out(
 
 
 def advance(
-    problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move, num_steps: int
+    problem: Problem,
+    climb: Climb,
+    symmetry: Symmetry | None,
+    move: Move,
+    any_up: Bool[Array, ""],
+    num_steps: int,
 ) -> Move:
-    """So many steps, or fewer if it is over before."""
+    """So many steps, or fewer if it is over before. `any_up`: of those side by side, one climbs."""
     last = move.num_steps + num_steps
 
     def go_on(move: Move) -> Bool[Array, ""]:
         return (move.ending == GOES_ON) & (move.num_steps < last)
 
-    return jax.lax.while_loop(go_on, lambda move: _step(problem, climb, symmetry, move), move)
+    return jax.lax.while_loop(
+        go_on, lambda move: _step(problem, climb, symmetry, move, any_up), move
+    )
 
 
 class _Modes(eqx.Module):
@@ -196,13 +203,20 @@ class _Modes(eqx.Module):
     cut: Scalar
 
 
-def _step(problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move) -> Move:
+def _step(
+    problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move, any_up: Bool[Array, ""]
+) -> Move:
     null = orthonormal(problem, symmetry, move.x)
     num_products = climb.products(problem)
     hessian, cost, residual = move.hessian, move.cost, jnp.zeros((), move.x.dtype)
     if num_products:
-        hessian, residual = _set_right_there(problem, move, null, num_products)
+        hessian, residual = jax.lax.cond(
+            any_up,  # not of one lane: then both branches would be computed
+            lambda: _set_right_there(problem, move, null, num_products),
+            lambda: (hessian, residual),
+        )
         hessian = jnp.where(move.is_up, hessian, move.hessian)
+        residual = jnp.where(move.is_up, residual, 0)
         cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
     modes = modes_of(hessian, null)
     direction, row, overlap = _ridge(modes, move.direction, move.is_second)

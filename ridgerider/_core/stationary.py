@@ -89,19 +89,21 @@ def _polished(problem: Problem, x: Vector) -> View:
 
     def go_on(carry: tuple[View, Bool[Array, ""], Int[Array, ""]]) -> Bool[Array, ""]:
         here, helps, count = carry
-        return helps & (here.reach > enough) & (count < MAX_POLISH)
+        return (count == 0) | (helps & (here.reach > enough) & (count <= MAX_POLISH))
 
     def polish(carry: tuple[View, Bool[Array, ""], Int[Array, ""]]) -> tuple:
         here, _, count = carry
         new = view(problem, here.x + here.step, key)
-        helps = jnp.linalg.norm(new.grad) < jnp.linalg.norm(here.grad)
+        helps = (count == 0) | (jnp.linalg.norm(new.grad) < jnp.linalg.norm(here.grad))
         total = here.cost + new.cost
         taken = jax.tree.map(lambda one, two: jnp.where(helps, one, two), new, here)
         return eqx.tree_at(lambda v: v.cost, taken, total), helps, count + 1
 
-    first = view(problem, x, key)
-    first = jax.tree.map(jnp.asarray, first)
-    return jax.lax.while_loop(go_on, polish, (first, jnp.array(True), jnp.array(0)))[0]
+    # Nothing is seen yet: the first look is one of the loop, so that it is compiled once.
+    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, view(problem, x, key)))
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    blank = eqx.tree_at(lambda v: v.x, blank, x)
+    return jax.lax.while_loop(go_on, polish, (blank, jnp.array(True), jnp.array(0)))[0]
 
 
 def _error(here: View, raw: Float[Array, " n"]) -> Array:

@@ -16,7 +16,8 @@ import numpy as np
 from ridgerider._core.finish import Finish
 from ridgerider._core.problem import Problem
 from ridgerider._core.symmetry import Symmetry
-from ridgerider._search.climbs import ALIKE, signatures
+from ridgerider._search.climbs import ALIKE
+from ridgerider._search.invariance import signatures
 from ridgerider._search.same import is_connected, is_point
 from ridgerider._search.tree import Fingerprint, Leg
 

@@ -35,7 +35,7 @@ from ridgerider._core.spectrum import Cluster, fixed_vectors
 from ridgerider._core.stationary import Place, look_around
 from ridgerider._core.symmetry import Symmetry, orthonormal
 from ridgerider._search.classes import Classes
-from ridgerider._search.invariance import check_level
+from ridgerider._search.invariance import check_level, signatures
 from ridgerider._search.next_branch import Order, with_priority
 from ridgerider._search.settings import Settings
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn, Way
@@ -102,7 +102,7 @@ def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
     """The leg with what is at its end: the kind of point, its spectrum, and the ways on."""
     began = time.perf_counter()
     x = place(problem, leg.x)
-    around: Place = fetch(compiled(look_around)(problem, climber.symmetry, x))
+    around: Place = fetch(compiled(look_around, "little")(problem, climber.symmetry, x))
     finish = around.finish
     seconds = Cost(seconds=time.perf_counter() - began)
     leg = replace(leg, cost=leg.cost + finish.cost + seconds)
@@ -197,11 +197,12 @@ def _moves(
     """Each branch with where it led, in the order of the branches."""
     done: dict[int, Move] = {}
     waiting = list(_set_out(problem, climber, branches))
-    riding = [(number, lane) for number, lane in enumerate(waiting)]
+    # Those of a kind side by side: a batch of descents is spared what only climbs need.
+    riding = sorted(enumerate(waiting), key=lambda one: not one[1].is_up)
     while riding:
         now, riding = riding[:WIDTH], riding[WIDTH:]
         stacked = _stack([lane for _, lane in now])
-        stacked = fetch(compiled(_advance)(problem, climber, stacked))
+        stacked = fetch(compiled(_advance, "little")(problem, climber, stacked))
         on = []
         for row, (number, _) in enumerate(now):
             lane = jax.tree.map(lambda leaf, row=row: leaf[row], stacked)
@@ -225,13 +226,13 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
             spent.append(name not in known)
             if name not in known:
                 x = place(problem, branch.x)
-                known[name] = fetch(compiled(_hessian_at)(problem, climber.symmetry, x))
+                known[name] = fetch(compiled(_hessian_at, "little")(problem, climber.symmetry, x))
             hessians.append(known[name])
         lanes = [
             (branch.x, branch.direction, hessian, _is_up(branch), _is_second(branch, index))
             for branch, (hessian, index) in zip(now, hessians, strict=True)
         ]
-        moves = fetch(compiled(_begin_all)(problem, climber, _stack(lanes)))
+        moves = fetch(compiled(_begin_all, "little")(problem, climber, _stack(lanes)))
         for row, is_first in enumerate(spent):
             move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
             if is_first and climber.climb.products(problem):
@@ -282,8 +283,9 @@ def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
 
 
 def _advance(problem: Problem, climber: Climber, moves: Move) -> Move:
+    any_up = jnp.any(moves.is_up)
     return jax.vmap(
-        lambda move: advance(problem, climber.climb, climber.symmetry, move, NUM_STEPS)
+        lambda move: advance(problem, climber.climb, climber.symmetry, move, any_up, NUM_STEPS)
     )(moves)
 
 
@@ -415,21 +417,4 @@ def _mixtures(rows: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)  # each minimum and each saddle of a map asks for the same
 def _fixed(count: int, size: int, dtype: np.dtype) -> np.ndarray:
-    return np.asarray(fixed_vectors(count, size, dtype))
-
-
-def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
-    """A signature for each point, `WIDTH` at a time."""
-    assert symmetry.signature is not None
-    marks = []
-    for first in range(0, len(points), WIDTH):
-        now = points[first : first + WIDTH]
-        filled = np.concatenate([now, np.repeat(now[:1], WIDTH - len(now), axis=0)])
-        marks.append(fetch(compiled(_marks)(problem, symmetry, filled))[: len(now)])
-    return np.concatenate(marks)
-
-
-def _marks(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> Array:
-    assert symmetry.signature is not None
-    of = symmetry.signature
-    return jax.vmap(lambda x: jnp.ravel(jnp.asarray(of(problem.unravel(x)))))(points)
+    return np.asarray(compiled(fixed_vectors, "none")(count, size, dtype))

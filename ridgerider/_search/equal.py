@@ -5,7 +5,8 @@ import numpy as np
 from ridgerider._core.problem import Problem
 from ridgerider._core.symmetry import Symmetry
 from ridgerider._search.classes import Classes
-from ridgerider._search.climbs import ALIKE, signatures
+from ridgerider._search.climbs import ALIKE
+from ridgerider._search.invariance import signatures
 from ridgerider._search.tree import Branch, Fingerprint, Leg
 
 STEP = 0.1  # branches are compared a step along them

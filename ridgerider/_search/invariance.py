@@ -1,7 +1,9 @@
-"""Whether what is said to be a symmetry is one."""
+"""The signatures of points, and whether what is said to be a symmetry is one."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from ridgerider._core.compile import compiled
 from ridgerider._core.placement import fetch, place
@@ -10,39 +12,40 @@ from ridgerider._core.symmetry import Symmetry, worst_slope
 from ridgerider._search.tree import Leg
 
 NUM_COPIES = 3
+WIDTH = 16  # signatures in one program
 TOLERATED = {4: 1e-2, 8: 1e-6}
 
 
 def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
     """Raise if the loss changes along a generator at the start, or the signature of a copy."""
     x = fetch(problem.x0)
-    slope, generator = fetch(compiled(_worst_at)(problem, symmetry, problem.x0))
+    slope, generator = fetch(compiled(_worst_at, "little")(problem, symmetry, problem.x0))
     check_level(float(slope), int(generator), x.dtype, "at `start`")
     tolerance = TOLERATED[x.dtype.itemsize]
     if symmetry.copy is None:
         return
     params = problem.unravel(problem.x0)
-    loss = float(problem.value(problem.x0))
-    key = jax.random.key(seed)
-    for number in range(NUM_COPIES):
-        copy = symmetry.copy(params, jax.random.fold_in(key, number))
-        other = float(problem.value(problem.ravel(copy)))
+    seeds = np.random.SeedSequence(seed).generate_state(NUM_COPIES)
+    copies = [symmetry.copy(params, jax.random.key(int(one))) for one in seeds]
+    points = np.stack([x, *(np.asarray(problem.ravel(copy), x.dtype) for copy in copies)])
+    loss, *others = fetch(compiled(_losses, "none")(problem, points)).tolist()
+    for other in others:
         if not abs(other - loss) <= tolerance * max(1.0, abs(loss)):
             raise ValueError(
                 "`symmetry` must leave the loss unchanged, but a copy of the start has the loss "
                 f"{other:.6g}, not {loss:.6g}."
             )
-        if symmetry.signature is not None:
-            one, two = (np.ravel(symmetry.signature(tree)) for tree in (params, copy))
+    if symmetry.signature is not None:
+        one, *marks = signatures(problem, symmetry, points)
+        for two in marks:
             _check_signature(one, two, tolerance)
 
 
+def _losses(problem: Problem, points: Float[Array, "k n"]) -> Float[Array, " k"]:
+    return jax.lax.map(problem.value, points)
+
+
 def _check_signature(one: np.ndarray, two: np.ndarray, tolerance: float) -> None:
-    if one.shape != two.shape:
-        raise ValueError(
-            "the signature of `symmetry` must be equal for equal points, but it has "
-            f"{one.size} numbers for one and {two.size} for a copy."
-        )
     apart = np.abs(one - two)
     if not np.all(apart <= tolerance * max(1.0, float(np.max(np.abs(one), initial=0)))):
         worst = int(np.argmax(apart))
@@ -66,10 +69,29 @@ def check_leg(problem: Problem, symmetry: Symmetry | None, leg: Leg) -> None:
     """Raise if the loss changes along a generator where a ride of `search` has ended."""
     if symmetry is None or symmetry.generators is None or not np.all(np.isfinite(leg.x)):
         return
-    slope, generator = fetch(compiled(_worst_at)(problem, symmetry, place(problem, leg.x)))
+    slope, generator = fetch(
+        compiled(_worst_at, "little")(problem, symmetry, place(problem, leg.x))
+    )
     where = f"at the end of the leg {leg.fingerprint}"
     check_level(float(slope), int(generator), leg.x.dtype, where)
 
 
 def _worst_at(problem: Problem, symmetry: Symmetry, x: Vector) -> tuple:
     return worst_slope(problem, symmetry, x, problem.grad(x))
+
+
+def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
+    """A signature for each point, `WIDTH` at a time."""
+    assert symmetry.signature is not None
+    marks = []
+    for first in range(0, len(points), WIDTH):
+        now = points[first : first + WIDTH]
+        filled = np.concatenate([now, np.repeat(now[:1], WIDTH - len(now), axis=0)])
+        marks.append(fetch(compiled(_marks, "little")(problem, symmetry, filled))[: len(now)])
+    return np.concatenate(marks)
+
+
+def _marks(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> Array:
+    assert symmetry.signature is not None
+    of = symmetry.signature
+    return jax.vmap(lambda x: jnp.ravel(jnp.asarray(of(problem.unravel(x)))))(points)

@@ -98,10 +98,11 @@ class RigidCopy(eqx.Module):
 
     def __call__(self, params: PyTree, key: Any) -> PyTree:
         points, back = _points(params, self.dim)
-        one, two = jax.random.split(key)
-        turn = jax.random.orthogonal(one, self.dim, dtype=points.dtype)
-        turn = turn.at[0].multiply(jnp.sign(jnp.linalg.det(turn)))
-        return back(points @ turn.T + jax.random.normal(two, (1, self.dim), points.dtype))
+        rng = _generator(key)
+        turn, _ = np.linalg.qr(rng.normal(size=(self.dim, self.dim)))
+        turn[0] *= np.sign(np.linalg.det(turn))
+        moved = np.asarray(points) @ turn.T + rng.normal(size=self.dim)
+        return back(moved.astype(points.dtype))
 
 
 class PointSignature(eqx.Module):
@@ -131,14 +132,17 @@ class PointCopy(eqx.Module):
     species: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __call__(self, params: PyTree, key: Any) -> PyTree:
-        one, two = jax.random.split(key)
-        points, back = _points(RigidCopy(self.dim)(params, one), self.dim)
+        points, back = _points(RigidCopy(self.dim)(params, key), self.dim)
         labels = np.array(_labels(self.species, len(points)))
         order = np.arange(len(points))
-        shuffled = np.asarray(jax.random.permutation(two, len(points)))
-        for label in set(labels.tolist()):
-            order[labels == label] = shuffled[labels[shuffled] == label]
+        for label in np.unique(labels):
+            order[labels == label] = _generator(key).permutation(order[labels == label])
         return back(-points[order])
+
+
+def _generator(key: Any) -> np.random.Generator:
+    """NumPy's: JAX's would compile a program for each of a few numbers."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def _labels(species: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
