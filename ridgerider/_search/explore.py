@@ -331,21 +331,25 @@ class _Explorer:
             crew.send(chosen)
             chosen = []
             while crew:
-                for leg in crew.receive():
-                    self._take(leg)
+                legs = [self._guarded(leg) for leg in crew.receive()]
+                marks = self.atlas.marks(np.stack([leg.x for leg in legs]))
+                for leg, mark in zip(legs, marks, strict=True):
+                    self._take(leg, mark)
                     if progress is not None:
                         progress(done)
             self._settle(round_number)
 
-    def _take(self, leg: Leg) -> None:
-        """Store a leg; if it came to a point that is new as far as one can tell, look at that."""
+    def _guarded(self, leg: Leg) -> Leg:
         if has_arrived(leg) and self.guard is not None and not self.guard(self.job.problem, leg.x):
-            leg = replace(leg, ended_by=("not_valid",))
-        if has_arrived(leg):
+            return replace(leg, ended_by=("not_valid",))
+        return leg
+
+    def _take(self, leg: Leg, mark: np.ndarray) -> None:
+        """Store a leg; if it came to a point that is new as far as one can tell, look at that."""
+        is_known = not has_arrived(leg) or self.atlas.find(leg, mark) is not None
+        if not is_known and not self._is_second(leg, mark):
+            leg = look_at_end(self.job.problem, self.climber, leg)
             (mark,) = self.atlas.marks(leg.x[None])
-            if self.atlas.find(leg, mark) is None and not self._is_second(leg, mark):
-                leg = look_at_end(self.job.problem, self.climber, leg)
-                (mark,) = self.atlas.marks(leg.x[None])
         children = _branches(leg, self.job.settings, self.order)
         if self.measures:  # first, so that whoever reads the leg finds them
             found = measured(self.measures, self.job.problem, leg, has_finish=True)
