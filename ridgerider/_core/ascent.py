@@ -18,17 +18,25 @@ The Hessian is formed at each step, or it is kept and set right with what is kno
 with the change of the gradient, and before it by products along the ridge and along the modes in
 which the step is longest (Bofill's mixture of the symmetric rank-one and Powell's update). Then a
 step costs one gradient and a few products.
+
+Of many parameters there is no matrix: the modes are then the Ritz vectors of a small space, which
+the ridge, the gradient, the step before and the last turn of the ridge span, with their images
+under the Hessian. All of the gradient lies in it.
 """
+
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._check import check_count, check_positive
+from ridgerider._check import check_choice, check_count, check_positive
 from ridgerider._core.cost import Cost
+from ridgerider._core.krylov import Product, Space
+from ridgerider._core.probe import outside
 from ridgerider._core.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import tolerance_of
+from ridgerider._core.spectrum import DENSE_BELOW, tolerance_of
 from ridgerider._core.symmetry import Symmetry, orthonormal, worst_slope
 
 # Why a climb or a descent is over, by number.
@@ -36,6 +44,8 @@ ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps")
 GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS = range(5)
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_norm")
 DOWN = 10  # times `max_steps`: a descent may go on for so long
+NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
+UP = 5  # times `max_steps`: so may a climb without a matrix
 
 
 class Climb(eqx.Module):
@@ -46,12 +56,16 @@ class Climb(eqx.Module):
     - `radius`, `max_radius`: how far a step goes along a mode, at first and at most, in the units
       of the parameters.
     - `max_steps`: of one climb; a descent, whose steps need a gradient only, may take ten times as
-      many.
+      many, and a climb without a matrix five times.
     - `max_distance`: a climb or descent that is farther than this from where it began, relative to
       max(1, |x|), has run away.
+    - `engine`: "dense" has the Hessian as a matrix, "hvp" has Hessian-vector products only; "auto"
+      is dense below 300 parameters.
     - `num_products`: Hessian-vector products a step of a climb, along the ridge and where the step
       goes; a descent needs none. 0 forms the Hessian at each step. Default: 4, and 0 for up to 8
       parameters. In either case the Hessian is formed where a leg begins, and at a new point.
+      Without a matrix climbs and descents take as many, 10 by default and 4 at least.
+    - `num_modes`: how many of the lowest modes are looked for at a point without a matrix.
     - `num_mixed`: climbs from each minimum after those along its modes, both ways, that set out
       four times as far along a mixture of all modes, the soft ones more. Default: one for every two
       modes, and none for up to 8 parameters.
@@ -60,7 +74,7 @@ class Climb(eqx.Module):
     - `num_second`: climbs from each transition state, both ways along so many of its softest modes,
       that stay on the crest of its own ridge as well: to saddles of index 2, and from these, which
       are left like all saddles, to transition states that no minimum leads to. Default: 4, and none
-      for up to 8 parameters.
+      for up to 8 parameters, or without a matrix.
 
     >>> Climb().max_steps
     60
@@ -74,8 +88,12 @@ class Climb(eqx.Module):
     num_mixed: int | None = eqx.field(static=True, default=None)
     num_aside: int | None = eqx.field(static=True, default=None)
     num_second: int | None = eqx.field(static=True, default=None)
+    engine: Literal["auto", "dense", "hvp"] = eqx.field(static=True, default="auto")
+    num_modes: int = eqx.field(static=True, default=16)
 
     def __check_init__(self) -> None:
+        check_choice("engine", self.engine, ("auto", "dense", "hvp"))
+        check_count("num_modes", self.num_modes, 2)
         for name in ("radius", "max_radius", "max_distance"):
             check_positive(name, getattr(self, name))
         check_count("max_steps", self.max_steps)
@@ -83,8 +101,25 @@ class Climb(eqx.Module):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
 
+    def has_matrix(self, problem: Problem) -> bool:
+        """Whether there is a Hessian, formed at each step or kept."""
+        if self.engine == "auto":
+            return problem.size < DENSE_BELOW
+        return self.engine == "dense"
+
+    def steps_up(self, problem: Problem) -> int:
+        """How many steps a climb may take."""
+        return self.max_steps if self.has_matrix(problem) else UP * self.max_steps
+
+    def is_kept(self, problem: Problem) -> bool:
+        """Whether the Hessian of the step before is set right."""
+        return self.has_matrix(problem) and self.products(problem) > 0
+
     def products(self, problem: Problem) -> int:
         """How many a step; 0: the Hessian is formed."""
+        if not self.has_matrix(problem):
+            wanted = 10 if self.num_products is None else self.num_products
+            return min(max(NUM_LEADING, wanted), problem.size)
         if self.num_products is None:
             return 4 if problem.size > 8 else 0
         return min(self.num_products, problem.size)
@@ -103,6 +138,8 @@ class Climb(eqx.Module):
 
     def second(self, problem: Problem) -> int:
         """How many modes of a transition state are climbed."""
+        if not self.has_matrix(problem):
+            return 0
         if self.num_second is None:
             return 4 if problem.size > 8 else 0
         return self.num_second
@@ -115,7 +152,8 @@ class Move(eqx.Module):
     begin: Vector
     loss: Scalar
     grad: Vector
-    hessian: Float[Array, "n n"]
+    hessian: Float[Array, "n n"]  # empty where there is no matrix
+    memory: Float[Array, "r n"]  # there: the step before, and how the ridge has turned in it
     direction: Vector
     is_up: Bool[Array, ""]
     is_second: Bool[Array, ""]  # from a transition state, whose own ridge is kept
@@ -148,11 +186,14 @@ def set_out(
     first, direction = x + away, direction / size
     cost = jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
     loss, grad = jax.value_and_grad(problem.value)(first)
-    if hessian is None:
+    if not climb.has_matrix(problem):
+        hessian = jnp.zeros((0, 0), x.dtype)
+    elif hessian is None:
         hessian, spent = _hessian(problem, first)
         cost = cost + spent
     else:  # the gradient at `x` is zero
         hessian = _set_right(hessian, away, grad)
+    has_matrix = climb.has_matrix(problem)
     rows = jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
     zero = jnp.zeros((), x.dtype)
     return Move(
@@ -161,6 +202,7 @@ def set_out(
         loss=loss,
         grad=grad,
         hessian=hessian,
+        memory=jnp.zeros((0 if has_matrix else 2, x.size), x.dtype),
         direction=direction,
         is_up=is_up,
         is_second=is_second,
@@ -197,9 +239,9 @@ def advance(
 class _Modes(eqx.Module):
     """Eigenvalues and columns of the Hessian; `is_null` marks those of a symmetry."""
 
-    eigenvalues: Float[Array, " n"]
-    columns: Float[Array, "n n"]
-    is_null: Bool[Array, " n"]
+    eigenvalues: Float[Array, " m"]
+    columns: Float[Array, "n m"]
+    is_null: Bool[Array, " m"]
     cut: Scalar
 
 
@@ -209,7 +251,7 @@ def _step(
     null = orthonormal(problem, symmetry, move.x)
     num_products = climb.products(problem)
     hessian, cost, residual = move.hessian, move.cost, jnp.zeros((), move.x.dtype)
-    if num_products:
+    if climb.is_kept(problem):
         hessian, residual = jax.lax.cond(
             any_up,  # not of one lane: then both branches would be computed
             lambda: _set_right_there(problem, move, null, num_products),
@@ -218,8 +260,13 @@ def _step(
         hessian = jnp.where(move.is_up, hessian, move.hessian)
         residual = jnp.where(move.is_up, residual, 0)
         cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
-    modes = modes_of(hessian, null)
-    direction, row, overlap = _ridge(modes, move.direction, move.is_second)
+    if climb.has_matrix(problem):
+        modes = modes_of(hessian, null)
+        direction, row, overlap = _ridge(modes, move.direction, move.is_second)
+    else:
+        modes, residuals = _seen_from_here(problem, move, null, num_products)
+        direction, row, overlap = _ridge(modes, move.direction, move.is_second)
+        residual, cost = residuals[row], cost + Cost(hvps=num_products)
     slopes = modes.columns.T @ move.grad
     step, newton = _parts(modes, slopes, row, direction, move)
     eigenvalue = modes.eigenvalues[row]
@@ -235,15 +282,15 @@ def _step(
     is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
     slack = 1000 * jnp.finfo(move.x.dtype).eps * jnp.abs(move.loss)
     is_taken = is_finite & (move.is_up | (loss <= move.loss + slack) | is_there)
-    if num_products:
+    if climb.is_kept(problem):
         hessian = jnp.where(is_finite, _set_right(hessian, away, grad - move.grad), hessian)
-    else:
+    elif climb.has_matrix(problem):
         hessian, spent = _hessian(problem, new)
         cost = cost + spent
     grown = jnp.where(wrong < 0.3, jnp.minimum(1.5 * move.radius, climb.max_radius), move.radius)
     radius = jnp.where(is_taken & ~(wrong > 1), grown, move.radius / 2)
     num_steps = move.num_steps + 1
-    most = jnp.where(move.is_up, climb.max_steps, DOWN * climb.max_steps)
+    most = jnp.where(move.is_up, climb.steps_up(problem), DOWN * climb.max_steps)
     size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
     is_far = jnp.linalg.norm(new - move.begin) > climb.max_distance * size
     is_stuck = ~is_finite & (radius < tolerance_of(None, new.dtype) * size)
@@ -273,7 +320,8 @@ def _step(
         begin=move.begin,
         loss=taken(loss, move.loss),
         grad=taken(grad, move.grad),
-        hessian=hessian if num_products else taken(hessian, move.hessian),
+        hessian=hessian if climb.is_kept(problem) else taken(hessian, move.hessian),
+        memory=jnp.stack([away, direction - move.direction])[: len(move.memory)],
         direction=direction,
         is_up=move.is_up,
         is_second=move.is_second,
@@ -340,6 +388,40 @@ def modes_of(hessian: Float[Array, "n n"], null: Float[Array, "n k"]) -> _Modes:
     is_null = jnp.sum((null.T @ columns) ** 2, axis=0) > 0.5
     cut = tolerance_of(None, hessian.dtype) * scale
     return _Modes(eigenvalues, columns, is_null, cut)
+
+
+def _seen_from_here(
+    problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
+) -> tuple[_Modes, Float[Array, " m"]]:
+    """Ritz pairs with their residuals, in the space of what leads the climb and of its images."""
+    product = without(null, problem.hvp_at(move.x))
+
+    def add(number: Int[Array, ""], space: Space) -> Space:
+        scale = jnp.max(jnp.linalg.norm(space.images, axis=1))
+        return space.add(product, space.images[number - len(leading)], scale)
+
+    space = Space.empty(num_products, problem.size, move.x.dtype)
+    leading = jnp.concatenate([jnp.stack([move.direction, move.grad]), move.memory])[:num_products]
+    space = space.add_all(product, leading - (leading @ null) @ null.T)
+    space = jax.lax.fori_loop(len(leading), num_products, add, space)
+    ritz = space.ritz()
+    values = jnp.where(ritz.is_there, ritz.eigenvalues, 0)
+    columns = space.rows.T @ ritz.coefficients
+    residuals = jnp.linalg.norm(
+        space.images.T @ ritz.coefficients - columns * values[None, :], axis=0
+    )
+    cut = tolerance_of(None, move.x.dtype) * jnp.max(jnp.abs(values))
+    return _Modes(ritz.eigenvalues, columns, ~ritz.is_there, cut), residuals
+
+
+def without(null: Float[Array, "n k"], product: Product, level: Number = 0.0) -> Product:
+    """The product with a Hessian from which a symmetry is projected out, at `level` along that."""
+
+    def seen(vector: Vector) -> Vector:
+        inside = null @ (null.T @ vector)
+        return outside(null.T, product(vector - inside)) + level * inside
+
+    return seen
 
 
 def _hessian(problem: Problem, x: Vector) -> tuple[Float[Array, "n n"], Cost]:

@@ -79,13 +79,13 @@ def view(problem: Problem, x: Vector, key: PRNGKeyArray, floor: Number = 0.0) ->
 
     No curvature is below `floor`: what is, is taken for rounding.
     """
-    loss, grad = problem.value(x), problem.grad(x)
     if is_dense(problem):
-        return _dense_view(problem, x, loss, grad, floor)
+        return dense_view(problem, x, floor)
+    loss, grad = problem.value(x), problem.grad(x)
     product = problem.hvp_at(x)
     ritz = lanczos(product, jax.random.normal(key, x.shape, x.dtype), NUM_PAIRS).ritz()
     scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
-    step, num_hvps = _solve(product, grad)
+    step, num_hvps = solve(product, grad)
     unknown = eqx.tree_at(lambda c: c.scale, no_curvature(problem), scale)
     cost = Cost(values=1, gradients=1, hvps=num_hvps + NUM_PAIRS)
     return View(x, loss, grad, step, step, unknown, cost)
@@ -126,7 +126,7 @@ def flat_part(problem: Problem, here: View, vector: Vector) -> Vector:
     if is_dense(problem):
         return (here.curvature.weak @ vector) @ here.curvature.weak
     product = problem.hvp_at(here.x)
-    return vector + _solve(product, product(vector))[0]
+    return vector + solve(product, product(vector))[0]
 
 
 def no_curvature(problem: Problem) -> Curvature:
@@ -137,8 +137,9 @@ def no_curvature(problem: Problem) -> Curvature:
     return Curvature(zero, jnp.array(0), no, no, zero, weak[0], weak)
 
 
-def _dense_view(problem: Problem, x: Vector, loss: Scalar, grad: Vector, floor: Number) -> View:
-    hessian = problem.hessian(x)
+def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
+    """Look at a point by its Hessian."""
+    loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
     eigenvalues, columns = jnp.linalg.eigh(hessian)
     scale = jnp.max(jnp.abs(eigenvalues))
     noise, spent = _noise(problem, x, scale, columns[:, 0])
@@ -198,7 +199,7 @@ def _weak(
     return jnp.where(is_weak[:, None], rows, 0)
 
 
-def _solve(product: Product, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
+def solve(product: Product, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
     """The step that makes the linearised gradient vanish, by conjugate gradients.
 
     It lies in the span of gradients, so that flat directions have no part in it, and ends where it

@@ -2,22 +2,34 @@
 
 The Morse index counts the eigenvalues that are negative beyond their error, of the Hessian without
 anything projected out. The ridges that lead on are modes outside of a symmetry's directions.
+
+Of many parameters the lowest modes are found by products, from random vectors, and the index is
+known only if what is outside of them was probed and has no negative eigenvalue.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._core.ascent import modes_of
+from ridgerider._core.ascent import modes_of, without
+from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish, _doubt
-from ridgerider._core.newton import View, view
-from ridgerider._core.problem import Problem, Vector
+from ridgerider._core.krylov import Pairs, lanczos, lowest_pairs
+from ridgerider._core.newton import Curvature, View, dense_view, solve
+from ridgerider._core.probe import outside
+from ridgerider._core.problem import Problem, Scalar, Vector
 from ridgerider._core.spectrum import cluster_labels, fix_gauge, fix_signs, tolerance_of
 from ridgerider._core.symmetry import Symmetry, orthonormal
 
 MAX_POLISH = 6  # Newton steps
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
+NUM_FIRST = 8  # products that tell how large eigenvalues are, where there is no matrix
+MAX_PRODUCTS = 60  # for each mode there
+WIDTH = 1e-6  # of a cluster of equal eigenvalues, relative to the largest
 
 
 class Place(eqx.Module):
@@ -36,18 +48,31 @@ class Place(eqx.Module):
     is_down: Bool[Array, " k"]
 
 
-def look_around(problem: Problem, symmetry: Symmetry | None, x: Vector) -> Place:
-    """Newton's steps to the stationary point near `x`, and a look at it."""
-    here = _polished(problem, x)
-    hessian = problem.hessian(here.x)
-    null = orthonormal(problem, symmetry, here.x)
-    raw = jnp.linalg.eigvalsh(hessian)
-    error = _error(here, raw)
-    modes = modes_of(hessian, null)
-    count = problem.size - null.shape[1]  # the null ones come last
-    eigenvalues, rows = modes.eigenvalues[:count], modes.columns.T[:count]
-    labels = cluster_labels(eigenvalues, 1e-6)
-    rows, _ = fix_gauge(_no_probe, problem, here.x, jax.random.key(0), rows, eigenvalues, labels)
+class _Around(eqx.Module):
+    """All eigenpairs that are known around a point, without those of a symmetry."""
+
+    eigenvalues: Float[Array, " k"]
+    rows: Float[Array, "k n"]
+    is_whole: Bool[Array, " k"]  # all of its cluster is known
+    scale: Scalar
+
+
+def look_around(
+    problem: Problem, symmetry: Symmetry | None, num_modes: int | None, x: Vector
+) -> Place:
+    """Newton's steps to the stationary point near `x`, and a look at it.
+
+    `num_modes`: how many are looked for by products alone; None forms the Hessian.
+    """
+    if num_modes is None:
+        here, known, raw = _dense_look(problem, symmetry, x)
+    else:
+        here, known, raw = _look_by_products(problem, symmetry, num_modes, x)
+    error = _error(here.x, here.grad, known.scale)
+    labels = cluster_labels(known.eigenvalues, WIDTH)
+    rows, _ = fix_gauge(
+        _no_probe, problem, here.x, jax.random.key(0), known.rows, known.eigenvalues, labels
+    )
     morse_index = jnp.sum(raw < -error)
     is_flat = jnp.abs(raw) <= error
     doubt, num_values = _doubt(problem, here, here.curvature)
@@ -61,7 +86,7 @@ def look_around(problem: Problem, symmetry: Symmetry | None, x: Vector) -> Place
         loss=here.loss,
         grad_norm=jnp.linalg.norm(here.grad),
         least_eigenvalue=jnp.min(jnp.where(is_flat, jnp.inf, raw)),
-        is_converged=is_exact & is_near,
+        is_converged=is_exact & is_near & here.curvature.is_known,
         is_saddle=morse_index > 0,
         num_steps=jnp.array(0),
         num_kicks=jnp.array(0),
@@ -70,48 +95,108 @@ def look_around(problem: Problem, symmetry: Symmetry | None, x: Vector) -> Place
         error=10 * jnp.linalg.norm(here.step) + 100 * float(jnp.finfo(x.dtype).eps) * size,
         doubt_number=doubt,
     )
-    cut = jnp.maximum(modes.cut, error)
+    cut = jnp.maximum(tolerance_of(None, x.dtype) * known.scale, error)
     return Place(
         finish=finish,
         morse_index=morse_index,
-        eigenvalues=eigenvalues,
+        eigenvalues=known.eigenvalues,
         rows=fix_signs(rows),
         labels=labels,
-        is_up=eigenvalues > cut,
-        is_down=eigenvalues < -error,
+        is_up=known.is_whole & (known.eigenvalues > cut),
+        is_down=known.eigenvalues < -error,
     )
 
 
-def _polished(problem: Problem, x: Vector) -> View:
+def _dense_look(problem: Problem, symmetry: Symmetry | None, x: Vector) -> tuple:
+    """The point, its modes, and all eigenvalues of the Hessian as it is."""
+    here, _ = _polished(lambda x: (dense_view(problem, x), None), x)
+    hessian = problem.hessian(here.x)
+    null = orthonormal(problem, symmetry, here.x)
+    raw = jnp.linalg.eigvalsh(hessian)
+    modes = modes_of(hessian, null)
+    count = problem.size - null.shape[1]  # the null ones come last
+    is_whole = jnp.ones(count, bool)
+    rows, scale = modes.columns.T[:count], jnp.max(jnp.abs(raw))
+    return here, _Around(modes.eigenvalues[:count], rows, is_whole, scale), raw
+
+
+def _look_by_products(
+    problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector
+) -> tuple:
+    """The same of the lowest modes, which are all that is known."""
+    num_all = problem.size - orthonormal(problem, symmetry, x).shape[1]
+    k, key = min(num_modes, num_all), jax.random.key(0)
+    start = jax.random.normal(key, (k, problem.size), x.dtype)
+    num_first = min(NUM_FIRST, problem.size)
+
+    def look(x: Vector) -> tuple[View, Pairs]:
+        grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
+        # Above all modes that are looked for.
+        ritz = lanczos(problem.hvp_at(x), start[0], num_first).ritz()
+        level = 2 * jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+        product, tolerance = without(null, problem.hvp_at(x), level), tolerance_of(None, x.dtype)
+        pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, WIDTH)
+        values, rows = pairs.eigenvalues, pairs.rows
+        error = _error(x, grad, pairs.scale)
+        is_flat = jnp.abs(values) <= jnp.maximum(error, pairs.residuals)
+        slopes = rows @ grad
+        inside = jnp.where(is_flat, 0, slopes / jnp.where(is_flat, 1, values)) @ rows
+        rest, num_hvps = jnp.zeros_like(x), jnp.array(0)
+        if k < num_all:
+            rest, num_hvps = solve(
+                lambda vector: outside(rows, product(outside(rows, vector))), outside(rows, grad)
+            )
+        step = outside(null.T, rest - inside)
+        # No eigenvalue outside of the rows is negative, and those inside are what they seem.
+        is_known = ((pairs.floor >= -error) | (k == num_all)) & jnp.all(
+            (values > 0) | is_flat | (values < -error - pairs.residuals)
+        )
+        curvature = Curvature(
+            least=jnp.min(jnp.where(is_flat, jnp.inf, values)),
+            num_flat=jnp.sum(is_flat),
+            is_negative=values[0] < -error,
+            is_known=is_known,
+            scale=pairs.scale,
+            lowest=rows[0],
+            weak=jnp.where(is_flat[:, None], rows, 0),
+        )
+        cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
+        return View(x, problem.value(x), grad, step, step, curvature, cost), pairs
+
+    here, pairs = _polished(look, x)
+    is_whole = pairs.is_complete(cluster_labels(pairs.eigenvalues, WIDTH), WIDTH) | (k == num_all)
+    known = _Around(pairs.eigenvalues, pairs.rows, is_whole, pairs.scale)
+    return here, known, pairs.eigenvalues
+
+
+def _polished(look: Callable[[Vector], tuple[View, Any]], x: Vector) -> tuple[View, Any]:
     """Newton's steps as long as they help, and no further than they need."""
-    key = jax.random.key(0)
     enough = tolerance_of(None, x.dtype) / 1000
 
-    def go_on(carry: tuple[View, Bool[Array, ""], Int[Array, ""]]) -> Bool[Array, ""]:
-        here, helps, count = carry
+    def go_on(carry: tuple) -> Bool[Array, ""]:
+        (here, _), helps, count = carry
         return (count == 0) | (helps & (here.reach > enough) & (count <= MAX_POLISH))
 
-    def polish(carry: tuple[View, Bool[Array, ""], Int[Array, ""]]) -> tuple:
-        here, _, count = carry
-        new = view(problem, here.x + here.step, key)
-        helps = (count == 0) | (jnp.linalg.norm(new.grad) < jnp.linalg.norm(here.grad))
-        total = here.cost + new.cost
-        taken = jax.tree.map(lambda one, two: jnp.where(helps, one, two), new, here)
-        return eqx.tree_at(lambda v: v.cost, taken, total), helps, count + 1
+    def polish(carry: tuple) -> tuple:
+        old, _, count = carry
+        here = old[0]
+        new = look(here.x + here.step)
+        helps = (count == 0) | (jnp.linalg.norm(new[0].grad) < jnp.linalg.norm(here.grad))
+        total = here.cost + new[0].cost
+        seen, more = jax.tree.map(lambda one, two: jnp.where(helps, one, two), new, old)
+        return (eqx.tree_at(lambda v: v.cost, seen, total), more), helps, count + 1
 
     # Nothing is seen yet: the first look is one of the loop, so that it is compiled once.
-    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, view(problem, x, key)))
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    blank = eqx.tree_at(lambda v: v.x, blank, x)
+    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, look(x)))
+    seen, more = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    blank = (eqx.tree_at(lambda v: v.x, seen, x), more)
     return jax.lax.while_loop(go_on, polish, (blank, jnp.array(True), jnp.array(0)))[0]
 
 
-def _error(here: View, raw: Float[Array, " n"]) -> Array:
+def _error(x: Vector, grad: Vector, scale: Scalar) -> Scalar:
     """What rounding makes of a zero eigenvalue; see `newton`."""
-    scale, n = jnp.max(jnp.abs(raw)), len(raw)
-    eps = float(jnp.finfo(raw.dtype).eps)
-    turning = 10 * jnp.linalg.norm(here.grad) / jnp.maximum(jnp.linalg.norm(here.x), 1)
-    return 1000 * n**0.5 * eps * scale + turning
+    turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
+    return 1000 * len(x) ** 0.5 * float(jnp.finfo(x.dtype).eps) * scale + turning
 
 
 def _no_probe(problem: Problem, x: Vector) -> Vector:

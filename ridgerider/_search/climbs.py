@@ -77,7 +77,7 @@ def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
             index, member = leg.turns[0]
             branch = leg.branch(Turn(index, 1, member))
         elif leg.ended_by[0] in ("max_steps", "unconverged"):
-            branch = replace(branch, x=leg.x, direction=np.zeros_like(x))
+            branch = replace(branch, x=leg.x, direction=_way_off(problem, climber, leg))
         else:
             break
     raise ValueError(_no_minimum(problem, leg))
@@ -98,11 +98,25 @@ def climb_batch(
     return [replace(leg, cost=leg.cost + share) for leg in legs]
 
 
+def _place_at(problem: Problem, climber: Climber, x: np.ndarray) -> Place:
+    num_modes = None if climber.climb.has_matrix(problem) else climber.climb.num_modes
+    look = compiled(look_around, "little")
+    return fetch(look(problem, climber.symmetry, num_modes, place(problem, x)))
+
+
+def _way_off(problem: Problem, climber: Climber, leg: Leg) -> np.ndarray:
+    """How to go on down: where there are more ways down than were counted, along the first."""
+    if leg.ended_by[0] == "unconverged":
+        around = _place_at(problem, climber, leg.x)
+        if around.is_down[0]:
+            return np.asarray(around.rows[0])
+    return np.zeros_like(leg.x)
+
+
 def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
     """The leg with what is at its end: the kind of point, its spectrum, and the ways on."""
     began = time.perf_counter()
-    x = place(problem, leg.x)
-    around: Place = fetch(compiled(look_around, "little")(problem, climber.symmetry, x))
+    around = _place_at(problem, climber, leg.x)
     finish = around.finish
     seconds = Cost(seconds=time.perf_counter() - began)
     leg = replace(leg, cost=leg.cost + finish.cost + seconds)
@@ -217,6 +231,7 @@ def _moves(
 def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iterator[Move]:
     """First steps; the Hessian of a point that many leave is computed once, for the first."""
     known: dict[bytes, Any] = {}
+    has_matrix = climber.climb.has_matrix(problem)
     for first in range(0, len(branches), WIDTH):
         now = branches[first : first + WIDTH]
         spent, hessians = [], []
@@ -224,7 +239,9 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
             assert branch.x is not None
             name = branch.x.tobytes()
             spent.append(name not in known)
-            if name not in known:
+            if not has_matrix:
+                known[name] = np.zeros((0, 0), branch.x.dtype), np.array(0)
+            elif name not in known:
                 x = place(problem, branch.x)
                 known[name] = fetch(compiled(_hessian_at, "little")(problem, climber.symmetry, x))
             hessians.append(known[name])
@@ -235,7 +252,7 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
         moves = fetch(compiled(_begin_all, "little")(problem, climber, _stack(lanes)))
         for row, is_first in enumerate(spent):
             move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
-            if is_first and climber.climb.products(problem):
+            if is_first and climber.climb.is_kept(problem):
                 own = Cost(hvps=problem.size, hessians=1)
                 move = eqx.tree_at(lambda m: m.cost, move, move.cost + own)
             yield move
@@ -267,7 +284,7 @@ def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, "
 
 
 def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
-    is_kept = climber.climb.products(problem) > 0
+    is_kept = climber.climb.is_kept(problem)
 
     def one(
         x: Vector,

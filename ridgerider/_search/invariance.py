@@ -83,6 +83,17 @@ def _worst_at(problem: Problem, symmetry: Symmetry, x: Vector) -> tuple:
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
     """A signature for each point, `WIDTH` at a time."""
     assert symmetry.signature is not None
+    try:
+        return _signatures(problem, symmetry, points)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            "the signature of `symmetry` must be a function that JAX can trace, but it asks for "
+            f"the values of its arrays ({type(error).__name__}: {reason})."
+        ) from error
+
+
+def _signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
     marks = []
     for first in range(0, len(points), WIDTH):
         now = points[first : first + WIDTH]

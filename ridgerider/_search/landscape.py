@@ -169,7 +169,7 @@ class Estimate:
 class Completeness:
     """What was climbed, and what may be missing.
 
-    `climbed[number]` is, for each minimum, how many ways up were climbed and how many there are;
+    `climbed[number]` is, for each minimum, how many ways up were climbed and how many are known;
     `alike` counts ways that a symmetry makes equal to one that was.
     """
 

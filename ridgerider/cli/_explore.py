@@ -11,6 +11,7 @@ from ridgerider._search.locate import load_attribute
 from ridgerider.cli._crew import crew
 from ridgerider.cli._options import (
     Dask,
+    EngineName,
     Lease,
     MetricNames,
     Out,
@@ -48,6 +49,7 @@ def explore(
         int | None, typer.Option(help="Of each minimum climb only this many of its softest modes.")
     ] = None,
     order: Annotated[str, typer.Option(help=f"{', '.join(MAP_ORDERS)}.")] = "fewest_visits",
+    engine: EngineName = "auto",
     symmetry: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +72,7 @@ def explore(
     lease: Lease = None,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
+    climb = rr.Climb(engine=engine)  # type: ignore[arg-type]  # which it checks
     own = OWN.get(problem, ("none", "none"))
     same = _symmetry(own[0] if symmetry is None else symmetry)
     guard = _valid(own[1] if valid is None else valid)
@@ -81,6 +84,7 @@ def explore(
     ):
         landscape = rr.explore(
             problem,
+            climb,
             max_rides=max_rides,
             max_points=max_points,
             max_modes=max_modes,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import ridgerider as rr
+from ridgerider._core.spectrum import DENSE_BELOW
 from ridgerider._search.locate import load_function, own_measures
 from ridgerider.problems import BUILT_IN, load_problem
 
@@ -17,6 +18,14 @@ Out = Annotated[
     Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
 ]
 Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="dense Hessians, hvp (Hessian-vector products only), or auto: dense below "
+        f"{DENSE_BELOW} parameters.",
+    ),
+]
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")
 ]

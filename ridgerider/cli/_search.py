@@ -17,6 +17,7 @@ from ridgerider.cli._options import (
     LANES,
     SEARCH,
     Dask,
+    EngineName,
     Lease,
     MetricNames,
     Out,
@@ -40,13 +41,7 @@ def search(
         str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
     ],
     out: Out = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="dense Hessians, hvp (Hessian-vector products only), or auto: dense below "
-            f"{DENSE_BELOW} parameters."
-        ),
-    ] = "auto",
+    engine: EngineName = "auto",
     step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
     delta_break: Annotated[
         float, typer.Option(help="Halve a step until its overlap is at least this.")

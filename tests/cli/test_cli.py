@@ -273,6 +273,7 @@ def test_reproduce_writes_results_table_and_figures():
         (["search", "wells", "--delta-break", "2"], "`--delta-break` must be .*, not 2"),
         (["search", "wells", "--lanes", "0"], "`--lanes` must be a whole number"),
         (["explore", "camel", "--max-points", "-1"], "`--max-points` must be"),
+        (["explore", "camel", "--engine", "steam"], "`--engine` must be 'auto', 'dense' or"),
         (
             ["search", "wells", "--out", "mine.py"],
             "`--out` must be a directory, but mine.py is a file",

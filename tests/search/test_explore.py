@@ -184,6 +184,9 @@ def test_bad_input():
         swapped = rr.Symmetry(None, lambda x: x, lambda x, key: x[::-1])
         problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.array([0.5, 0.7]))
         rr.explore(problem, symmetry=swapped)
+    for untraceable in (np.sort, lambda x: x[x > 0]):
+        with pytest.raises(ValueError, match="must be a function that JAX can trace"):
+            rr.explore(problem, symmetry=rr.Symmetry(None, untraceable))
 
 
 def table_of(landscape):

@@ -1,0 +1,122 @@
+"""Maps without a matrix: modes by products, climbs in a small space."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._core.compile import compiled
+from ridgerider._core.stationary import look_around
+from ridgerider._search import climbs
+from ridgerider.problems import (
+    himmelblau,
+    is_one_cluster,
+    lennard_jones,
+    mueller_brown,
+    six_hump_camel,
+)
+from tests.search.test_explore import table_of
+
+BY_PRODUCTS = rr.Climb(engine="hvp")
+
+
+def ring(size):
+    """Particles in double wells, each tied to the next; no two wells are as deep."""
+    depths = 1 + 0.3 * np.random.default_rng(0).random(size)
+
+    def loss(x):
+        wells = jnp.sum(depths * (x**2 - 1) ** 2) / 4
+        return wells + 0.1 * jnp.sum((x - jnp.roll(x, 1)) ** 2)
+
+    return rr.Problem(loss, jnp.full(size, 0.9))
+
+
+def indices(landscape):
+    """Of each point: the index on the map, and that of its Hessian as NumPy sees it."""
+    problem = landscape.problem
+    hessian = jax.jit(problem.hessian)
+    points = (*landscape.minima(), *landscape.saddles(None))
+    spectra = [np.linalg.eigvalsh(hessian(problem.ravel(one.params))) for one in points]
+    return [
+        (one.morse_index, int(np.sum(values < -1e-7 * np.abs(values).max())))
+        for one, values in zip(points, spectra, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("make", [himmelblau, six_hump_camel, mueller_brown])
+def test_products_alone_make_the_same_map(make):
+    dense, free = rr.explore(make()), rr.explore(make(), BY_PRODUCTS)
+    for one, two in ((dense.minima(), free.minima()), (dense.saddles(), free.saddles())):
+        np.testing.assert_allclose([p.loss for p in two], [p.loss for p in one], atol=1e-8)
+
+
+def test_atoms_by_products_alone():
+    # Six atoms have two minima, the published ones.
+    landscape = rr.explore(
+        lennard_jones(6), BY_PRODUCTS, symmetry=rr.symmetry.point_set(), valid=is_one_cluster
+    )
+    losses = [one.loss for one in landscape.minima()]
+    np.testing.assert_allclose(losses, [-12.712062, -12.302928], atol=1e-6)
+    assert len(landscape.saddles()) >= 2
+    assert all(one == two for one, two in indices(landscape))
+
+
+def test_a_large_problem_is_climbed_without_a_matrix():
+    problem = ring(400)
+    landscape = rr.explore(problem, max_rides=12, max_modes=4)
+    assert len(landscape.minima()) > 1 and len(landscape.saddles()) > 1
+    assert all(one == two for one, two in indices(landscape))
+    # At most 10 products a step, and what the looks at points take.
+    up = [landscape.leg(name) for name in landscape.fingerprints() if name and name[-1].up]
+    known = {one.fingerprint for one in (*landscape.minima(), *landscape.saddles(None))}
+    assert all(leg.cost.hvps <= 10 * leg.num_steps for leg in up if leg.fingerprint not in known)
+
+
+def test_no_program_holds_a_matrix():
+    problem, climber = ring(2000), climbs.Climber(rr.Climb())
+    x = np.asarray(problem.x0)
+    lane = (x, np.zeros_like(x), np.zeros((0, 0)), np.array(True), np.array(False))
+    moves = jax.eval_shape(
+        lambda: climbs._begin_all(problem, climber, climbs._stack([lane] * climbs.WIDTH))
+    )
+    climbing = jax.make_jaxpr(lambda moves: climbs._advance(problem, climber, moves))(moves)
+    looking, dense = (
+        jax.make_jaxpr(lambda x, num=num: look_around(problem, None, num, x))(problem.x0)
+        for num in (16, None)
+    )
+    for program in (climbing, looking):
+        assert max(sizes_in(program)) < problem.size**2 / 4
+    assert max(sizes_in(dense)) >= problem.size**2
+
+
+def sizes_in(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (variable.aval.size for variable in equation.outvars)
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda one: hasattr(one, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from sizes_in(inner)
+
+
+def test_an_index_that_was_not_counted_is_not_listed():
+    # All 320 ways lead down, and 16 modes are looked for.
+    hill = rr.Problem(lambda x: jnp.sum((x**2 - 0.01) ** 2), jnp.zeros(320))
+    seen = compiled(look_around)(hill, None, 16, hill.x0)
+    assert not seen.finish.is_converged and seen.is_down[0]
+    landscape = rr.explore(hill, max_rides=0)
+    (lowest,) = landscape.minima()
+    assert lowest.loss < 1e-12
+
+
+def test_a_map_without_a_matrix_is_resumed_to_the_same(tmp_path):
+    whole = rr.explore(himmelblau(), BY_PRODUCTS, round_size=5)
+    rr.explore(himmelblau(), BY_PRODUCTS, round_size=5, max_rides=7, out=tmp_path / "a.sqlite")
+    again = rr.resume(tmp_path / "a.sqlite", himmelblau(), max_rides=None)
+    assert table_of(again) == table_of(whole)
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="`engine` must be 'auto', 'dense' or 'hvp', not 'steam'"):
+        rr.Climb(engine="steam")
+    with pytest.raises(ValueError, match="`num_modes` must be a whole number of at least 2"):
+        rr.Climb(num_modes=1)
