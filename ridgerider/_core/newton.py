@@ -103,7 +103,7 @@ def measure(
     pairs = lowest_pairs(
         problem.hvp_at(x), start, NUM_PAIRS, tolerance, max_hvps, 2 * NUM_PAIRS + 20
     )
-    noise, spent = _noise(problem, x, pairs.scale, pairs.rows[0])
+    noise, spent = noise_of(problem, x, pairs.scale, pairs.rows[0])
     error = _rounding(x, pairs.scale) + _turning(x, grad) + noise
     # The error of an eigenvalue is its residual at most; that of a converged one is rounding.
     is_converged = pairs.residuals + noise <= tolerance * pairs.scale
@@ -142,7 +142,7 @@ def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
     loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
     eigenvalues, columns = jnp.linalg.eigh(hessian)
     scale = jnp.max(jnp.abs(eigenvalues))
-    noise, spent = _noise(problem, x, scale, columns[:, 0])
+    noise, spent = noise_of(problem, x, scale, columns[:, 0])
     asymmetry = jnp.linalg.norm(hessian - hessian.T)
     rounding = jnp.maximum(_rounding(x, scale) + asymmetry + noise, floor)
     error = rounding + _turning(x, grad)
@@ -176,7 +176,7 @@ def _rounding(x: Vector, scale: Scalar) -> Scalar:
     return 100 * math.sqrt(len(x)) * float(jnp.finfo(x.dtype).eps) * scale
 
 
-def _noise(problem: Problem, x: Vector, scale: Scalar, lowest: Vector) -> tuple[Scalar, Cost]:
+def noise_of(problem: Problem, x: Vector, scale: Scalar, lowest: Vector) -> tuple[Scalar, Cost]:
     """What products that are differences may be off by, here and as they were measured first."""
     error, spent = problem.hvp_error(x, lowest)
     return 10 * jnp.maximum(error, problem.noise * scale), spent

@@ -13,23 +13,30 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.ascent import modes_of, without
 from ridgerider._core.cost import Cost
 from ridgerider._core.finish import Finish, _doubt
 from ridgerider._core.krylov import Pairs, lanczos, lowest_pairs
-from ridgerider._core.newton import Curvature, View, dense_view, solve
+from ridgerider._core.newton import Curvature, View, dense_view, noise_of, solve
 from ridgerider._core.probe import outside
-from ridgerider._core.problem import Problem, Scalar, Vector
-from ridgerider._core.spectrum import cluster_labels, fix_gauge, fix_signs, tolerance_of
+from ridgerider._core.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.spectrum import (
+    cluster_labels,
+    cluster_width,
+    fix_gauge,
+    fix_signs,
+    tolerance_of,
+)
 from ridgerider._core.symmetry import Symmetry, orthonormal
 
 MAX_POLISH = 6  # Newton steps
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
 NUM_FIRST = 8  # products that tell how large eigenvalues are, where there is no matrix
 MAX_PRODUCTS = 60  # for each mode there
-WIDTH = 1e-6  # of a cluster of equal eigenvalues, relative to the largest
+WIDTH = 1e-6  # of a cluster of equal eigenvalues at least, relative to the largest
 
 
 class Place(eqx.Module):
@@ -68,8 +75,8 @@ def look_around(
         here, known, raw = _dense_look(problem, symmetry, x)
     else:
         here, known, raw = _look_by_products(problem, symmetry, num_modes, x)
-    error = _error(here.x, here.grad, known.scale)
-    labels = cluster_labels(known.eigenvalues, WIDTH)
+    error, spent = _error(problem, here.x, here.grad, known.scale, known.rows[0])
+    labels = cluster_labels(known.eigenvalues, _width(x.dtype))
     rows, _ = fix_gauge(
         _no_probe, problem, here.x, jax.random.key(0), known.rows, known.eigenvalues, labels
     )
@@ -80,7 +87,7 @@ def look_around(
     reach = jnp.linalg.norm(here.step) / size
     is_near = jnp.linalg.norm(here.x - x) <= FARTHEST * size
     is_exact = reach <= 10 * tolerance_of(None, x.dtype)
-    cost = here.cost
+    cost = here.cost + spent
     finish = Finish(
         x=here.x,
         loss=here.loss,
@@ -127,7 +134,7 @@ def _look_by_products(
     num_all = problem.size - orthonormal(problem, symmetry, x).shape[1]
     k, key = min(num_modes, num_all), jax.random.key(0)
     start = jax.random.normal(key, (k, problem.size), x.dtype)
-    num_first = min(NUM_FIRST, problem.size)
+    num_first, width = min(NUM_FIRST, problem.size), _width(x.dtype)
 
     def look(x: Vector) -> tuple[View, Pairs]:
         grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
@@ -135,9 +142,9 @@ def _look_by_products(
         ritz = lanczos(problem.hvp_at(x), start[0], num_first).ritz()
         level = 2 * jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
         product, tolerance = without(null, problem.hvp_at(x), level), tolerance_of(None, x.dtype)
-        pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, WIDTH)
+        pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
         values, rows = pairs.eigenvalues, pairs.rows
-        error = _error(x, grad, pairs.scale)
+        error, spent = _error(problem, x, grad, pairs.scale, pairs.rows[0])
         is_flat = jnp.abs(values) <= jnp.maximum(error, pairs.residuals)
         slopes = rows @ grad
         inside = jnp.where(is_flat, 0, slopes / jnp.where(is_flat, 1, values)) @ rows
@@ -161,10 +168,10 @@ def _look_by_products(
             weak=jnp.where(is_flat[:, None], rows, 0),
         )
         cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
-        return View(x, problem.value(x), grad, step, step, curvature, cost), pairs
+        return View(x, problem.value(x), grad, step, step, curvature, cost + spent), pairs
 
     here, pairs = _polished(look, x)
-    is_whole = pairs.is_complete(cluster_labels(pairs.eigenvalues, WIDTH), WIDTH) | (k == num_all)
+    is_whole = pairs.is_complete(cluster_labels(pairs.eigenvalues, width), width) | (k == num_all)
     known = _Around(pairs.eigenvalues, pairs.rows, is_whole, pairs.scale)
     return here, known, pairs.eigenvalues
 
@@ -193,10 +200,18 @@ def _polished(look: Callable[[Vector], tuple[View, Any]], x: Vector) -> tuple[Vi
     return jax.lax.while_loop(go_on, polish, (blank, jnp.array(True), jnp.array(0)))[0]
 
 
-def _error(x: Vector, grad: Vector, scale: Scalar) -> Scalar:
+def _width(dtype: np.dtype) -> Number:
+    return max(WIDTH, cluster_width(None, dtype))
+
+
+def _error(
+    problem: Problem, x: Vector, grad: Vector, scale: Scalar, lowest: Vector
+) -> tuple[Scalar, Cost]:
     """What rounding makes of a zero eigenvalue; see `newton`."""
+    noise, spent = noise_of(problem, x, scale, lowest)
     turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
-    return 1000 * len(x) ** 0.5 * float(jnp.finfo(x.dtype).eps) * scale + turning
+    rounding = 1000 * len(x) ** 0.5 * float(jnp.finfo(x.dtype).eps) * scale
+    return rounding + turning + noise, spent
 
 
 def _no_probe(problem: Problem, x: Vector) -> Vector:

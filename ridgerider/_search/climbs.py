@@ -77,7 +77,7 @@ def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
             index, member = leg.turns[0]
             branch = leg.branch(Turn(index, 1, member))
         elif leg.ended_by[0] in ("max_steps", "unconverged"):
-            branch = replace(branch, x=leg.x, direction=_way_off(problem, climber, leg))
+            branch = _further(problem, climber, leg, name)
         else:
             break
     raise ValueError(_no_minimum(problem, leg))
@@ -104,13 +104,15 @@ def _place_at(problem: Problem, climber: Climber, x: np.ndarray) -> Place:
     return fetch(look(problem, climber.symmetry, num_modes, place(problem, x)))
 
 
-def _way_off(problem: Problem, climber: Climber, leg: Leg) -> np.ndarray:
+def _further(problem: Problem, climber: Climber, leg: Leg, name: Fingerprint) -> Branch:
     """How to go on down: where there are more ways down than were counted, along the first."""
+    branch = Branch(name, float("nan"), 0.0, 1, x=leg.x, direction=np.zeros_like(leg.x))
     if leg.ended_by[0] == "unconverged":
         around = _place_at(problem, climber, leg.x)
         if around.is_down[0]:
-            return np.asarray(around.rows[0])
-    return np.zeros_like(leg.x)
+            lowest, row = float(around.eigenvalues[0]), np.asarray(around.rows[0])
+            return replace(branch, eigenvalue=lowest, direction=row)
+    return branch
 
 
 def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:

@@ -32,14 +32,14 @@ def ring(size):
     return rr.Problem(loss, jnp.full(size, 0.9))
 
 
-def indices(landscape):
+def indices(landscape, tolerance=1e-7):
     """Of each point: the index on the map, and that of its Hessian as NumPy sees it."""
     problem = landscape.problem
     hessian = jax.jit(problem.hessian)
     points = (*landscape.minima(), *landscape.saddles(None))
     spectra = [np.linalg.eigvalsh(hessian(problem.ravel(one.params))) for one in points]
     return [
-        (one.morse_index, int(np.sum(values < -1e-7 * np.abs(values).max())))
+        (one.morse_index, int(np.sum(values < -tolerance * np.abs(values).max())))
         for one, values in zip(points, spectra, strict=True)
     ]
 
@@ -71,6 +71,14 @@ def test_a_large_problem_is_climbed_without_a_matrix():
     up = [landscape.leg(name) for name in landscape.fingerprints() if name and name[-1].up]
     known = {one.fingerprint for one in (*landscape.minima(), *landscape.saddles(None))}
     assert all(leg.cost.hvps <= 10 * leg.num_steps for leg in up if leg.fingerprint not in known)
+
+
+def test_large_problems_in_single_precision():
+    with jax.enable_x64(False):
+        landscape = rr.explore(ring(400), max_rides=6, max_modes=2)
+        assert landscape.problem.dtype == np.float32
+        assert len(landscape.saddles()) > 0
+        assert all(one == two for one, two in indices(landscape, 1e-4))
 
 
 def test_no_program_holds_a_matrix():
