@@ -154,8 +154,10 @@ def _look_by_products(
                 lambda vector: outside(rows, product(outside(rows, vector))), outside(rows, grad)
             )
         step = outside(null.T, rest - inside)
-        # No eigenvalue outside of the rows is negative, and those inside are what they seem.
-        is_known = ((pairs.floor >= -error) | (k == num_all)) & jnp.all(
+        # No eigenvalue outside of the rows is negative, as far as pairs are resolved, and those
+        # inside are what they seem.
+        resolved = error + 2 * tolerance * pairs.scale
+        is_known = ((pairs.floor >= -resolved) | (k == num_all)) & jnp.all(
             (values > 0) | is_flat | (values < -error - pairs.residuals)
         )
         curvature = Curvature(

@@ -116,6 +116,46 @@ def test_an_index_that_was_not_counted_is_not_listed():
     assert lowest.loss < 1e-12
 
 
+SIZE = 320
+SPECTRA = {
+    "five equal": [-1.0] * 5,
+    "hardly any": [-1e-4],
+    "fifteen": -np.linspace(1, 50, 15),
+    "as many as are looked for": -np.linspace(1, 50, 16),
+    "one more": -np.linspace(1, 50, 17),
+    "forty equal": [-1e-3] * 40,
+    "one beside a hundred that are level": [-1e-3] + [0.0] * 100,
+    "a hundred that are level": [0.0] * 100,
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_an_index_is_right_or_not_known(name):
+    low = np.asarray(SPECTRA[name])
+    spectrum = np.concatenate([low, np.linspace(1, 100, SIZE - len(low))])
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, SIZE)))
+    matrix = jnp.asarray((basis * spectrum) @ basis.T)
+    problem = rr.Problem(bowl, jnp.zeros(SIZE), matrix)
+    seen = compiled(look_around)(problem, None, 16, problem.x0)
+    wanted = int(np.sum(low < 0))
+    assert bool(seen.finish.is_converged) == (wanted < 16)
+    if wanted < 16:
+        assert int(seen.morse_index) == wanted
+
+
+def bowl(x, matrix):
+    return x @ matrix @ x / 2 + jnp.sum(x**4) / 4
+
+
+@pytest.mark.parametrize("engine", ["dense", "hvp"])
+def test_points_with_many_level_directions_are_listed(engine):
+    valley = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2, jnp.full(320, 0.5))
+    landscape = rr.explore(valley, rr.Climb(engine=engine), max_rides=0)
+    (one,) = landscape.minima()
+    assert one.loss < 1e-12 and one.morse_index == 0
+
+
 def test_a_map_without_a_matrix_is_resumed_to_the_same(tmp_path):
     whole = rr.explore(himmelblau(), BY_PRODUCTS, round_size=5)
     rr.explore(himmelblau(), BY_PRODUCTS, round_size=5, max_rides=7, out=tmp_path / "a.sqlite")
