@@ -19,30 +19,30 @@ TOLERATED = {4: 1e-2, 8: 1e-6}
 def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
     """Raise if the loss changes along a generator at the start, or the signature of a copy."""
     x = fetch(problem.x0)
-    slope, generator = fetch(compiled(_worst_at, "little")(problem, symmetry, problem.x0))
+    copies = []
+    if symmetry.copy is not None:
+        seeds = np.random.SeedSequence(seed).generate_state(NUM_COPIES)
+        params, keys = problem.unravel(problem.x0), (jax.random.key(int(one)) for one in seeds)
+        copies = [fetch(problem.ravel(symmetry.copy(params, key))) for key in keys]
+    points = np.stack([x, *copies]).astype(x.dtype)
+    (slope, generator), losses = fetch(compiled(_at_start, "none")(problem, symmetry, points))
     check_level(float(slope), int(generator), x.dtype, "at `start`")
-    tolerance = TOLERATED[x.dtype.itemsize]
-    if symmetry.copy is None:
-        return
-    params = problem.unravel(problem.x0)
-    seeds = np.random.SeedSequence(seed).generate_state(NUM_COPIES)
-    copies = [symmetry.copy(params, jax.random.key(int(one))) for one in seeds]
-    points = np.stack([x, *(np.asarray(problem.ravel(copy), x.dtype) for copy in copies)])
-    loss, *others = fetch(compiled(_losses, "none")(problem, points)).tolist()
+    tolerance, (loss, *others) = TOLERATED[x.dtype.itemsize], losses.tolist()
     for other in others:
         if not abs(other - loss) <= tolerance * max(1.0, abs(loss)):
             raise ValueError(
                 "`symmetry` must leave the loss unchanged, but a copy of the start has the loss "
                 f"{other:.6g}, not {loss:.6g}."
             )
-    if symmetry.signature is not None:
+    if symmetry.signature is not None and copies:
         one, *marks = signatures(problem, symmetry, points)
         for two in marks:
             _check_signature(one, two, tolerance)
 
 
-def _losses(problem: Problem, points: Float[Array, "k n"]) -> Float[Array, " k"]:
-    return jax.lax.map(problem.value, points)
+def _at_start(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> tuple:
+    """Where the loss changes most along a generator, at the first point, and the losses of all."""
+    return _worst_at(problem, symmetry, points[0]), jax.lax.map(problem.value, points)
 
 
 def _check_signature(one: np.ndarray, two: np.ndarray, tolerance: float) -> None:
