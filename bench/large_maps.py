@@ -20,8 +20,8 @@ def main() -> None:
     print("| problem | parameters | engine | climbs that arrived | points | wrong indices ", end="")
     print("| steps a climb | products a step | seconds | memory so far |\n|" + "---|" * 10)
     for size in (400, 20_000):
-        _row("ring", ring(size), rr.Climb(), {}, check=size < 1000)
-    atoms = {"symmetry": rr.symmetry.point_set(), "valid": is_one_cluster}
+        _row("ring", ring(size), rr.Climb(), {"max_rides": 16}, check=size < 1000)
+    atoms = {"symmetry": rr.symmetry.point_set(), "valid": is_one_cluster, "max_rides": 8}
     for climb in (rr.Climb(), rr.Climb(engine="dense")):
         _row("110 atoms", lennard_jones(110), climb, atoms)
 
@@ -37,9 +37,11 @@ def ring(size: int) -> rr.Problem:
     return rr.Problem(loss, jnp.full(size, 0.9))
 
 
-def _row(name: str, problem: rr.Problem, climb: rr.Climb, same: dict, check: bool = True) -> None:
+def _row(
+    name: str, problem: rr.Problem, climb: rr.Climb, settings: dict, check: bool = True
+) -> None:
     began = time.perf_counter()
-    landscape = rr.explore(problem, climb, max_rides=16, max_modes=4, **same)
+    landscape = rr.explore(problem, climb, max_modes=4, **settings)
     seconds = time.perf_counter() - began
     points = {one.fingerprint for one in (*landscape.minima(), *landscape.saddles(None))}
     legs = [landscape.leg(name) for name in landscape.fingerprints() if name and name[-1].up]
