@@ -186,14 +186,14 @@ def set_out(
     first, direction = x + away, direction / size
     cost = jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
     loss, grad = jax.value_and_grad(problem.value)(first)
-    if not climb.has_matrix(problem):
+    has_matrix = climb.has_matrix(problem)
+    if not has_matrix:
         hessian = jnp.zeros((0, 0), x.dtype)
     elif hessian is None:
         hessian, spent = _hessian(problem, first)
         cost = cost + spent
     else:  # the gradient at `x` is zero
         hessian = _set_right(hessian, away, grad)
-    has_matrix = climb.has_matrix(problem)
     rows = jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
     zero = jnp.zeros((), x.dtype)
     return Move(

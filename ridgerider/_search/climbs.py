@@ -77,7 +77,8 @@ def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
             index, member = leg.turns[0]
             branch = leg.branch(Turn(index, 1, member))
         elif leg.ended_by[0] in ("max_steps", "unconverged"):
-            branch = _further(problem, climber, leg, name)
+            branch, spent = _further(problem, climber, leg, name)
+            total = total + spent
         else:
             break
     raise ValueError(_no_minimum(problem, leg))
@@ -104,15 +105,18 @@ def _place_at(problem: Problem, climber: Climber, x: np.ndarray) -> Place:
     return fetch(look(problem, climber.symmetry, num_modes, place(problem, x)))
 
 
-def _further(problem: Problem, climber: Climber, leg: Leg, name: Fingerprint) -> Branch:
+def _further(
+    problem: Problem, climber: Climber, leg: Leg, name: Fingerprint
+) -> tuple[Branch, Cost]:
     """How to go on down: where there are more ways down than were counted, along the first."""
     branch = Branch(name, float("nan"), 0.0, 1, x=leg.x, direction=np.zeros_like(leg.x))
-    if leg.ended_by[0] == "unconverged":
-        around = _place_at(problem, climber, leg.x)
-        if around.is_down[0]:
-            lowest, row = float(around.eigenvalues[0]), np.asarray(around.rows[0])
-            return replace(branch, eigenvalue=lowest, direction=row)
-    return branch
+    if leg.ended_by[0] != "unconverged":
+        return branch, Cost()
+    around = _place_at(problem, climber, leg.x)
+    if around.is_down[0]:
+        lowest, row = float(around.eigenvalues[0]), np.asarray(around.rows[0])
+        branch = replace(branch, eigenvalue=lowest, direction=row)
+    return branch, around.finish.cost
 
 
 def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:

@@ -115,13 +115,13 @@ def _summary(landscape: rr.Landscape, spent_before: int = 0) -> dict[str, Any]:
     }
 
 
-def wrong_indices(landscape: rr.Landscape) -> int:
+def wrong_indices(landscape: rr.Landscape, tolerance: float = 1e-7) -> int:
     """How many points have another index by a Hessian of their own and NumPy's eigenvalues."""
     problem, wrong = landscape.problem, 0
     assert problem is not None
     hessian = jax.jit(problem.hessian)
     for one in (*landscape.minima(), *landscape.saddles(None)):
-        index = _index(hessian(problem.ravel(one.params)), 1e-7)
+        index = _index(hessian(problem.ravel(one.params)), tolerance)
         wrong += index != getattr(one, "morse_index", -1)
     return wrong
 
