@@ -5,9 +5,11 @@ compiled, in whichever process, is kept for the others and for the next run.
 """
 
 import gc
+import importlib.util
 import mmap
 import os
 import runpy
+import sys
 import tempfile
 from pathlib import Path
 
@@ -57,6 +59,10 @@ for name, value in CACHE.items():
     os.environ[name.upper()] = str(value)  # for the processes that tests start
 
 collect_ignore_glob = ["docs/gallery/*.py"]  # programs: tests/test_gallery.py runs them
+
+# Packages that only some users have. An example that needs one is skipped where it is missing.
+OPTIONAL = ("torch", "ase", "distributed", "pandas", "matplotlib")
+BRIDGES = {"torch": "ridgerider/torch.py", "ase": "ridgerider/ase.py"}
 MAX_MAPS = 10_000  # Linux allows 65_530 by default
 ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
 
@@ -67,15 +73,65 @@ def pytest_addoption(parser):
         metavar="SEED",
         help="turn the bases of repeated eigenvalues, as another machine would return others",
     )
+    parser.addoption(
+        "--without",
+        metavar="PACKAGE",
+        choices=OPTIONAL,
+        help="run as on a machine on which this optional package is not installed",
+    )
 
 
 def pytest_configure(config):
+    if config.getoption("--without"):
+        sys.modules[config.getoption("--without")] = None  # its import fails
     seed = config.getoption("--rotate-bases")
     if seed and "RIDGERIDER_ROTATE_BASES" not in os.environ:  # a worker of xdist has begun with it
         os.environ["RIDGERIDER_ROTATE_BASES"] = seed
         paths = [str(ANOTHER_MACHINE), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         runpy.run_path(str(ANOTHER_MACHINE / "sitecustomize.py"))
+
+
+def is_missing(package):
+    if package in sys.modules:
+        return sys.modules[package] is None
+    return importlib.util.find_spec(package) is None
+
+
+@pytest.hookimpl(wrapper=True)
+def skip_what_is_missing(item):
+    """Skip, with one line, what fails because an optional package is missing.
+
+    An example of a document that was skipped defines no names, so that examples below it which use
+    one are skipped as well.
+    """
+    namespace = getattr(getattr(item, "example", None), "namespace", {})
+    try:
+        return (yield)
+    except BaseException as error:
+        failures = getattr(error, "failures", [error])  # several, if a doctest has several
+        causes = [getattr(one, "exc_info", (None, one))[1] for one in failures]
+        package = next(filter(None, map(missing_package, causes)), None)
+        if package is None and isinstance(error, NameError):
+            package = namespace.get("_missing")
+        if package is None:
+            raise
+        namespace["_missing"] = package
+        pytest.skip(f"{package} is not installed")
+
+
+pytest_runtest_setup = pytest_runtest_call = skip_what_is_missing
+
+
+def missing_package(error):
+    """The optional package for want of which this error or its cause was raised."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            name = (error.name or "").partition(".")[0]
+            if name in OPTIONAL and is_missing(name):
+                return name
+        error = error.__cause__ or error.__context__
+    return None
 
 
 jax.config.update("jax_enable_x64", True)
@@ -107,9 +163,20 @@ def leave_directory(namespace):
     os.chdir(namespace["_before"])
 
 
-pytest_collect_file = Sybil(
+documents = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
     patterns=["README.md", "docs/*.md"],
     setup=enter_empty_directory,
     teardown=leave_directory,
 ).pytest()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path, parent):
+    """The examples of documents, and of all modules but those that cannot be imported here."""
+    collected = yield
+    bridges = [path for package, path in BRIDGES.items() if is_missing(package)]
+    if any(file_path.match(path) for path in bridges):
+        return []
+    document = documents(file_path, parent)
+    return collected if document is None else [*collected, document]
