@@ -13,11 +13,11 @@ from unittest import mock
 import jax
 
 import ridgerider as rr
-from ridgerider._search import store as stores
-from ridgerider._search.interrupt import interruptible
-from ridgerider._search.legs import branches_at
-from ridgerider._search.rows import digest
-from ridgerider._search.store import Store
+from ridgerider._search.crew.interrupt import interruptible
+from ridgerider._search.engine.rides import branches_at
+from ridgerider._search.runfile import store as stores
+from ridgerider._search.runfile.rows import digest
+from ridgerider._search.runfile.store import Store
 from ridgerider.problems import wells
 
 RIDE = 0.05  # seconds

@@ -16,7 +16,7 @@ import numpy as np
 import ridgerider as rr
 from ridgerider.bench.peers import best_of_the_paper
 from ridgerider.problems import classifier
-from tests.core.test_follow import follow, perturbed, ridge_along
+from tests.core.ride.test_follow import follow, perturbed, ridge_along
 
 KEY = jax.random.key(0)
 

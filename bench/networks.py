@@ -25,7 +25,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 import ridgerider as rr
-from ridgerider._core.threads import one_thread
+from ridgerider._core.runtime.threads import one_thread
 from ridgerider.data import digits, from_folder, mnist
 
 KEY = jax.random.key(0)

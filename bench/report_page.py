@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from ridgerider.report import report
-from tests.search.made_up_runs import make_run
+from tests.search.runfile.made_up_runs import make_run
 
 MOVE = """async () => {
   const tree = document.getElementById("tree"), times = [];

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 import ridgerider as rr
-from ridgerider._core.cost import Cost
-from ridgerider._core.spectrum import Cluster
-from ridgerider._search.legs import branches_at
-from ridgerider._search.next_branch import breadth_first
-from ridgerider._search.settings import Settings
-from ridgerider._search.store import Store
-from ridgerider._search.tree import Branch, Leg
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.spectra.spectrum import Cluster
+from ridgerider._search.engine.rides import branches_at
+from ridgerider._search.runfile.store import Store
+from ridgerider._search.tree.orders import breadth_first
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Branch, Leg
 
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
 WORKERS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)

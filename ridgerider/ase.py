@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._core.numpy_functions import from_functions
-from ridgerider._core.problem import Problem
-from ridgerider._search.result import Result, Solution
-from ridgerider._search.tree import Leg
+from ridgerider._core.problem.numpy_functions import from_functions
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.result import Result, Solution
+from ridgerider._search.tree.tree import Leg
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_share
-from ridgerider._core.problem import Number
+from ridgerider._core.problem.problem import Number
 
 
 class Trajectories(NamedTuple):

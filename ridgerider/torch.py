@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_callable, check_choice, check_count, needs
-from ridgerider._core.functions import Block, Functions, Point, Rows, is_equal
-from ridgerider._core.host import call_host
-from ridgerider._core.network import NetworkStart, check_arguments, started
-from ridgerider._core.numpy_functions import check_gradient
-from ridgerider._core.problem import Problem
+from ridgerider._core.points.network import NetworkStart, check_arguments, started
+from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
+from ridgerider._core.problem.host import call_host
+from ridgerider._core.problem.numpy_functions import check_gradient
+from ridgerider._core.problem.problem import Problem
 
 with needs("torch", "ridgerider.torch"):
     import torch

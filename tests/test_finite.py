@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import baselines, cli, environments, problems
-from ridgerider._search.describe import RULES
-from ridgerider._search.settings import Budget
+from ridgerider._search.runfile.rules import RULES
+from ridgerider._search.tree.settings import Budget
 from ridgerider.dice import Dice
 from ridgerider.problems import wells
 

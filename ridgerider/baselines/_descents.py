@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_positive
-from ridgerider._core.cost import Cost
-from ridgerider._core.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider.baselines._ends import Ends, Tally, Until
 
 CHUNK = 256  # steps of a descent between two looks at the budget

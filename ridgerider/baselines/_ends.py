@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Descend
-from ridgerider._core.problem import Problem
-from ridgerider._search.result import Result
-from ridgerider._search.settings import Budget
+from ridgerider._core.descend.finish import Descend
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.result import Result
+from ridgerider._search.tree.settings import Budget
 from ridgerider.baselines._save import save
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from ridgerider._core.cost import Cost
-from ridgerider._core.problem import Problem
-from ridgerider._core.rider import Rider
-from ridgerider._core.spectrum import Ridge, Spectrum
-from ridgerider._search.tree import Branch, Fingerprint, Turn, hashed
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.spectra.spectrum import Ridge, Spectrum
+from ridgerider._search.tree.tree import Branch, Fingerprint, Turn, hashed
 
 
 class Round(eqx.Module):

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Number, Problem
-from ridgerider._core.rider import Rider
-from ridgerider._core.step import FixedStep
-from ridgerider._core.stop import Stalled, curvature_gone, not_finite
-from ridgerider._core.update import Keep, RandomRidge
-from ridgerider._search.next_branch import Order, named_order, with_priority
-from ridgerider._search.tree import Branch, Fingerprint, Search, Turn
+from ridgerider._core.problem.problem import Number, Problem
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.step import FixedStep
+from ridgerider._core.ride.stop import Stalled, curvature_gone, not_finite
+from ridgerider._core.ride.update import Keep, RandomRidge
+from ridgerider._search.tree.orders import Order, named_order, with_priority
+from ridgerider._search.tree.tree import Branch, Fingerprint, Search, Turn
 from ridgerider.baselines._ends import Ends, Tally, Until
 from ridgerider.baselines._many_rides import Round, look_around, ride_round
 

@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Descend, Finish
-from ridgerider._core.placement import fetch
-from ridgerider._core.problem import Problem
-from ridgerider._core.spectrum import DenseSpectrum
-from ridgerider._search.classes import TOLERANCE, Classes, reach_of
-from ridgerider._search.describe import describe, describe_problem
-from ridgerider._search.result import Result
-from ridgerider._search.same import Ends as Different
-from ridgerider._search.settings import Budget, Settings
-from ridgerider._search.store import Store
-from ridgerider._search.tree import Branch, Fingerprint, Leg, Turn
+from ridgerider._core.descend.finish import Descend, Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.placement import fetch
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.spectra.spectrum import DenseSpectrum
+from ridgerider._search.results.result import Result
+from ridgerider._search.runfile.rules import describe, describe_problem
+from ridgerider._search.runfile.store import Store
+from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
+from ridgerider._search.same.points import Ends as Different
+from ridgerider._search.tree.settings import Budget, Settings
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
     from ridgerider.baselines._ends import Ends

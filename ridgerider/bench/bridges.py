@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._core.davidson import Davidson
-from ridgerider._core.host import call_host
-from ridgerider._core.matrix_free import BlockSpectrum
-from ridgerider._core.problem import Problem
-from ridgerider._core.rider import Rider
-from ridgerider._core.step import FixedStep
+from ridgerider._core.problem.host import call_host
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.davidson import Davidson
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.step import FixedStep
+from ridgerider._core.spectra.matrix_free import BlockSpectrum
 from ridgerider.bench.peers import Row
 
 ROUNDS = 7  # of which the fastest counts

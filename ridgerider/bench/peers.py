@@ -25,16 +25,16 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy.optimize import basinhopping, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from ridgerider._core.davidson import Davidson
-from ridgerider._core.matrix_free import BlockSpectrum
-from ridgerider._core.problem import Problem
-from ridgerider._core.residual import Residual
-from ridgerider._core.rider import Rider
-from ridgerider._core.spectrum import Ridge
-from ridgerider._core.step import Backtracking
-from ridgerider._core.update import Project
-from ridgerider._search.classes import is_same
-from ridgerider._search.loop import search
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.davidson import Davidson
+from ridgerider._core.ride.residual import Residual
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.step import Backtracking
+from ridgerider._core.ride.update import Project
+from ridgerider._core.spectra.matrix_free import BlockSpectrum
+from ridgerider._core.spectra.spectrum import Ridge
+from ridgerider._search.engine.loop import search
+from ridgerider._search.same.classes import is_same
 from ridgerider.problems import surface, wells
 
 Matrix = Float[np.ndarray, "n n"]

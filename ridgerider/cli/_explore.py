@@ -6,8 +6,8 @@ import typer
 from rich.table import Table
 
 import ridgerider as rr
-from ridgerider._search.explore import MAP_ORDERS
-from ridgerider._search.locate import load_attribute
+from ridgerider._search.engine.explore import MAP_ORDERS
+from ridgerider._search.runfile.locate import load_attribute
 from ridgerider.cli._crew import crew
 from ridgerider.cli._options import (
     Dask,

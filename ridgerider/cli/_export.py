@@ -7,7 +7,7 @@ import typer
 
 import ridgerider as rr
 from ridgerider._check import check_choice
-from ridgerider._search.result import FORMATS
+from ridgerider._search.results.result import FORMATS
 from ridgerider.cli._options import RunPath
 from ridgerider.cli._places import run_file
 from ridgerider.cli._shown import console

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 import ridgerider as rr
-from ridgerider._core.spectrum import DENSE_BELOW
-from ridgerider._search.locate import load_function, own_measures
+from ridgerider._core.spectra.spectrum import DENSE_BELOW
+from ridgerider._search.runfile.locate import load_function, own_measures
 from ridgerider.problems import BUILT_IN, load_problem
 
 Out = Annotated[

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ridgerider as rr
-from ridgerider._search.locate import name_to_load
+from ridgerider._search.runfile.locate import name_to_load
 
 RUN_FILE = "run.sqlite"
 

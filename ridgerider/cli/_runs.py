@@ -11,9 +11,9 @@ import typer
 
 import ridgerider as rr
 from ridgerider._check import one_line
-from ridgerider._search.locate import OURS
-from ridgerider._search.repair import check_run
-from ridgerider._search.repair import repair as repair_run
+from ridgerider._search.runfile.locate import OURS
+from ridgerider._search.runfile.repair import check_run
+from ridgerider._search.runfile.repair import repair as repair_run
 from ridgerider.cli._explore import print_map
 from ridgerider.cli._options import (
     LegName,

@@ -9,7 +9,7 @@ import typer
 
 import ridgerider as rr
 from ridgerider._check import check_choice
-from ridgerider._core.spectrum import DENSE_BELOW
+from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider.cli._crew import crew
 from ridgerider.cli._explore import print_map
 from ridgerider.cli._options import (

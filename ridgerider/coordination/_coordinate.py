@@ -13,16 +13,16 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Descend, Finish
-from ridgerider._core.problem import Problem, Vector
-from ridgerider._core.rider import Rider
-from ridgerider._core.saddle import Saddle, find_saddle
-from ridgerider._core.spectrum import Cluster, DenseSpectrum
-from ridgerider._core.update import Project
-from ridgerider._search.legs import branch_key, look, ride_batch
-from ridgerider._search.settings import Settings
-from ridgerider._search.tree import Fingerprint, Leg, Turn, hashed
+from ridgerider._core.descend.finish import Descend, Finish
+from ridgerider._core.points.find_saddle import Saddle, find_saddle
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.update import Project
+from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
+from ridgerider._search.engine.rides import branch_key, look, ride_batch
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import (
     Game,
     NegativeEntropy,

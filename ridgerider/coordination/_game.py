@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Problem, Scalar
+from ridgerider._core.problem.problem import Problem, Scalar
 
 
 @runtime_checkable

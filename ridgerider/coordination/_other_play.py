@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._core.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider.coordination._game import (
     Game,
     check_game,

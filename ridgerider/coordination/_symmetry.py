@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._core.problem import Problem, Vector
-from ridgerider._core.spectrum import DenseSpectrum, Spectrum
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.spectra.spectrum import DenseSpectrum, Spectrum
 
 Sets = tuple[tuple[int, ...], ...]
 

@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count, check_positive
-from ridgerider._core.batches import FixedRows
-from ridgerider._core.cost import Cost
-from ridgerider._core.network_spectrum import NetworkSpectrum
-from ridgerider._core.problem import Problem, Scalar, Vector
-from ridgerider._core.ride import Ride
-from ridgerider._core.rider import Rider
-from ridgerider._core.spectrum import Ridge
+from ridgerider._core.problem.batches import FixedRows
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.ride.ride import Ride
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
+from ridgerider._core.spectra.spectrum import Ridge
 
 # A gradient is some three values, a product two gradients.
 VALUE, HVP = 1 / 3, 2

@@ -15,11 +15,11 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count, check_positive
-from ridgerider._core.batches import Batches
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Problem
-from ridgerider._core.train import Epoch, Train, listening
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.descend.train import Epoch, Train, listening
+from ridgerider._core.problem.batches import Batches
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem
 from ridgerider.ensembles._begin import VALUE, Beginning, Fresh, Ridges
 from ridgerider.ensembles._scores import (
     Labels,

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ridgerider._core.problem import Scalar
-from ridgerider._core.update import unit
+from ridgerider._core.problem.problem import Scalar
+from ridgerider._core.ride.update import unit
 
 Matrices = Float[Array, "environments m m"]
 Weights = Float[Array, " environments"]

@@ -11,14 +11,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count
-from ridgerider._core.batches import Batches
-from ridgerider._core.cost import Cost
-from ridgerider._core.problem import Scalar, Vector
-from ridgerider._core.rider import Rider
-from ridgerider._core.spectrum import Ridge
-from ridgerider._core.step import FixedStep
-from ridgerider._core.stop import not_finite
-from ridgerider._core.update import Keep, unit
+from ridgerider._core.problem.batches import Batches
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Scalar, Vector
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.step import FixedStep
+from ridgerider._core.ride.stop import not_finite
+from ridgerider._core.ride.update import Keep, unit
+from ridgerider._core.spectra.spectrum import Ridge
 from ridgerider.environments._environments import Environments, Split, split_by
 from ridgerider.environments._losses import RidgeLosses
 from ridgerider.environments._scores import Consistency, consistency

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count, check_fraction
-from ridgerider._core.certificate import Certificate
-from ridgerider._core.cost import Cost
-from ridgerider._core.krylov import unit_outside
-from ridgerider._core.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.spectrum import DENSE_BELOW, Ridge, tolerance_of
-from ridgerider._core.update import Tracked
+from ridgerider._core.linalg.krylov import unit_outside
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.ride.certificate import Certificate
+from ridgerider._core.ride.update import Tracked
+from ridgerider._core.spectra.spectrum import DENSE_BELOW, Ridge, tolerance_of
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
 from ridgerider.environments._environments import Environments, Mixture
 

@@ -15,10 +15,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._core.batches import Batches
-from ridgerider._core.matrix_free import BlockSpectrum
-from ridgerider._core.problem import Problem, Scalar, Vector
-from ridgerider._core.spectrum import Spectrum
+from ridgerider._core.problem.batches import Batches
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.spectra.matrix_free import BlockSpectrum
+from ridgerider._core.spectra.spectrum import Spectrum
 
 
 class Split(eqx.Module):

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ridgerider._core.problem import Scalar, Vector
-from ridgerider._core.update import unit
+from ridgerider._core.problem.problem import Scalar, Vector
+from ridgerider._core.ride.update import unit
 from ridgerider.environments._environments import Environments
 
 PerEnvironment = Float[Array, " environments"]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._core.problem import Problem, Vector
-from ridgerider._core.ride import Ride
-from ridgerider._core.spectrum import DenseSpectrum, Ridge, Spectrum
-from ridgerider._core.update import unit
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.ride.ride import Ride
+from ridgerider._core.ride.update import unit
+from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
 from ridgerider.environments._environments import Environments
 
 NUM_BLOCKS = 10  # of examples, whose curvatures differ by sampling

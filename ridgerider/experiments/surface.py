@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider import plot
-from ridgerider._search.classes import is_same
+from ridgerider._search.same.classes import is_same
 from ridgerider.plot._landscape import Plane
 from ridgerider.problems.surface import surface, surface_minima
 

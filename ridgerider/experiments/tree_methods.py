@@ -15,7 +15,7 @@ import optax
 
 import ridgerider as rr
 from ridgerider import baselines
-from ridgerider._search.tree import hashed
+from ridgerider._search.tree.tree import hashed
 from ridgerider.problems.tree import Tree
 
 MAX_RIDGES = 6  # the paper's N

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._search.notebook import columns as columns_across
-from ridgerider._search.same import IS_SOLUTION
-from ridgerider._search.tree import Fingerprint, Leg
+from ridgerider._search.results.notebook import columns as columns_across
+from ridgerider._search.same.points import IS_SOLUTION
+from ridgerider._search.tree.tree import Fingerprint, Leg
 from ridgerider.plot._landscape import Landscape
 from ridgerider.plot._landscape import landscape as compute_landscape
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ridgerider._search.result import Result
+    from ridgerider._search.results.result import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 MINIMUM, SADDLE, OTHER, FAINT = "#D55E00", "#0072B2", "#666666", "#9AA3AD"

@@ -21,11 +21,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Finish
-from ridgerider._core.problem import Problem, Vector
-from ridgerider._search.result import Result
-from ridgerider._search.tree import Fingerprint, Leg
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._search.results.result import Result
+from ridgerider._search.tree.tree import Fingerprint, Leg
 
 MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
 MARGIN = 0.3

@@ -13,7 +13,7 @@ from ridgerider.plot._figures import MINIMUM, SADDLE, _axes, shades
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ridgerider._search.landscape import Landscape
+    from ridgerider._search.results.landscape import Landscape
 
 LINE = "#444444"
 

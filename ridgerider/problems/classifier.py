@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._check import check_at_least
-from ridgerider._core.problem import Problem, Scalar
-from ridgerider._search.measures import Measures
+from ridgerider._core.problem.problem import Problem, Scalar
+from ridgerider._search.results.measures import Measures
 from ridgerider.data import digits
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

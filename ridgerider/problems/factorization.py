@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ridgerider._core.problem import Problem
+from ridgerider._core.problem.problem import Problem
 
 
 def factorization_loss(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Problem
+from ridgerider._core.problem.problem import Problem
 
 #: Minima of clusters of 7 to 13 Lennard-Jones atoms, and transition states as far as published.
 CLUSTER_MINIMA = {7: 4, 8: 8, 9: 21, 10: 64, 11: 170, 12: 515, 13: 1510}

@@ -28,8 +28,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Problem, Scalar
-from ridgerider._search.measures import Measures
+from ridgerider._core.problem.problem import Problem, Scalar
+from ridgerider._search.results.measures import Measures
 
 PAPER = (1.0,) * 7 + (0.8,) * 2 + (0.6,)
 ORIGINAL = (1.0,) * 9 + (0.9,)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ridgerider._core.problem import Problem
+from ridgerider._core.problem.problem import Problem
 
 LOCAL_LOSS, GLOBAL_LOSS = -0.5, -1.125
 BEND = 0.25

@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from ridgerider._check import check_count, check_share
-from ridgerider._core.problem import Problem
-from ridgerider._search.measures import ENDS, Measures
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.measures import ENDS, Measures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.problem import Problem
+from ridgerider._core.problem.problem import Problem
 
 
 def wells_loss(x: Float[Array, " n"], depths: Float[Array, " n"]) -> Float[Array, ""]:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ridgerider._check import one_line
-from ridgerider._core.problem import Problem
-from ridgerider._core.rider import Rider
-from ridgerider._search.describe import check_problem
-from ridgerider._search.result import load
-from ridgerider._search.tree import Fingerprint
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.rider import Rider
+from ridgerider._search.results.result import load
+from ridgerider._search.runfile.rules import check_problem
+from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._compare import compare as compare
 from ridgerider.report._map import is_map, report_map

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem import Problem
-from ridgerider._search.classes import TOLERANCE, Classes, reach_of
-from ridgerider._search.measures import SIGNATURE, signature_classes
-from ridgerider._search.reader import LegRow, RunReader
-from ridgerider._search.same import IS_SOLUTION, Ends
-from ridgerider._search.tree import Fingerprint, Turn
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.measures import SIGNATURE, signature_classes
+from ridgerider._search.runfile.reader import LegRow, RunReader
+from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
+from ridgerider._search.same.points import IS_SOLUTION, Ends
+from ridgerider._search.tree.tree import Fingerprint, Turn
 from ridgerider.report._page import fill
 from ridgerider.report._step_chart import Line, step_chart
 

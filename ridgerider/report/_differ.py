@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from ridgerider._core.compile import compiled
-from ridgerider._core.problem import Problem
-from ridgerider._core.spectrum import DENSE_BELOW
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider.report._trace import encoded
 
 MAX_COLUMNS = 128  # of a heat map; of more parameters, those that differ most

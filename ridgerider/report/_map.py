@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem import Problem
-from ridgerider._search.landscape import Landscape, Stationary
-from ridgerider._search.store import Store
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.landscape import Landscape, Stationary
+from ridgerider._search.runfile.store import Store
 from ridgerider.plot._map import tree_places
 from ridgerider.report._page import _source, embedded, fill_page
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem import Problem
-from ridgerider._search.tree import Fingerprint
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import Landscape, Path
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._plain import plain

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from ridgerider._core.cost import Cost
-from ridgerider._core.finish import Finish
-from ridgerider._core.spectrum import Cluster
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.spectra.spectrum import Cluster
 
 COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._search.classes import Classes
-from ridgerider._search.measures import SIGNATURE, has_descents, signature_classes
-from ridgerider._search.reader import LegRow, RunReader
-from ridgerider._search.same import IS_SOLUTION
-from ridgerider._search.store import VERSION
-from ridgerider._search.tree import Fingerprint, Way
+from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
+from ridgerider._search.runfile.reader import LegRow, RunReader
+from ridgerider._search.runfile.store import VERSION
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.points import IS_SOLUTION
+from ridgerider._search.tree.tree import Fingerprint, Way
 from ridgerider.report._differ import differences
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
 from ridgerider.report._trace import certificate_of, pack_trace

@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ridgerider._check import one_line
-from ridgerider._search.landscape import Landscape
-from ridgerider._search.reader import AnotherRun
-from ridgerider._search.result import Result
-from ridgerider._search.tree import Fingerprint
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.result import Result
+from ridgerider._search.runfile.reader import AnotherRun
+from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._differ import loss_between
 from ridgerider.report._map import map_page

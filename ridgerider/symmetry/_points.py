@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ridgerider._check import check_count
-from ridgerider._core.spectrum import fixed_vectors
-from ridgerider._core.symmetry import Symmetry
+from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.spectra.spectrum import fixed_vectors
 
 RANGES = (1.0, 0.4)  # of the exponentials, in units of the mean distance
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ridgerider._check import check_callable
-from ridgerider._core.spectrum import fixed_vectors
-from ridgerider._core.symmetry import Symmetry
+from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.spectra.spectrum import fixed_vectors
 
 
 def units(

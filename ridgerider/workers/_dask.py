@@ -12,8 +12,8 @@ import dask
 from distributed import Client, KilledWorker, LocalCluster, WorkerPlugin
 from distributed.cfexecutor import ClientExecutor
 
-from ridgerider._search.job import Job, open_job
-from ridgerider._search.tree import Branch, Leg
+from ridgerider._search.crew.job import Job, open_job
+from ridgerider._search.tree.tree import Branch, Leg
 from ridgerider.workers._pool import ONE_THREAD
 
 NUM_DELIVERIES = 20  # of a job, until it is no accident

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ridgerider._check import check_count
-from ridgerider._search.job import Job, open_job, opened_job
-from ridgerider._search.tree import Branch, Leg
+from ridgerider._search.crew.job import Job, open_job, opened_job
+from ridgerider._search.tree.tree import Branch, Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything

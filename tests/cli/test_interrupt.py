@@ -15,7 +15,7 @@ import jax
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.interrupt import interruptible
+from ridgerider._search.crew.interrupt import interruptible
 
 MODULE = """
 import jax, jax.numpy as jnp, ridgerider as rr

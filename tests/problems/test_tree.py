@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider._core.spectrum import downhill
+from ridgerider._core.spectra.spectrum import downhill
 from ridgerider.problems import tree as tree_problem
 from ridgerider.problems.tree import NEGATIVE, POSITIVE, Tree, make_tree, tree_loss
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.describe import describe_problem
-from ridgerider._search.select import hoeffding_width
-from ridgerider._search.store import Store, _pack
+from ridgerider._search.results.selection import hoeffding_width
+from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.store import Store, _pack
 from ridgerider.problems import wells
 from ridgerider.report import report
 from ridgerider.report._differ import loss_between
@@ -24,7 +24,7 @@ from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 from tests.report.conftest import rows_of
 from tests.report.test_report import go_to, served, shown, wait_for
-from tests.search.made_up_runs import make_leg, make_run
+from tests.search.runfile.made_up_runs import make_leg, make_run
 
 CURVES = jnp.array([-2.0, -1.0, 1.0, 2.0, 3.0, 4.0])
 LONG = " ".join(["0+", "1-"] * 12)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.describe import describe_problem
+from ridgerider._search.runfile.rules import describe_problem
 from ridgerider.report import report
 from ridgerider.report._page import embedded
 from ridgerider.report._read import Reader
@@ -25,7 +25,7 @@ from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
 from tests.cases import make_quadratic
 from tests.report.conftest import READY, rows_of
-from tests.search.made_up_runs import make_leg, make_run
+from tests.search.runfile.made_up_runs import make_leg, make_run
 
 NAME = "<script>alert(1)</script>"
 MINUS = "\u2212"

@@ -9,7 +9,7 @@ import pytest
 
 from ridgerider.report import _watch
 from ridgerider.report._watch import Server, Watched
-from tests.search.made_up_runs import make_run
+from tests.search.runfile.made_up_runs import make_run
 
 
 @pytest.fixture(scope="module")

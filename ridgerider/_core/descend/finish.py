@@ -1,0 +1,546 @@
+r"""What happens at the end of a leg: descend, and find out what kind of point is there.
+
+A finish is a callable `finish(problem, x, key, spectrum) -> Finish`; `spectrum` is the rider's.
+
+What a point is called follows from what was verified there, by the curvature there and not where
+the descent began:
+
+- *converged*: its Newton step, outside of flat directions, is short;
+- *saddle*: there is negative curvature beyond its error;
+- *minimum*: a computation of the least eigenvalue, which does not start from the gradient, has
+  converged and found none, and the loss falls along no direction of hardly any curvature;
+- *at infinity*: the loss falls to a limit while the parameters grow and the gradient vanishes.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ridgerider._check import check_at_least, check_count
+from ridgerider._core.descend.lbfgs import lbfgs
+from ridgerider._core.descend.trail import Trail
+from ridgerider._core.points.newton import (
+    NUM_PAIRS,
+    Curvature,
+    View,
+    is_dense,
+    measure,
+    no_curvature,
+    view,
+)
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.spectra.spectrum import Spectrum, tolerance_of
+
+Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
+
+# Why a point that converged may still be none of the kinds, by number.
+DOUBTS = (
+    "",
+    "the least eigenvalue was not found within `max_hvps` products",
+    "the loss falls along a direction of hardly any curvature",
+    "the loss was evaluated on a batch, not on all data",
+    "the loss is level here but for rounding",
+    "it was trained on batches, not to where the gradient vanishes",
+)
+UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
+
+MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one before it ended
+MAX_POLISH = 50  # Newton steps
+FAR = 4  # looks ahead, each four times as far, before a descent is said to run off
+# What comes next: to descend, to go halfway back, to try a Newton step, to look far ahead, nothing.
+DESCENT, BACK, NEWTON, AHEAD, DONE = range(5)
+MAX_BACK = 30
+
+
+class Finish(eqx.Module):
+    """Where a descent ended, and what was verified there.
+
+    - `kind`: "minimum", "saddle", "at infinity", "unverified" (`doubt` says why) or "unconverged".
+    - `num_flat`: how many eigenvalues are zero but for rounding, such as those of rotations; where
+      the Hessian does not fit, 8 means 8 or more. `least_eigenvalue` is the least of the others.
+    - `error`: how far the exact stationary point may be from `x`, across flat directions.
+    - `limit`, `runaway`: at infinity, what the loss falls to, and a long step in that direction.
+    - `history`: of a training (`Train`), the loss and each metric by epoch.
+    - `path`: where the descent went, at most 24 points without the last, `x`; None unless the rider
+      keeps paths. Before it is on a leg, rows that are not used are NaN.
+
+    >>> from ridgerider import DenseSpectrum
+    >>> from ridgerider.problems import wells
+    >>> end = Descend()(wells(2), jnp.array([0.0, 0.3]), jax.random.key(0), DenseSpectrum())
+    >>> bool(end.is_converged), bool(end.is_saddle), end.kind
+    (True, True, 'saddle')
+    """
+
+    x: Vector
+    loss: Scalar
+    grad_norm: Scalar
+    least_eigenvalue: Scalar
+    is_converged: Bool[Array, ""]
+    is_saddle: Bool[Array, ""]
+    num_steps: Int[Array, ""]
+    num_kicks: Int[Array, ""]
+    cost: Cost
+    num_flat: int | Int[Array, ""] = 0
+    error: float | Scalar = 0.0
+    doubt_number: int | Int[Array, ""] = 0
+    is_at_infinity: bool | Bool[Array, ""] = False
+    limit: float | Scalar = float("nan")
+    runaway: Vector | None = None
+    history: dict[str, np.ndarray] | None = None
+    path: Float[Array, "points n"] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What was found, once it is computed."""
+        if self.is_at_infinity and not self.is_saddle:
+            return "unverified" if self.doubt_number in (UNKNOWN, BATCH) else "at infinity"
+        if not self.is_converged and not self.is_at_infinity:
+            return "unconverged"
+        if self.is_saddle and self.doubt_number != BATCH:
+            return "saddle"
+        return "unverified" if self.doubt_number else "minimum"
+
+    @property
+    def doubt(self) -> str:
+        """Why the kind is "unverified"; empty if it is another one."""
+        return DOUBTS[int(self.doubt_number)] if self.kind == "unverified" else ""
+
+
+class Descend(eqx.Module):
+    """Descend until the gradient vanishes, and verify what is there.
+
+    A descent is followed by Newton steps as long as they lower the gradient, which leaves rounding
+    of it. Problems below 300 parameters are looked at by dense Hessians, others by Hessian-vector
+    products.
+
+    Descent along a symmetry axis stays on it and ends at a saddle. `max_kicks` > 0 kicks it off: a
+    move of `kick_size` along the most negative eigenvector, to the lower side, and on.
+
+    **Arguments**
+
+    - `optimizer`: None, for an L-BFGS that compiles fast, or a function that builds an optimizer of
+      optax, e.g. `optax.lbfgs` or `jax.tree_util.Partial(optax.sgd, 0.5)`. It sees the loss divided
+      by the largest |eigenvalue| at the start: a learning rate of 1 is then a step of 1 /
+      curvature, which stays in the valley at hand whatever the scale of the loss.
+    - `max_steps`: in all descents between two kicks.
+    - `tolerance`: converged once the Newton step is at most tolerance * max(1, |x|) long, or, where
+      that is below 1e-3 * max(1, |x|), would lower the loss by less than its rounding. Default:
+      eps^(1/2).
+    - `max_hvps`: products for the least eigenvalue of a problem with 300 parameters or more; what
+      it does not suffice for is "unverified". 0: no minimum is verified.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ridgerider import DenseSpectrum
+    >>> problem = Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2, jnp.array([0.3, 0.2]))
+    >>> end = Descend()(problem, problem.x0, jax.random.key(0), DenseSpectrum())
+    >>> [round(float(entry), 3) for entry in end.x], round(float(end.least_eigenvalue), 2)
+    ([1.0, 0.0], 2.0)
+    """
+
+    optimizer: Callable[[], optax.GradientTransformation] | None = None
+    max_steps: int = 2000
+    tolerance: Number | None = None
+    max_kicks: int = 0
+    kick_size: Number = 0.1
+    max_hvps: int = eqx.field(static=True, default=1000)
+
+    def __check_init__(self) -> None:
+        if self.optimizer is not None and not callable(self.optimizer):
+            raise ValueError(
+                "`optimizer` must be None or a function that builds an optimizer, such as "
+                f"optax.lbfgs, not {self.optimizer!r}."
+            )
+        for name in ("max_steps", "max_kicks", "tolerance", "kick_size"):
+            check_at_least(name, getattr(self, name))
+        check_count("max_hvps", self.max_hvps, 0)
+
+    @eqx.filter_jit
+    def __call__(
+        self,
+        problem: Problem,
+        x: Vector,
+        key: PRNGKeyArray,
+        spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
+    ) -> Finish:
+        del spectrum  # a descent is looked at by means of its own
+        return self._finished(problem, x, key, None)
+
+    @eqx.filter_jit
+    def with_path(
+        self,
+        problem: Problem,
+        x: Vector,
+        key: PRNGKeyArray,
+        spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
+    ) -> Finish:
+        """The same, with a few points of the way: what a rider with `keep_path` calls.
+
+        >>> from ridgerider import DenseSpectrum
+        >>> from ridgerider.problems import wells
+        >>> start = jnp.array([0.2, 0.3])
+        >>> end = Descend().with_path(wells(2), start, jax.random.key(0), DenseSpectrum())
+        >>> bool((end.path[0] == start).all()), len(end.path)
+        (True, 24)
+        """
+        del spectrum
+        return self._finished(problem, x, key, Trail.begin(x))
+
+    def _finished(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, trail: Trail | None
+    ) -> Finish:
+        first = _nowhere(problem, x)
+        if self.max_kicks == 0:
+            end, _, trail = self._settled(problem, x, key, first, trail)
+            return _with(end, trail)
+
+        def go_on(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> Bool[Array, ""]:
+            return carry[2]
+
+        def settle(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> tuple:
+            before, x, _, trail = carry
+            end, curvature, trail = self._settled(problem, x, key, before, trail)
+            is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
+            up, down = (end.x + sign * self.kick_size * curvature.lowest for sign in (1, -1))
+            kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
+            one = is_due.astype(int)
+            counts = end.num_kicks + one, end.cost + Cost(values=2 * one)
+            end = eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts)
+            return end, kicked, is_due, None if trail is None else trail.add(kicked, is_due)
+
+        end, _, _, trail = jax.lax.while_loop(go_on, settle, (first, x, jnp.array(True), trail))
+        return _with(end, trail)
+
+    def _settled(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish, trail: Trail | None
+    ) -> tuple[Finish, Curvature, Trail | None]:
+        """Descend from `x` and look where that ended."""
+
+        def go_on(state: _Settling) -> Bool[Array, ""]:
+            return state.todo != DONE
+
+        def turn(state: _Settling) -> _Settling:
+            seen = view(problem, state.next, key, state.floor)
+            return self._next(problem, self._taken(state, seen))
+
+        state = jax.lax.while_loop(go_on, turn, _start(problem, x, trail))
+        here, cost = state.here, before.cost + state.cost
+        curvature = here.curvature
+        if not is_dense(problem) and self.max_hvps > NUM_PAIRS:
+            curvature, spent = measure(problem, here.x, here.grad, key, self.max_hvps)
+            cost = cost + spent
+        doubt, num_values = _doubt(problem, here, curvature)
+        doubt = jnp.where((doubt == 0) & (here.curvature.scale <= state.floor), LEVEL, doubt)
+        end = Finish(
+            x=here.x,
+            loss=here.loss,
+            grad_norm=jnp.linalg.norm(here.grad),
+            least_eigenvalue=curvature.least,
+            is_converged=self._is_converged(here),
+            # At infinity negative curvature fades, unless it is that of a saddle.
+            is_saddle=curvature.is_negative & (~state.has_run_off | state.stays_negative),
+            num_steps=before.num_steps + state.num_steps,
+            num_kicks=before.num_kicks,
+            cost=cost + Cost(values=num_values),
+            num_flat=curvature.num_flat,
+            error=10 * jnp.linalg.norm(here.step) + 100 * _eps(x) * here.size,
+            doubt_number=doubt,
+            is_at_infinity=state.has_run_off,
+            limit=jnp.where(state.has_run_off, state.ahead_loss, jnp.nan),
+            runaway=jnp.where(state.has_run_off, state.next - here.x, 0),
+        )
+        return end, curvature, state.trail
+
+    def _taken(self, state: "_Settling", seen: View) -> "_Settling":
+        """With what was seen at `state.next`: a new point, or what lies ahead of the old one."""
+        here, norm = state.here, jnp.linalg.norm(seen.grad)
+        is_newton, is_ahead = state.todo == NEWTON, state.todo == AHEAD
+        slack = _loss_rounding(here.loss)
+        is_lower = seen.loss <= jnp.where(is_ahead, state.ahead_loss, here.loss) + slack
+        is_better = is_lower & (norm < 0.9 * jnp.linalg.norm(here.grad))
+        # Ahead it goes down and down, ever less steeply, until nothing is left of the gradient.
+        # (In a bowl a Newton step leads to where it is level, and a longer one up again.)
+        slope, first = -(seen.grad @ here.downhill), -(here.grad @ here.downhill)
+        least = jnp.where(state.num_ahead == 0, 0.05, -1e-6) * first
+        is_gentle = (slope <= 0.9 * state.ahead_slope + 1e-6 * first) & (slope >= least)
+        most = jnp.where(state.num_ahead == FAR - 1, 0.01, 1.01) * jnp.linalg.norm(here.grad)
+        is_level = norm <= most + 10 * _eps(here.x) * here.curvature.scale * here.size
+        falls = is_ahead & is_lower & is_gentle & is_level
+        is_taken = (state.todo == DESCENT) | (state.todo == BACK) | (is_newton & is_better)
+        taken = jax.tree.map(lambda new, old: jnp.where(is_taken, new, old), seen, here)
+        # It is worth another look ahead where a Newton step has brought the end no nearer.
+        is_no_nearer = jnp.linalg.norm(seen.downhill) > 0.7 * jnp.linalg.norm(here.downhill)
+        is_anew = (state.todo <= BACK) | (is_newton & is_better & is_no_nearer)
+        num_ahead = jnp.select(
+            [falls, is_ahead, is_anew], [state.num_ahead + 1, -1, 0], state.num_ahead
+        )
+        stays = is_ahead & (seen.curvature.least < here.curvature.least / 2)
+        unit = jnp.where(state.num_rounds == 0, seen.curvature.scale, state.unit)
+        return _Settling(
+            here=taken,
+            next=state.next,
+            todo=state.todo,
+            begin=state.begin,
+            unit=unit,
+            floor=jnp.minimum(100 * _eps(here.x) * jnp.abs(taken.loss), 1e-3 * unit),
+            num_back=state.num_back,
+            num_rounds=state.num_rounds,
+            num_polish=state.num_polish + is_newton.astype(int),
+            num_ahead=num_ahead,
+            ahead_loss=jnp.where(falls, seen.loss, taken.loss),
+            ahead_slope=jnp.where(falls, slope, -(taken.grad @ taken.downhill)),
+            is_settled=is_newton & ~is_better,
+            has_run_off=num_ahead == FAR,
+            stays_negative=stays & (here.curvature.least < 0),
+            num_steps=state.num_steps + (is_newton & is_better).astype(int),
+            cost=state.cost + seen.cost,
+            # A descent has added its own points.
+            trail=None
+            if state.trail is None
+            else state.trail.add(seen.x, (state.todo == BACK) | (is_newton & is_better)),
+        )
+
+    def _next(self, problem: Problem, state: "_Settling") -> "_Settling":
+        """Decide what to do, and where to look next."""
+        here = state.here
+        is_long = jnp.linalg.norm(here.downhill) > 100 * _eps(here.x) ** 0.5 * here.size
+        is_untried = state.num_ahead >= 0
+        can_descend = (state.num_steps < self.max_steps) & (state.num_rounds < MAX_ROUNDS)
+        is_first, is_flat = state.num_rounds == 0, self._is_flat(here, state.num_rounds - 1)
+        is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.875) | (
+            state.is_settled & self._is_converged(here)
+        )
+        is_finite = jnp.isfinite(here.loss) & jnp.all(jnp.isfinite(here.grad))
+        # A descent that runs off may go so far that nothing is left to be seen.
+        margin = jnp.where(state.todo == BACK, 1e4, 1.0).astype(here.x.dtype)
+        is_beyond = (here.curvature.scale <= margin * state.floor) & (state.num_back < MAX_BACK)
+        is_beyond &= (state.todo <= BACK) & (
+            jnp.linalg.norm(here.x - state.begin) > here.size / 100
+        )
+        todo = jnp.select(
+            [
+                state.has_run_off | ~is_finite,
+                is_first,
+                is_beyond,
+                is_flat & is_done,
+                (is_long | (state.is_settled & ~is_done)) & is_untried,
+                ~(is_flat & ~state.is_settled) & can_descend,
+                is_flat & ~state.is_settled & (state.num_polish < MAX_POLISH),
+            ],
+            [DONE, DESCENT, BACK, DONE, AHEAD, DESCENT, NEWTON],
+            DONE,
+        )
+        x, num_steps, cost, trail = self._descended(problem, here, state, todo == DESCENT)
+        halfway = (state.begin + here.x) / 2
+        if trail is not None:
+            trail = trail.back(state.begin, halfway, todo == BACK)
+        num_ahead = jnp.where((todo == DONE) | (todo == AHEAD), state.num_ahead, -1)
+        ahead = here.x + 4.0 ** jnp.maximum(num_ahead, 0).astype(here.x.dtype) * here.downhill
+        return eqx.tree_at(
+            lambda s: (s.next, s.todo, s.begin, s.num_back, s.num_rounds, s.num_steps, s.cost),
+            eqx.tree_at(lambda s: s.trail, state, trail, is_leaf=lambda leaf: leaf is None),
+            (
+                jnp.select(
+                    [todo == DESCENT, todo == BACK, todo == NEWTON, todo == AHEAD],
+                    [x, halfway, here.x + here.step, ahead],
+                    state.next,
+                ),
+                todo,
+                jnp.where(todo == DESCENT, here.x, state.begin),
+                state.num_back + (todo == BACK).astype(int),
+                state.num_rounds + (todo == DESCENT).astype(int),
+                state.num_steps + num_steps,
+                state.cost + cost,
+            ),
+        )
+
+    def _is_converged(self, here: View) -> Bool[Array, ""]:
+        tolerance = tolerance_of(self.tolerance, here.x.dtype)
+        gain = jnp.abs(here.grad @ here.step) / 2
+        is_rounding = (here.reach <= 1e-3) & (gain <= 10 * _eps(here.x) * jnp.abs(here.loss))
+        bound = tolerance * here.curvature.scale * here.size
+        is_flat = (jnp.linalg.norm(here.grad) <= bound) & jnp.isfinite(bound)
+        return is_flat & ((here.reach <= tolerance) | is_rounding)
+
+    def _is_flat(self, here: View, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:
+        # Two rounds on, that is as good as converged.
+        rounds = jnp.minimum(num_rounds, 2)
+        return self._is_level(here.x, here.grad, here.curvature.scale, rounds)
+
+    def _is_level(
+        self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""]
+    ) -> Bool[Array, ""]:
+        """Whether the gradient is what a short displacement makes of a zero one.
+
+        Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that
+        is left to itself is carried off it by rounding, here or there, sooner or later.
+        """
+        size = jnp.maximum(jnp.linalg.norm(x), 1)
+        short = jnp.maximum(tolerance_of(self.tolerance, x.dtype) * size, _eps(x) ** 0.25)
+        bound = short * 100.0 ** -num_rounds.astype(x.dtype) * scale
+        return (jnp.linalg.norm(grad) <= bound) & jnp.isfinite(bound)  # at infinity all is level
+
+    def _descended(
+        self, problem: Problem, here: View, state: "_Settling", is_wanted: Bool[Array, ""]
+    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
+        """The end of a descent, not yet looked at."""
+        scale = here.curvature.scale
+        unit = jnp.where(scale > 0, scale, 1)
+
+        def value(x: Vector) -> Scalar:
+            return problem.value(x) / unit
+
+        def is_over(x: Vector, grad: Vector) -> Bool[Array, ""]:
+            return self._is_level(x, grad * unit, scale, state.num_rounds)
+
+        max_steps = self.max_steps - state.num_steps
+        if self.optimizer is None:
+            descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail)
+            cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
+            return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
+        return self._optimized(value, here.x, is_over, max_steps, is_wanted, state.trail)
+
+    def _optimized(
+        self,
+        value: Callable[[Vector], Scalar],
+        x: Vector,
+        is_over: Callable[[Vector, Vector], Bool[Array, ""]],
+        max_steps: int | Int[Array, ""],
+        is_wanted: Bool[Array, ""],
+        trail: Trail | None,
+    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
+        """Descend with the optimizer, if it is wanted."""
+        assert self.optimizer is not None
+        optimizer = optax.with_extra_args_support(self.optimizer())
+        value_and_grad = jax.value_and_grad(value)
+
+        def go_on(carry: tuple) -> Bool[Array, ""]:
+            x, loss, grad, _, num_steps, _, _ = carry
+            is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
+            return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
+
+        def step(carry: tuple) -> tuple:
+            x, loss, grad, state, num_steps, cost, trail = carry
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+                updates, state = optimizer.update(
+                    grad, state, x, value=loss, grad=grad, value_fn=value
+                )
+            x = optax.apply_updates(x, updates)
+            loss, grad = value_and_grad(x)
+            tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
+            cost = cost + Cost(values=1 + tries, gradients=1 + tries)
+            trail = None if trail is None else trail.add(x, jnp.array(True))
+            return x, loss, grad, state, num_steps + 1, cost, trail
+
+        def descend() -> tuple:
+            cost = Cost(values=1, gradients=1)
+            first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost, trail)
+            end, _, _, _, num_steps, cost, way = jax.lax.while_loop(go_on, step, first)
+            return end, num_steps, cost, way
+
+        def stay() -> tuple:
+            cost = jax.tree.map(jnp.asarray, Cost())
+            return x, jnp.array(0), cost, trail
+
+        return jax.lax.cond(is_wanted, descend, stay)
+
+
+class _Settling(eqx.Module):
+    """A descent on its way: the point it has reached, where it looks next, and what for.
+
+    `num_ahead` counts the looks ahead that went well; -1 once one did not.
+    """
+
+    here: View
+    next: Vector
+    todo: Int[Array, ""]
+    begin: Vector  # where the last descent began
+    unit: Scalar  # the largest |eigenvalue| where the first one did
+    floor: Scalar  # of the curvature that can be told from rounding
+    num_back: Int[Array, ""]
+    num_rounds: Int[Array, ""]
+    num_polish: Int[Array, ""]
+    num_ahead: Int[Array, ""]
+    ahead_loss: Scalar
+    ahead_slope: Scalar
+    is_settled: Bool[Array, ""]  # the last Newton step did not help
+    has_run_off: Bool[Array, ""]
+    stays_negative: Bool[Array, ""]
+    num_steps: Int[Array, ""]
+    cost: Cost
+    trail: Trail | None
+
+
+def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
+    zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
+    cost = jax.tree.map(jnp.asarray, Cost())
+    here = View(x, zero, x, x, x, no_curvature(problem), cost)
+    return _Settling(
+        here=here,
+        next=x,
+        todo=none,
+        begin=x,
+        unit=zero,
+        floor=zero,
+        num_back=none,
+        num_rounds=none,
+        num_polish=none,
+        num_ahead=none,
+        ahead_loss=zero,
+        ahead_slope=zero,
+        is_settled=no,
+        has_run_off=no,
+        stays_negative=no,
+        num_steps=none,
+        cost=cost,
+        trail=trail,
+    )
+
+
+def _with(end: Finish, trail: Trail | None) -> Finish:
+    return end if trail is None else replace(end, path=trail.points)
+
+
+def _nowhere(problem: Problem, x: Vector) -> Finish:
+    zero, no, none = jnp.zeros((), x.dtype), jnp.array(False), jnp.array(0)
+    cost = jax.tree.map(jnp.asarray, Cost())
+    return Finish(x, zero, zero, zero, no, no, none, none, cost, none, zero, none, no, zero, x)
+
+
+def _eps(x: Vector) -> float:
+    return float(jnp.finfo(x.dtype).eps)
+
+
+def _loss_rounding(loss: Scalar) -> Scalar:
+    return 1000 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
+
+
+def _doubt(
+    problem: Problem, here: View, curvature: Curvature
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """What speaks against a minimum, and how many values it took to say so.
+
+    Curvature decides nothing along directions of hardly any: there, the loss is compared a little
+    way off.
+    """
+    if problem.rows is not None and problem.rows.size < problem.num_examples:
+        return jnp.array(BATCH), jnp.array(0)
+
+    def falls(row: Vector) -> Bool[Array, ""]:
+        def either_way() -> Bool[Array, ""]:
+            ways = 0.01 * here.size * jnp.stack([row, -row])
+            lowest = jnp.min(jax.lax.map(lambda way: problem.value(here.x + way), ways))
+            return lowest < here.loss - _loss_rounding(here.loss)
+
+        return jax.lax.cond(jnp.any(row != 0), either_way, lambda: jnp.array(False))
+
+    any_falls = jnp.any(jax.lax.map(falls, curvature.weak))
+    doubt = jnp.where(~curvature.is_known, UNKNOWN, jnp.where(any_falls, FALLS, 0))
+    return doubt, 2 * jnp.sum(jnp.any(curvature.weak != 0, axis=1))

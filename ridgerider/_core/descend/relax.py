@@ -1,0 +1,261 @@
+"""What a network's leg ends with: mini-batch descent that finds its own rate and batch.
+
+The first steps are taken several times, each with another learning rate, and those that lowered the
+loss most are kept. The rate that is fastest at first is too large later: a third of it goes on.
+From then on, whenever two rounds in a row do not lower the loss on a fixed
+sample of the data, what is left to do is below the noise: the batch is doubled and the rate halved.
+Where a batch is all of the data, only rounds that raise the loss count.
+In the last third of the steps the rate falls to zero.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from ridgerider._check import check_at_least, check_count
+from ridgerider._core.descend.finish import TRAINED, Finish
+from ridgerider._core.descend.train import Epoch, tell
+from ridgerider._core.problem.batches import FixedRows, strata
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.runtime.clock import slices
+from ridgerider._core.runtime.compile import compiled
+
+RATES = (0.0003, 0.001, 0.003, 0.01)
+NUM_TRIED = 60  # steps with each rate
+MICRO_SIZE = 128  # rows of the first batches; later ones are several of these
+MAX_CHUNKS = 8
+PATIENCE = 2  # rounds
+WHOLE = 3  # times as many steps where a batch is all of the data: they are cheap
+SAMPLE = FixedRows(4096)  # rows that the loss is judged by
+SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
+DECAY = 1 / 3  # of all steps, during which the rate falls to zero
+BETA, BETA_SQUARES, EPS = 0.9, 0.999, 1e-8  # of Adam
+
+
+class Relax(eqx.Module):
+    """Descend by mini-batches with a rate and a batch that are found on the way.
+
+    The finish of `Rider.for_networks`. Its steps are those of Adam. What it ends at is
+    "unverified": no gradient vanishes there, nor was one asked for.
+
+    **Arguments**
+
+    - `epochs`: how often the data are gone through.
+    - `min_steps`: at least so many steps may be taken, if that takes more epochs: data may be few.
+      Three times as many where a batch is all of the data.
+    - `target`: ends once the loss on a sample is at most this.
+
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x, y: jnp.mean((x - y) ** 2), jnp.zeros(()), jnp.ones(8))
+    >>> end = Relax(min_steps=1000)(problem, problem.x0, jax.random.key(0))
+    >>> end.kind, bool(abs(end.x[0] - 1) < 0.1)
+    ('unverified', True)
+    """
+
+    epochs: int = eqx.field(static=True, default=20)
+    min_steps: int = eqx.field(static=True, default=4000)
+    target: float = eqx.field(static=True, default=1e-3)
+    on_host: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        check_count("epochs", self.epochs)
+        check_count("min_steps", self.min_steps, 0)
+        check_at_least("target", self.target)
+
+    def __call__(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
+    ) -> Finish:
+        del spectrum
+        if isinstance(x, jax.core.Tracer):
+            raise ValueError("`finish=Relax(...)` cannot be part of a compiled program: call it.")
+        per_epoch = max(_num_rows(problem) // MICRO_SIZE, 1)
+        fewest = self.min_steps if _is_noisy(problem) else WHOLE * self.min_steps
+        most = max(self.epochs * per_epoch, fewest)
+        descent = _Descent(problem, key, most, _begin(problem, x))
+        descent.choose_rate()
+        while descent.left > 0 and descent.is_finite and descent.loss > self.target:
+            tell(Epoch(descent.done // per_epoch, most // per_epoch, descent.loss, {}))
+            descent.go_on(max(per_epoch, most // 40))
+        return descent.finish()
+
+
+class State(eqx.Module):
+    """A point, and the means of gradients and of their squares on the way to it."""
+
+    x: Vector
+    mean: Vector
+    squares: Vector
+    count: Int[Array, ""]
+
+
+def _begin(problem: Problem, x: Vector) -> State:
+    zero = jnp.zeros_like(x)
+    return State(jnp.asarray(x), zero, zero, jnp.array(0))
+
+
+@dataclass
+class _Descent:
+    """A descent between two rounds; steps are counted in batches of the first size."""
+
+    problem: Problem
+    key: PRNGKeyArray
+    most: int
+    state: State
+    done: int = 0
+    rate: float = RATES[0]
+    num_chunks: int = 1
+    num_slow: int = 0
+    num_gradients: int = 0
+
+    def __post_init__(self) -> None:
+        self.losses = [self.look(self.state)]
+        self.rates, self.sizes = [0.0], [0]
+
+    @property
+    def loss(self) -> float:
+        return self.losses[-1]
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.loss))
+
+    @property
+    def left(self) -> int:
+        return self.most - self.done
+
+    def look(self, state: State) -> float:
+        return float(compiled(_value)(self.problem, state.x))
+
+    def choose_rate(self) -> None:
+        """Take the first steps with each rate, and keep those that lowered the loss most."""
+        count = min(NUM_TRIED, self.left)
+        tried = [self.steps(count, rate) for rate in RATES]
+        losses = [self.look(state) for state in tried]
+        best = int(np.nanargmin([*losses, np.inf]))
+        if best < len(tried) and losses[best] < np.inf:
+            self.rate, self.state = RATES[best] / 3, tried[best]
+            self.note(losses[best], count)
+
+    def go_on(self, count: int) -> None:
+        """A round; where it does not pay, the next has a larger batch and a smaller rate."""
+        num_steps = max(min(count, self.left) // self.num_chunks, 1)
+        state = self.steps(num_steps, self.rate)
+        loss = self.look(state)
+        # Where a batch is all of the data there is no noise, and a plateau is only slow.
+        wanted = SLOW if _is_noisy(self.problem) else 1.0
+        self.num_slow = 0 if loss <= wanted * min(self.losses) else self.num_slow + 1
+        if np.isfinite(loss):
+            self.state = state
+        else:  # back to where it was
+            loss, self.num_slow = self.loss, PATIENCE
+            self.rate /= 4
+        self.note(loss, num_steps * self.num_chunks)
+        if self.num_slow == PATIENCE:
+            self.num_slow = 0
+            self.num_chunks = min(2 * self.num_chunks, _max_chunks(self.problem))
+            self.rate /= 2
+
+    def steps(self, count: int, rate: float) -> State:
+        """`count` steps. The rate falls to zero along with what is left."""
+        self.num_gradients += count * self.num_chunks
+        dtype = self.state.x.dtype
+        ends = [
+            rate * min(1.0, max(left, 0) / (DECAY * self.most))
+            for left in (self.left, self.left - count * self.num_chunks)
+        ]
+        key = jax.random.fold_in(self.key, self.done)  # the same batches for each rate
+        rates = jnp.asarray(ends, dtype)
+        state, num_chunks = self.state, jnp.asarray(self.num_chunks)
+        for first, last in slices(count):
+            span = jnp.asarray([first, last, count])
+            state = compiled(_steps)(self.problem, state, key, rates, num_chunks, span)
+            jax.block_until_ready(state.x)
+        return state
+
+    def note(self, loss: float, count: int) -> None:
+        self.done += count
+        self.losses.append(loss)
+        self.rates.append(self.rate)
+        self.sizes.append(self.num_chunks * MICRO_SIZE)
+
+    def finish(self) -> Finish:
+        x = self.state.x
+        grad_norm = compiled(_grad_norm, "little")(self.problem, x)
+        history = {"loss": self.losses, "rate": self.rates, "batch_size": self.sizes}
+        return Finish(
+            x=x,
+            loss=jnp.asarray(self.loss, x.dtype),
+            grad_norm=grad_norm,
+            least_eigenvalue=jnp.asarray(jnp.nan, x.dtype),
+            is_converged=jnp.asarray(self.is_finite),
+            is_saddle=jnp.asarray(False),
+            num_steps=self.state.count,
+            num_kicks=jnp.asarray(0),
+            cost=Cost(values=len(self.losses), gradients=self.num_gradients + 1),
+            doubt_number=TRAINED,
+            history={name: np.asarray(column) for name, column in history.items()},
+        )
+
+
+def _num_rows(problem: Problem) -> int:
+    """How many examples there are; 1 if the data cannot be cut."""
+    lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(problem.args)}
+    return 1 if len(lengths) != 1 or lengths == {()} else problem.num_examples
+
+
+def _is_noisy(problem: Problem) -> bool:
+    """Whether a batch is less than all of the data."""
+    return _num_rows(problem) > MICRO_SIZE
+
+
+def _max_chunks(problem: Problem) -> int:
+    return min(max(_num_rows(problem) // MICRO_SIZE, 1), MAX_CHUNKS)
+
+
+def _value(problem: Problem, x: Vector) -> Scalar:
+    return SAMPLE(problem, jax.random.key(0), 0).value(x)
+
+
+def _grad_norm(problem: Problem, x: Vector) -> Scalar:
+    return jnp.linalg.norm(SAMPLE(problem, jax.random.key(0), 0).grad(x))
+
+
+def _steps(
+    problem: Problem,
+    state: State,
+    key: PRNGKeyArray,
+    rates: Array,
+    num_chunks: Int[Array, ""],
+    span: Int[Array, "3"],
+) -> State:
+    """Steps of Adam, from the first to the last of so many, with a rate that changes evenly."""
+    num_rows = _num_rows(problem)
+
+    def on_batch(index: Int[Array, ""]) -> Problem:
+        if num_rows <= MICRO_SIZE:
+            return problem
+        most = _max_chunks(problem)
+        chunks = jnp.minimum(num_chunks, most)
+        here = jax.random.fold_in(key, index)
+        rows = strata(here, most * MICRO_SIZE, chunks * MICRO_SIZE, num_rows)
+        return problem.on_rows(rows.reshape(most, MICRO_SIZE), chunks)
+
+    def step(index: Int[Array, ""], state: State) -> State:
+        grad = on_batch(index).grad(state.x)
+        number = state.count + 1
+        mean = BETA * state.mean + (1 - BETA) * grad
+        squares = BETA_SQUARES * state.squares + (1 - BETA_SQUARES) * grad**2
+        power = number.astype(mean.dtype)
+        unbiased = mean / (1 - BETA**power)
+        sizes = jnp.sqrt(squares / (1 - BETA_SQUARES**power))
+        share = index.astype(mean.dtype) / jnp.maximum(span[2], 1).astype(mean.dtype)
+        rate = rates[0] + share * (rates[1] - rates[0])
+        return State(state.x - rate * unbiased / (sizes + EPS), mean, squares, number)
+
+    return jax.lax.fori_loop(span[0], span[1], step, state)

@@ -1,0 +1,314 @@
+"""Ride, then train: mini-batch training as the end of a leg.
+
+`Train` is a finish that runs on the host, an epoch at a time: it can stop at a target, tell how far
+it has come, leave what it has on disk, and stop where a number is no longer finite.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from ridgerider._check import check_callable, check_count
+from ridgerider._core.descend.finish import TRAINED, Finish
+from ridgerider._core.problem.batches import Batches
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.placement import fetch
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, is_key
+from ridgerider._core.runtime.clock import check_time
+
+LOOK_SIZE = 4096  # rows of the data at a time, where the loss on all of them is asked for
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How far a training has come; epoch 0 is before it.
+
+    >>> str(Epoch(3, 20, 0.125, {"accuracy": 0.5}))
+    'epoch 3 of 20, loss 0.125, accuracy 0.5'
+    """
+
+    number: int
+    most: int
+    loss: float
+    metrics: dict[str, float]
+
+    def __str__(self) -> str:
+        shown = {"loss": self.loss, **self.metrics}
+        numbers = [f"{name} {value:.4g}" for name, value in shown.items()]
+        return ", ".join([f"epoch {self.number} of {self.most}", *numbers])
+
+
+_listener: ContextVar[Callable[[Epoch], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Callable[[Epoch], None] | None) -> Iterator[None]:
+    """Trainings inside this context call `listener` after each epoch."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def tell(epoch: Epoch) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(epoch)
+
+
+class Train(eqx.Module):
+    """Train by mini-batches, as the end of a leg: `Rider(finish=Train(...))`.
+
+    What it ends at is no minimum but what training makes of one: its kind is "unverified", or
+    "unconverged" where the target was not reached. Where the loss is no longer finite, training
+    ends at the last epoch at which it was. `Finish.history` has a row for each epoch.
+
+    **Arguments**
+
+    - `optimizer`: of optax, such as `optax.adam(1e-3)`, or a function that builds one, such as
+      `jax.tree_util.Partial(optax.adam, 1e-3)`: that can be sent to workers, and is rebuilt from a
+      run file.
+    - `batches`: a rule `batches(problem, key, step) -> problem` with a `size`; None: all of the
+      data in each step, and one step in an epoch.
+    - `epochs`: at most.
+    - `target`: of the loss on all data, looked at after each epoch; training ends there.
+    - `metrics`: called as `metrics(params)` after each epoch, returns numbers by name.
+    - `folder`: a training that is interrupted goes on from its last whole epoch, which is kept
+      there, and one that had ended is not repeated.
+
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x, y: jnp.mean((x - y) ** 2), jnp.zeros(()), jnp.ones(8))
+    >>> train = Train(optax.sgd(0.25), Batches(4), epochs=20, target=1e-3)
+    >>> end = train(problem, problem.x0, jax.random.key(0))
+    >>> end.kind, end.history["loss"].round(3).tolist()
+    ('unverified', [1.0, 0.062, 0.004, 0.0])
+    """
+
+    optimizer: optax.GradientTransformation | Callable[[], optax.GradientTransformation]
+    batches: Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem] | None = Batches(128)
+    epochs: int = eqx.field(static=True, default=100)
+    target: float | None = eqx.field(static=True, default=None)
+    metrics: Callable[[PyTree], dict[str, Scalar]] | None = None
+    folder: str | None = eqx.field(static=True, default=None)
+    on_host: ClassVar[bool] = True  # never inside a compiled program
+
+    def __check_init__(self) -> None:
+        if not (callable(self.optimizer) or hasattr(self.optimizer, "update")):
+            raise ValueError(
+                "`optimizer` must be an optimizer of optax, such as optax.adam(1e-3), or a "
+                f"function that builds one, not {self.optimizer!r}."
+            )
+        for name in ("batches", "metrics"):
+            if getattr(self, name) is not None:
+                check_callable(name, getattr(self, name))
+        if self.batches is not None:
+            check_count("batches.size", getattr(self.batches, "size", None))
+        check_count("epochs", self.epochs)
+        is_number = isinstance(self.target, int | float) and self.target == self.target
+        if self.target is not None and not is_number:
+            raise ValueError(f"`target` must be a number or None, not {self.target!r}.")
+
+    def __call__(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
+    ) -> Finish:
+        del spectrum
+        if isinstance(x, jax.core.Tracer):
+            raise ValueError("`finish=Train(...)` cannot be part of a compiled program: call it.")
+        num_batches = self._num_batches(problem)
+        path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
+        now = self._read(path, problem, x) or self._begin(problem, x)
+        while now.is_finite and not self._is_over(now):
+            self._tell(now)
+            check_time()
+            batch_key = jax.random.fold_in(key, now.number)
+            at, state = _epoch(
+                self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches
+            )
+            now = now.then(at, state, self._look(problem, at))
+            if path is not None:
+                _write(path, now)
+        self._tell(now)
+        cost = Cost(values=now.number + 1, gradients=now.number * num_batches + 1)
+        return self._finish(problem, now, num_batches, cost)
+
+    def _begin(self, problem: Problem, x: Vector) -> "_Now":
+        state = _built(self.optimizer).init(problem.unravel(x))
+        row = self._look(problem, x)
+        return _Now(x, state, {name: np.array([value]) for name, value in row.items()})
+
+    def _finish(self, problem: Problem, now: "_Now", num_batches: int, cost: Cost) -> Finish:
+        is_converged = now.is_finite and (self.target is None or now.losses[-1] <= self.target)
+        grad_norm = float(jnp.linalg.norm(_on_all(problem, now.x, "grad")))
+        return Finish(
+            x=now.x,
+            loss=np.asarray(now.loss, now.x.dtype),  # type: ignore[arg-type]  # on the host
+            grad_norm=np.asarray(grad_norm, now.x.dtype),  # type: ignore[arg-type]
+            least_eigenvalue=np.asarray(np.nan, now.x.dtype),  # type: ignore[arg-type]
+            is_converged=np.asarray(is_converged),  # type: ignore[arg-type]
+            is_saddle=np.asarray(False),  # type: ignore[arg-type]
+            num_steps=np.asarray(now.number * num_batches),  # type: ignore[arg-type]
+            num_kicks=np.asarray(0),  # type: ignore[arg-type]
+            cost=cost,
+            doubt_number=TRAINED,
+            history=now.history,
+        )
+
+    def _is_over(self, now: "_Now") -> bool:
+        is_there = self.target is not None and now.losses[-1] <= self.target
+        return is_there or now.number >= self.epochs
+
+    def _look(self, problem: Problem, x: Vector) -> dict[str, float]:
+        found = {} if self.metrics is None else dict(self.metrics(problem.unravel(x)))
+        row = {"loss": _on_all(problem, x, "value"), **found}
+        return {name: float(value) for name, value in row.items()}
+
+    def _tell(self, now: "_Now") -> None:
+        row = {name: float(column[-1]) for name, column in now.history.items()}
+        tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
+
+    def _num_batches(self, problem: Problem) -> int:
+        """In an epoch; raises if there is not enough data for one batch."""
+        if self.batches is None:
+            return 1
+        size = self.batches.size  # type: ignore[attr-defined]
+        if size > problem.num_examples:
+            raise ValueError(
+                f"`batches` must have a size of at most the number of examples, "
+                f"{problem.num_examples}, not {size}."
+            )
+        return problem.num_examples // size
+
+    def _name(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> str:
+        """A file name that depends on all that decides a training, but how long it may last."""
+        hashed = hashlib.sha256(describe_optimizer(_built(self.optimizer)).encode())
+        hashed.update(f"{self.batches} {self.metrics}".partition(" at 0x")[0].encode())
+        for leaf in jax.tree.leaves((x, key, problem.args)):
+            array = np.asarray(fetch(jax.random.key_data(leaf) if is_key(leaf) else leaf))
+            hashed.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+        return f"training-{hashed.hexdigest()[:16]}.npz"
+
+    def _read(self, path: Path | None, problem: Problem, x: Vector) -> "_Now | None":
+        if path is None or not path.exists():
+            return None
+        with np.load(path) as stored:
+            like = _built(self.optimizer).init(problem.unravel(x))
+            leaves = [jnp.asarray(stored[f"state {i}"]) for i in range(len(jax.tree.leaves(like)))]
+            history = {
+                name.removeprefix("history "): stored[name]
+                for name in stored
+                if name.startswith("history ")
+            }
+            state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+            return _Now(jnp.asarray(stored["x"]), state, history)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A training between two epochs; `x` is the last point at which the loss was finite."""
+
+    x: Vector
+    state: Any
+    history: dict[str, np.ndarray]
+
+    @property
+    def losses(self) -> np.ndarray:
+        return self.history["loss"]
+
+    @property
+    def number(self) -> int:
+        return len(self.losses) - 1
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.losses[-1]))
+
+    @property
+    def loss(self) -> float:
+        """At `x`."""
+        return float(self.losses[-1] if self.is_finite or not self.number else self.losses[-2])
+
+    def then(self, x: Vector, state: Any, row: dict[str, float]) -> "_Now":
+        history = {name: np.append(self.history[name], value) for name, value in row.items()}
+        is_finite = np.isfinite(row["loss"])
+        return _Now(x if is_finite else self.x, state if is_finite else self.state, history)
+
+
+def _built(optimizer: Any) -> optax.GradientTransformation:
+    """An optimizer is a pair of functions; what builds one is a function."""
+    return optimizer if hasattr(optimizer, "update") else optimizer()
+
+
+def describe_optimizer(optimizer: optax.GradientTransformation) -> str:
+    """What it computes, as text: two that differ in a learning rate differ in this."""
+
+    def use(x: Array) -> Array:
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            return optimizer.update(x, optimizer.init(x), x)[0]
+
+    traced = jax.make_jaxpr(use)(jnp.ones(2, jnp.float32))
+    return f"{traced} {traced.consts}"
+
+
+@eqx.filter_jit
+def _epoch(
+    optimizer: Any,
+    batches: Any,
+    problem: Problem,
+    x: Vector,
+    state: Any,
+    key: PRNGKeyArray,
+    num_batches: int,
+) -> tuple[Vector, Any]:
+    optimizer = _built(optimizer)
+
+    def step(carry: tuple[Vector, Any], index: Int[Array, ""]) -> tuple[tuple[Vector, Any], None]:
+        x, state = carry
+        seen = problem if batches is None else batches(problem, key, index)
+        grad = problem.unravel(seen.grad(x))
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(grad, state, problem.unravel(x))
+        return (x + problem.ravel(updates).astype(x.dtype), state), None
+
+    return jax.lax.scan(step, (x, state), jnp.arange(num_batches))[0]
+
+
+@eqx.filter_jit
+def _on_all(problem: Problem, x: Vector, what: str) -> Array:
+    """The loss or its gradient on all data, `LOOK_SIZE` rows at a time."""
+    try:
+        count = problem.num_examples
+    except ValueError:  # no data to be cut
+        return getattr(problem, what)(x)
+    if problem.rows is not None or count <= LOOK_SIZE:
+        return getattr(problem, what)(x)
+    num_whole = count // LOOK_SIZE
+    rows = jnp.arange(num_whole * LOOK_SIZE).reshape(num_whole, LOOK_SIZE)
+    mean, rest = getattr(problem.on_rows(rows), what)(x), count % LOOK_SIZE
+    if not rest:
+        return mean
+    last = getattr(problem.on_rows(jnp.arange(count - rest, count)[None]), what)(x)
+    return mean * ((count - rest) / count) + last * (rest / count)
+
+
+def _write(path: Path, now: _Now) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}.part")
+    with scratch.open("wb") as file:
+        states = {f"state {i}": leaf for i, leaf in enumerate(jax.tree.leaves(now.state))}
+        columns = {f"history {name}": column for name, column in now.history.items()}
+        np.savez(file, x=np.asarray(now.x), **fetch(states), **columns)  # type: ignore[arg-type]
+    scratch.replace(path)

@@ -1,0 +1,475 @@
+r"""A start for any network: the head scaled down, everything else as it was initialised.
+
+Let the outputs of a network be f(x) = W h(x) + b, with features h and a last linear layer, the
+*head* (W, b). Where W is small, the loss hardly depends on what comes before it, but its mixed
+derivative by W and by the features does not vanish: every feature that would help is a pair of
+directions, one down and one up. So there is negative curvature of order one, however deep the
+network is. Were all layers scaled, the curvature would be the product of all but two of them, and a
+normalisation layer would see nothing but its own epsilon.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from ridgerider._check import check_callable, check_positive
+from ridgerider._core.problem.batches import FixedRows
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Scalar
+from ridgerider._core.ride.follow import Follow
+from ridgerider._core.ride.rider import look_on
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
+from ridgerider._core.spectra.spectrum import Cluster
+
+Apply = Callable[[PyTree, Array], Array]
+LossOf = Callable[[Array, Array], Scalar]
+LOOK = NetworkSpectrum()  # as `Rider.for_networks` looks
+NUM_LOOKED_AT = 32  # examples that the head is looked for with
+# Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
+USEFUL = 0.05
+SMALL = 0.05  # weights that shorten their inputs more than this are called small
+
+
+def cross_entropy(outputs: Array, targets: Array) -> Scalar:
+    """The mean of -log softmax(outputs)[target]; outputs have one more axis than targets."""
+    logs = jax.nn.log_softmax(outputs)
+    return -jnp.mean(jnp.take_along_axis(logs, targets[..., None], axis=-1))
+
+
+def mean_squares(outputs: Array, targets: Array) -> Scalar:
+    return jnp.mean((outputs - targets) ** 2)
+
+
+class Network(eqx.Module):
+    """The loss of a network: `loss(apply(params, inputs), targets)`.
+
+    >>> network = Network(lambda params, inputs: inputs @ params)
+    >>> round(float(network(jnp.zeros((2, 3)), jnp.ones((4, 2)), jnp.array([0, 1, 2, 0]))), 3)
+    1.099
+    """
+
+    apply: Apply
+    loss: LossOf = cross_entropy
+
+    def __call__(self, params: PyTree, inputs: Array, targets: Array) -> Scalar:
+        return self.loss(self.apply(params, inputs), targets)
+
+    def logits(self, params: PyTree, inputs: Array) -> Array:
+        return self.apply(params, inputs)
+
+    def accuracy(self, params: PyTree, inputs: Array, targets: Array) -> Scalar:
+        """The fraction of the targets that get the largest output."""
+        guesses = jnp.argmax(self.apply(params, inputs), axis=-1)
+        return jnp.mean(guesses == jnp.asarray(targets).astype(guesses.dtype))
+
+
+@dataclass(frozen=True)
+class NetworkStart:
+    """Where a network's rides begin, and what is there.
+
+    - `params`: as they came, with the `head` scaled; `problem`: the loss from there, with the data.
+    - `head`: the names of the leaves that were scaled, and `factor` what by.
+    - `grad_norm`, `body_grad_norm`: of the whole gradient, and of all but the head.
+    - `eigenvalues`: the distinct negative ones that `Rider.for_networks` sees there; `copies`
+      estimates, when it is asked for, how often each is repeated.
+    - `reason`: empty, or why this start is useless.
+
+    >>> import ridgerider as rr
+    >>> params = {"in": jnp.eye(2, 4), "out": jnp.ones((4, 2))}
+    >>> def apply(params, inputs):
+    ...     return jnp.tanh(inputs @ params["in"]) @ params["out"]
+    >>> start = rr.network_start(params, apply, jnp.eye(2), jnp.array([0, 1]))
+    >>> start.head, start.eigenvalues[0] < -0.1
+    (("['out']",), True)
+    """
+
+    params: PyTree
+    problem: Problem
+    head: tuple[str, ...]
+    factor: float
+    loss: float
+    grad_norm: float
+    body_grad_norm: float
+    eigenvalues: tuple[float, ...]
+    reason: str
+    cost: Cost
+
+    @cached_property
+    def copies(self) -> tuple[int, ...]:
+        """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
+        look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
+        run = compiled(look_on, Follow.effort)
+        spectrum = run(self.problem, look, FixedRows(), x, jax.random.key(0))
+        found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
+        return tuple(cluster.copies or 1 for cluster in found)
+
+    def __str__(self) -> str:
+        what = (
+            f"{len(self.eigenvalues)} distinct negative eigenvalues, "
+            f"the least {self.eigenvalues[0]:.3g}"
+            if self.eigenvalues
+            else "no negative eigenvalue"
+        )
+        head = ", ".join(self.head)
+        text = (
+            f"Head {head} times {self.factor:g}: loss {self.loss:.4g}, gradient norm "
+            f"{self.grad_norm:.3g} (before the head {self.body_grad_norm:.3g}), {what}."
+        )
+        return f"{text} {self.reason}".rstrip()
+
+
+def network_start(
+    params: PyTree,
+    apply: Apply,
+    inputs: Array,
+    targets: Array,
+    *,
+    loss: LossOf | None = None,
+    head: Callable[[PyTree], Any] | None = None,
+    factor: float = 0.01,
+    seed: int = 0,
+) -> NetworkStart:
+    """A start near a saddle for any network: its last linear layer scaled, nothing else touched.
+
+    Warns, with the reason, where the start is useless. `start.problem` is what to search.
+
+    **Arguments**
+
+    - `params`: as the network was initialised; any pytree of one floating-point type.
+    - `apply(params, inputs) -> outputs`: each example by itself, the outputs along the last axis.
+    - `inputs`, `targets`: data, with a common leading length.
+    - `loss(outputs, targets) -> scalar`: a mean over examples. Default: the cross-entropy for whole
+      numbers, the mean square for others.
+    - `head(params)`: the leaf of the last layer, or a tuple of leaves. Default: the leaves each of
+      whose slices moves one output alone, and moves it linearly.
+    - `factor`: what the head is multiplied by.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.data import digits
+    >>> images = digits()
+    >>> pixels = jnp.asarray(images.train_images).reshape(-1, 64)
+    >>> keys = jax.random.split(jax.random.key(0))
+    >>> params = {
+    ...     "hidden": jax.random.normal(keys[0], (64, 8), pixels.dtype) / 8,
+    ...     "head": jax.random.normal(keys[1], (8, 10), pixels.dtype),
+    ... }
+    >>> def apply(params, pixels):
+    ...     return jnp.tanh(pixels @ params["hidden"]) @ params["head"]
+    >>> start = rr.network_start(params, apply, pixels, jnp.asarray(images.train_labels))
+    >>> start.head, start.reason
+    (("['head']",), '')
+    """
+    _check_not_torch(params)
+    inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
+    check_arguments(params, apply, inputs, targets, loss, head, factor)
+    params = jax.tree.map(jnp.asarray, params)
+    is_whole = jnp.issubdtype(targets.dtype, jnp.integer)
+    own = loss or (cross_entropy if is_whole else mean_squares)
+
+    def problem_from(start: PyTree) -> Problem:
+        return Problem(Network(apply, own), start, inputs, targets)
+
+    has_labels = loss is None and is_whole
+    return started(
+        params, apply, inputs, targets, has_labels, head, factor, seed, problem_from, stacklevel=3
+    )
+
+
+def started(
+    params: PyTree,
+    apply: Apply,
+    inputs: Array,
+    targets: Array,
+    has_labels: bool,
+    head: Callable[[PyTree], Any] | None,
+    factor: float,
+    seed: int,
+    problem_from: Callable[[PyTree], Problem],
+    stacklevel: int,
+) -> NetworkStart:
+    """`network_start` for the problem that `problem_from` makes of scaled parameters.
+
+    Of `apply` it needs values and first derivatives.
+    """
+    looked = _checked_look(params, apply, inputs, targets, has_labels, seed)
+    is_head = _named(params, head) if head is not None else _find_head(params, looked)
+    start = jax.tree.map(lambda leaf, is_in: _scaled(leaf, factor, is_in), params, is_head)
+    problem = problem_from(start)
+    norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
+    value, grad_norm, body_grad_norm = map(float, norms)
+    if not np.isfinite(value) or not np.isfinite(grad_norm):
+        what = "loss" if not np.isfinite(value) else "gradient"
+        raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
+    key = jax.random.key(seed)
+    # The program that a search looks at the start with.
+    look = compiled(look_on, Follow.effort)
+    spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
+    found = spectrum.clusters()[: spectrum.num_downhill()]
+    reason = _useless(params, apply, inputs, is_head, value, found, seed)
+    if reason:
+        warnings.warn(reason, stacklevel=stacklevel)
+    return NetworkStart(
+        params=start,
+        problem=problem,
+        head=tuple(_names(params, is_head)),
+        factor=factor,
+        loss=value,
+        grad_norm=grad_norm,
+        body_grad_norm=body_grad_norm,
+        eigenvalues=tuple(cluster.eigenvalue for cluster in found),
+        reason=reason,
+        cost=jax.device_get(spectrum.cost + Cost(values=1, gradients=1)),
+    )
+
+
+def _norms(problem: Problem, is_head: PyTree) -> tuple[Scalar, Scalar, Scalar]:
+    """The loss and the norm of its gradient, of all of it and without the head."""
+    on_rows, x = FixedRows()(problem, jax.random.key(0), 0), problem.x0
+    grad = on_rows.grad(x)
+    body = jax.tree.map(
+        lambda leaf, is_in: jnp.zeros_like(leaf) if is_in else leaf, problem.unravel(grad), is_head
+    )
+    norms = jnp.linalg.norm(grad), jnp.linalg.norm(problem.ravel(body))
+    return on_rows.value(x), *norms
+
+
+def _scaled(leaf: Any, factor: float, is_in: bool) -> Any:
+    leaf = jnp.asarray(leaf)
+    return leaf * jnp.asarray(factor, leaf.dtype) if is_in else leaf
+
+
+def _names(params: PyTree, is_head: PyTree) -> list[str]:
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
+    return [path for path, is_in in zip(paths, jax.tree.leaves(is_head), strict=True) if is_in]
+
+
+def _named(params: PyTree, head: Callable[[PyTree], Any]) -> PyTree:
+    """Which leaves `head` names."""
+    numbered = jax.tree.unflatten(
+        jax.tree.structure(params), list(range(len(jax.tree.leaves(params))))
+    )
+    chosen = set(jax.tree.leaves(head(numbered)))
+    if not chosen:
+        raise ValueError("`head` must return a leaf of `params` or some of them, but it is empty.")
+    return jax.tree.map(lambda number: number in chosen, numbered)
+
+
+def _find_head(params: PyTree, looked: "_Looked") -> PyTree:
+    """The leaves each of whose slices moves one output alone, and moves it linearly."""
+    is_head = [
+        any(_is_one_slice(grads, axis) for axis in range(grads[0].ndim)) and bool(is_linear)
+        for *grads, is_linear in zip(*looked.grads, looked.is_linear, strict=True)
+    ]
+    if not any(is_head):
+        raise ValueError(
+            "`apply` must end in a linear layer, but no leaf of `params` moves one output alone "
+            "and linearly: return outputs before any softmax, or name the last layer as "
+            "head=lambda params: ..."
+        )
+    return jax.tree.unflatten(jax.tree.structure(params), is_head)
+
+
+class _Looked(eqx.Module):
+    """A network on a few examples, and, at a random point, what moves its first and last output.
+
+    The point is random so that nothing is zero by accident.
+    """
+
+    outputs: Array
+    alone: Array  # the outputs of the first example by itself
+    grads: tuple[list[Array], list[Array]]
+    is_linear: list[Bool[Array, ""]]
+
+
+def _look_at(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _Looked:
+    outputs = apply(params, inputs)
+    leaves, tree = jax.tree.flatten(there)
+    num_outputs = outputs.shape[-1] if outputs.ndim else 0
+
+    def at(index: int, factor: float) -> Array:
+        moved = [leaf * factor if number == index else leaf for number, leaf in enumerate(leaves)]
+        return apply(jax.tree.unflatten(tree, moved), inputs)
+
+    def is_linear(index: int) -> Bool[Array, ""]:
+        if num_outputs not in leaves[index].shape:
+            return jnp.array(False)
+        zero, one, two = (at(index, factor) for factor in (0.0, 1.0, 2.0))
+        rounding = float(jnp.finfo(one.dtype).eps) ** 0.5
+        return jnp.max(jnp.abs(two - 2 * one + zero)) <= rounding * jnp.max(jnp.abs(two))
+
+    def moved_by(number: int) -> list[Array]:
+        return jax.tree.leaves(jax.grad(_one_output)(there, apply, inputs, number))
+
+    return _Looked(
+        outputs=outputs,
+        alone=apply(params, inputs[:1]),
+        grads=(moved_by(0), moved_by(num_outputs - 1)),
+        is_linear=[is_linear(index) for index in range(len(leaves))],
+    )
+
+
+def _random_around(params: PyTree, seed: int) -> PyTree:
+    random = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: leaf + 0.3 * random.standard_normal(np.shape(leaf)).astype(leaf.dtype), params
+    )
+
+
+def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Scalar:
+    outputs = apply(params, inputs)[..., number]
+    # Weights that no symmetry of the outputs cancels.
+    weights = np.cos(np.arange(outputs.size)).reshape(outputs.shape)
+    return jnp.sum(outputs * weights.astype(outputs.dtype))
+
+
+def _is_one_slice(grads: list[Array], axis: int) -> bool:
+    """Whether the first and the last output are moved by the first and the last slice alone."""
+    ends = (0, grads[0].shape[axis] - 1)
+    return all(
+        np.any(grad) and not np.any(np.delete(grad, number, axis))
+        for grad, number in zip(map(np.asarray, grads), ends, strict=True)
+    )
+
+
+def _useless(
+    params: PyTree,
+    apply: Apply,
+    inputs: Array,
+    is_head: PyTree,
+    loss: float,
+    found: tuple[Cluster, ...],
+    seed: int,
+) -> str:
+    """Why no ridge that leaves this start leads anywhere; empty if one does."""
+    least = found[0].eigenvalue if found else 0.0
+    # A length of 10 along the ridge lowers the loss by 50 |eigenvalue| at best.
+    if 50 * abs(least) >= USEFUL * abs(loss) and found:
+        return ""
+    curvature = f"its least eigenvalue is {least:.2g}" if found else "it has no negative eigenvalue"
+    what = f"The start is useless: {curvature}"
+    slope, spread = _features(params, apply, inputs, is_head, seed)
+    if slope == 0:
+        return (
+            f"{what}, for the derivative of the features before the head by every parameter is "
+            "zero. Does an activation have none where it is evaluated (relu or abs at zero, sign, "
+            "round)?"
+        )
+    small = _small(params, is_head)
+    if small:
+        names = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
+        return (
+            f"{what}, for the layers before the head are small themselves ({names}): the "
+            "curvature is of the order of their product, a saddle of higher order, and "
+            "normalisation layers see nothing but their epsilon. Pass the parameters as they are "
+            "initialised."
+        )
+    if spread < 1e-3:
+        return (
+            f"{what}, for the features before the head are the same for all examples, by "
+            f"{spread:.1g} of their size (a dead normalisation layer?)."
+        )
+    return f"{what}."
+
+
+def _features(
+    params: PyTree, apply: Apply, inputs: Array, is_head: PyTree, seed: int
+) -> tuple[float, float]:
+    """With a random head: the outputs' slope by the other leaves, and their relative spread."""
+    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
+    mixed = jax.tree.map(
+        lambda own, other, is_in: other if is_in else jnp.asarray(own), params, random, is_head
+    )
+    grad = jax.grad(_one_output)(mixed, apply, few, 0)
+    body = [
+        float(jnp.max(jnp.abs(leaf)))
+        for leaf, is_in in zip(jax.tree.leaves(grad), jax.tree.leaves(is_head), strict=True)
+        if not is_in and leaf.size
+    ]
+    outputs = np.asarray(apply(mixed, few))
+    spread = np.max(np.abs(outputs - outputs.mean(axis=0))) / max(np.max(np.abs(outputs)), 1e-30)
+    return max(body, default=0.0), float(spread)
+
+
+def _small(params: PyTree, is_head: PyTree) -> list[str]:
+    """Matrices that shorten what they are applied to, and small scales of normalisation layers."""
+    leaves = jax.tree.leaves_with_path(params)
+    return [
+        jax.tree_util.keystr(path)
+        for (path, leaf), is_in in zip(leaves, jax.tree.leaves(is_head), strict=True)
+        if not is_in and np.size(leaf) and _is_small(np.asarray(leaf))
+    ]
+
+
+def _is_small(leaf: np.ndarray) -> bool:
+    size = float(np.sqrt(np.mean(leaf**2)))
+    if leaf.ndim >= 2:
+        return size * np.sqrt(min(leaf.size // leaf.shape[0], leaf.size // leaf.shape[-1])) < SMALL
+    # One number throughout that is not zero is a scale.
+    return bool(leaf.size > 1 and np.ptp(leaf) == 0 and 0 < size < SMALL)
+
+
+def check_arguments(
+    params: PyTree, apply: Any, inputs: Array, targets: Array, loss: Any, head: Any, factor: Any
+) -> None:
+    check_callable("apply", apply, "apply(params, inputs)")
+    if loss is not None:
+        check_callable("loss", loss, "loss(outputs, targets)")
+    if head is not None:
+        check_callable("head", head, "head(params)")
+    check_positive("factor", factor)
+    if not jax.tree.leaves(params):
+        raise ValueError("`params` must hold at least one parameter, but it is an empty pytree.")
+    if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
+        raise ValueError(
+            "`inputs` and `targets` must have a common leading length of at least 1, not the "
+            f"shapes {inputs.shape} and {targets.shape}."
+        )
+
+
+def _check_not_torch(params: PyTree) -> None:
+    kinds = {base for leaf in jax.tree.leaves(params) for base in type(leaf).__mro__}
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in kinds):
+        raise ValueError(
+            "`params` must be arrays of a network written in JAX, not of PyTorch: there it is "
+            "ridgerider.torch.network_start(module, inputs, targets)."
+        )
+
+
+def _checked_look(
+    params: PyTree, apply: Apply, inputs: Array, targets: Array, has_labels: bool, seed: int
+) -> _Looked:
+    few = inputs[:NUM_LOOKED_AT]
+    shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
+    if not shape or shape[0] != len(few):
+        raise ValueError(
+            f"`apply` must return an array with a row for each of the {len(few)} inputs, not "
+            f"{'no array' if shape is None else f'one of shape {shape}'}."
+        )
+    look = compiled(_look_at, "none")
+    looked = jax.device_get(look(apply, params, _random_around(params, seed), few))
+    outputs = looked.outputs
+    rounding = float(np.finfo(outputs.dtype).eps) ** 0.5
+    if not np.max(np.abs(looked.alone - outputs[:1])) <= rounding * np.max(np.abs(outputs)):
+        raise ValueError(
+            "`apply` must treat each example by itself, but the outputs of the first change with "
+            "the others. Does the network use the statistics of its batch, or draw random numbers?"
+        )
+    if has_labels:
+        low, high = (int(end) for end in (np.asarray(targets).min(), np.asarray(targets).max()))
+        count = outputs.shape[-1]
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"`targets` must be from 0 to {count - 1}, as there are {count} outputs, but they "
+                f"go from {low} to {high}."
+            )
+    return looked

@@ -1,0 +1,70 @@
+"""What leaves a loss unchanged: directions that generate it, and a signature that sees none of it.
+
+At `x` the generators span the directions along which the loss is level (shifts, rotations). They
+are projected out of Hessians, steps and kinds. The signature is the same array for all points that
+a symmetry maps onto one another, and another one for all others.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+
+
+class Symmetry(eqx.Module):
+    """What is the same: see `ridgerider.symmetry` for those that are ready to use.
+
+    **Arguments**
+
+    - `generators(params)`: a sequence of pytrees like the parameters, the directions in which a
+      continuous symmetry moves them; None if there is none.
+    - `signature(params)`: an array that is equal for all copies of a point and different for all
+      others, as continuous as the parameters; None compares parameters.
+    - `copy(params, key)`: another copy of the point, drawn at random, to check the signature with;
+      None checks along the generators only.
+
+    >>> import jax.numpy as jnp
+    >>> ring = Symmetry(lambda x: [jnp.stack([-x[1], x[0]])], lambda x: x @ x)
+    >>> float(ring.signature(jnp.array([3.0, 4.0])))
+    25.0
+    """
+
+    generators: Callable[[PyTree], Sequence[PyTree]] | None = None
+    signature: Callable[[PyTree], Array] | None = None
+    copy: Callable[[PyTree, Any], PyTree] | None = None
+
+
+def rows_at(problem: Problem, symmetry: Symmetry, x: Vector) -> Float[Array, "k n"]:
+    """The generators as rows."""
+    if symmetry.generators is None:
+        return jnp.zeros((0, problem.size), x.dtype)
+    rows = [problem.ravel(one) for one in symmetry.generators(problem.unravel(x))]
+    return jnp.stack(rows) if rows else jnp.zeros((0, problem.size), x.dtype)
+
+
+def worst_slope(
+    problem: Problem, symmetry: Symmetry | None, x: Vector, grad: Vector
+) -> tuple[Scalar, Int[Array, ""]]:
+    """The largest part of a gradient along a generator, of its norm or 1, and which that is."""
+    rows = rows_at(problem, symmetry or Symmetry(), x)
+    if not len(rows):
+        return jnp.zeros((), x.dtype), jnp.array(0)
+    sizes = jnp.linalg.norm(rows, axis=1) * jnp.maximum(jnp.linalg.norm(grad), 1)
+    parts = jnp.abs(rows @ grad) / jnp.maximum(sizes, jnp.finfo(x.dtype).tiny)
+    worst = jnp.argmax(parts)
+    return parts[worst], worst
+
+
+def orthonormal(problem: Problem, symmetry: Symmetry | None, x: Vector) -> Float[Array, "n k"]:
+    """Columns that span the generators; those too many, as for atoms on a line, are zero."""
+    if symmetry is None or symmetry.generators is None:
+        return jnp.zeros((problem.size, 0), x.dtype)
+    rows = rows_at(problem, symmetry, x)
+    sizes, mix = jnp.linalg.eigh(rows @ rows.T)
+    is_there = sizes > 1e-6 * jnp.max(sizes)
+    weights = jnp.where(is_there, 1 / jnp.sqrt(jnp.where(is_there, sizes, 1)), 0)
+    return rows.T @ (mix * weights[None, :])

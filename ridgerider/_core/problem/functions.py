@@ -1,0 +1,317 @@
+r"""A loss that is evaluated outside of JAX, differentiable inside.
+
+`Functions` is what a `Problem` has for its loss then. It knows the value and the gradient at a
+point, g(x), and either products H(x) v or none, in which case these are differences. With u = v /
+|v| and a step h = `step` * max(1, |x|),
+
+    D(h) = |v| (g(x + h u) - g(x - h u)) / 2h,    H v = (4 D(h) - D(2h)) / 3,
+
+four gradients for a product, and |D(h) - D(2h)| is what it may be off by: the error of D(h) and
+the noise of the gradients, whichever is larger, and at least eps / `step` times its length. Third
+and fourth derivatives, which few ask for, are differences of products.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from ridgerider._core.problem.host import call_host
+
+Point = Float[np.ndarray, " n"]
+Block = Float[np.ndarray, "b n"]
+Rows = Int[np.ndarray, " m"] | None
+GRADIENTS_PER_HVP = 4  # of differences
+STEPS = (1, -1, 2, -2)
+
+
+class Turnstile:
+    """One call at a time: many calculators are not made for threads. Another one when sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return Turnstile, ()
+
+
+class Functions:
+    """The base of every bridge: `evaluate`, and `multiply` if products are known, on NumPy arrays.
+
+    **Arguments**
+
+    - `size`: how many parameters there are.
+    - `dtype`: of the arrays that the functions get.
+    - `block`: how many points or vectors they take at a time.
+    - `step`: of differences, relative to max(1, |x|); None where products are known.
+    - `noise`: what a product may be off by, relative to its length.
+
+    What goes wrong in a function is NaN inside, and its message is kept in `failure`.
+    """
+
+    def __init__(self, size: int, dtype: Any, block: int = 1, name: str = "loss"):
+        self.size, self.dtype, self.block, self.__name__ = size, np.dtype(dtype), block, name
+        self.step: float | None = None
+        self.noise = 0.0
+        self.values_per_gradient = 0  # where gradients are differences of values
+        self.failure = ""
+        self._last: tuple[Any, ...] | None = None
+        self._turnstile = Turnstile()
+
+    # --- what a bridge provides
+
+    def evaluate(self, x: Block, rows: Rows) -> tuple[Float[np.ndarray, " b"], Block]:
+        """Values and gradients at at most `block` points, on these rows of the data or all."""
+        raise NotImplementedError
+
+    def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
+        """H(x) times each row of `v`."""
+        return self.differences(x, v, rows)[0]
+
+    def dense(self, x: Point, rows: Rows) -> Float[np.ndarray, "n n"]:
+        return self.multiply(x, np.eye(self.size, dtype=self.dtype), rows)
+
+    def params_of(self, x: Point) -> PyTree | None:
+        """Parameters in the form that a user wants them in, or None for that of the start."""
+        del x
+        return None
+
+    # --- what JAX sees
+
+    def __call__(self, params: PyTree, *data: Any) -> Array:
+        del data
+        return self.value(ravel_pytree(params)[0])
+
+    def value(self, x: Array, rows: Array | None = None) -> Array:
+        return _value(self, x, rows)
+
+    def product(self, x: Array, v: Array, rows: Array | None = None) -> Array:
+        return _product(self, x, v, rows)
+
+    def hessian(self, x: Array, rows: Array | None = None) -> Array:
+        shape = jax.ShapeDtypeStruct((self.size, self.size), x.dtype)
+        return call_host(self._hessians, (shape,), *_given(x, rows))[0]
+
+    def error(self, x: Array, v: Array, rows: Array | None = None) -> Array:
+        """What the product with `v` may be off by; one more product."""
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return call_host(self._errors, (shape,), *_given(x, v, rows))[0]
+
+    # --- on the host
+
+    def differences(self, x: Point, v: Block, rows: Rows) -> tuple[Block, Float[np.ndarray, " b"]]:
+        """Products by differences of gradients, and what each may be off by."""
+        assert self.step is not None
+        lengths = np.linalg.norm(v, axis=1)
+        units = v / np.where(lengths > 0, lengths, 1)[:, None]
+        h = self.step * max(1.0, float(np.linalg.norm(x)))
+        images, errors = np.zeros_like(v), np.zeros(len(v))
+        count = max(1, self.block // len(STEPS))
+        for begin in range(0, len(v), count):
+            some = slice(begin, begin + count)
+            points = [x + step * h * unit for unit in units[some] for step in STEPS]
+            _, grads = self._in_blocks(np.array(points), rows)
+            ahead, behind, far, far_behind = np.moveaxis(
+                grads.reshape(-1, len(STEPS), self.size), 1, 0
+            )
+            near, wide = (ahead - behind) / (2 * h), (far - far_behind) / (4 * h)
+            images[some] = (4 * near - wide) / 3 * lengths[some, None]
+            # Where both agree by chance there is still the rounding of the points themselves.
+            rounding = float(np.finfo(self.dtype).eps) / self.step * np.linalg.norm(near, axis=1)
+            apart = np.linalg.norm(near - wide, axis=1)
+            errors[some] = np.maximum(apart, rounding) * lengths[some]
+        return images, errors
+
+    def _in_blocks(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
+        blocks = [
+            self.evaluate(x[begin : begin + self.block], rows)
+            for begin in range(0, len(x), self.block)
+        ]
+        values, grads = zip(*blocks, strict=True)
+        return np.concatenate(values), np.concatenate(grads)
+
+    def _evaluated(self, x: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Values and gradients at points with any leading axes; one point is remembered."""
+        points = x.reshape(-1, self.size)
+        if len(points) > 1:
+            values, grads = self._in_blocks(points, rows)
+        else:
+            last = self._last
+            if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
+                last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
+            values, grads = last[2], last[3]
+        return values.reshape(x.shape[:-1]), grads.reshape(x.shape)
+
+    def _values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self._values_and_grads(x, *rows)[:1]
+
+    def _values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        lead = _lead(x, *rows)
+        values, grads = np.empty(lead, x.dtype), np.empty((*lead, self.size), x.dtype)
+
+        def fill() -> None:
+            if not any(one.size > one.shape[-1] for one in rows):  # the same rows for all points
+                values[...], grads[...] = self._evaluated(self._own(x), _first(rows))
+                return
+            for where, (point, some) in _each(lead, x, *rows):
+                values[where], grads[where] = self._evaluated(self._own(point), some)
+
+        self._guard(fill, values, grads)
+        return values, grads
+
+    def _products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        def fill(images: np.ndarray) -> None:
+            for where, (point, vectors, some) in _at_each_point(x, v, rows):
+                block = self._own(vectors).reshape(-1, self.size)
+                product = self.multiply(self._own(point), block, some)
+                images[where] = product.reshape(images[where].shape)
+
+        lead = _lead(x, v, *rows)
+        images = np.empty((*lead, self.size), x.dtype)
+        self._guard(lambda: fill(images), images)
+        return (images,)
+
+    def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        lead = _lead(x, *rows)
+        matrices = np.empty((*lead, self.size, self.size), x.dtype)
+
+        def fill() -> None:
+            for where, (point, *some) in _each(lead, x, *rows):
+                matrices[where] = self.dense(self._own(point), _first(some))
+
+        self._guard(fill, matrices)
+        return (matrices,)
+
+    def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        lead = _lead(x, v, *rows)
+        errors = np.empty(lead, x.dtype)
+
+        def fill() -> None:
+            for where, (point, vector, *some) in _each(lead, x, v, *rows):
+                block = self._own(vector)[None]
+                errors[where] = self.differences(self._own(point), block, _first(some))[1][0]
+
+        self._guard(fill, errors)
+        return (errors,)
+
+    def _own(self, x: np.ndarray) -> np.ndarray:
+        """A copy for the functions to keep: the program's own memory is used again."""
+        return np.array(x, self.dtype)
+
+    def _guard(self, fill: Callable[[], None], *results: np.ndarray) -> None:
+        """An error must not end the program: it is NaN there, and a reason here."""
+        with self._turnstile.lock:
+            try:
+                fill()
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}".rstrip(".")
+                self._last = None
+                for result in results:
+                    result[...] = np.nan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None, "failure": ""}
+
+
+def _given(*args: Array | None) -> list[Array]:
+    return [arg for arg in args if arg is not None]
+
+
+def _lead(*arrays: np.ndarray) -> tuple[int, ...]:
+    """The leading axes of all of them together."""
+    shapes = [one.shape[:-1] for one in arrays]
+    return np.broadcast_shapes(*shapes) if any(shapes) else ()
+
+
+def is_equal(one: Any, two: Any) -> bool:
+    return one is two or (one is not None and two is not None and np.array_equal(one, two))
+
+
+def _first(rows: Any) -> Rows:
+    return np.array(rows[0]).ravel() if len(rows) else None
+
+
+def _each(lead: tuple[int, ...], *arrays: np.ndarray) -> Iterator[tuple[Any, list[np.ndarray]]]:
+    """The arrays at each index of the leading axes, which may be of length 1."""
+    full = [np.broadcast_to(one, (*lead, one.shape[-1])) for one in arrays]
+    for where in np.ndindex(lead):
+        yield where, [one[where] for one in full]
+
+
+def _at_each_point(
+    x: np.ndarray, v: np.ndarray, rows: tuple[np.ndarray, ...]
+) -> Iterator[tuple[Any, tuple[np.ndarray, np.ndarray, Rows]]]:
+    """Each point, and rows, with all the vectors that share it."""
+    points = _lead(x, *rows)
+    lead = np.broadcast_shapes(points, v.shape[:-1])
+    vectors = np.broadcast_to(v, (*lead, v.shape[-1]))
+    for where, (point, *some) in _each(points, x, *rows):
+        shared = tuple(
+            slice(None) if length == 1 else index
+            for index, length in zip(where, points, strict=True)
+        )
+        yield shared, (point, vectors[shared], _first(some))
+
+
+# --- derivatives
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value(functions: Functions, x: Array, rows: Array | None) -> Array:
+    shape = jax.ShapeDtypeStruct((), x.dtype)
+    return call_host(functions._values, (shape,), *_given(x, rows))[0]
+
+
+@_value.defjvp
+def _value_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x, rows), (v, _) = primals, tangents
+    value, grad = _value_and_grad(functions, x, rows)
+    return value, grad @ v
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value_and_grad(functions: Functions, x: Array, rows: Array | None) -> tuple[Array, Array]:
+    shapes = (jax.ShapeDtypeStruct((), x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype))
+    value, grad = call_host(functions._values_and_grads, shapes, *_given(x, rows))
+    return value, grad
+
+
+@_value_and_grad.defjvp
+def _value_and_grad_jvp(functions: Functions, primals: Any, tangents: Any) -> Any:
+    (x, rows), (v, _) = primals, tangents
+    value, grad = _value_and_grad(functions, x, rows)
+    return (value, grad), (grad @ v, _product(functions, x, v, rows))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _product(functions: Functions, x: Array, v: Array, rows: Array | None) -> Array:
+    shape = jax.ShapeDtypeStruct(v.shape, v.dtype)
+    return call_host(functions._products, (shape,), *_given(x, v, rows))[0]
+
+
+@_product.defjvp
+def _product_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x, v, rows), (along, turn, _) = primals, tangents
+    product = _product(functions, x, v, rows)
+    return product, _third(functions, x, v, along, rows) + _product(functions, x, turn, rows)
+
+
+def _third(functions: Functions, x: Array, v: Array, along: Array, rows: Array | None) -> Array:
+    """How the product with `v` changes along a direction, by differences of fourth order.
+
+    It is differentiated in turn, which needs long steps.
+    """
+    noise = max(float(jnp.finfo(x.dtype).eps), functions.noise)
+    length = jnp.linalg.norm(jax.lax.stop_gradient(along))
+    reach = noise**0.2 * jnp.maximum(jnp.linalg.norm(jax.lax.stop_gradient(x)), 1)
+    h = reach / jnp.where(length > 0, length, 1)
+    ahead, behind, far, far_behind = (
+        _product(functions, x + step * h * along, v, rows) for step in STEPS
+    )
+    return (8 * (ahead - behind) - (far - far_behind)) / (12 * h)

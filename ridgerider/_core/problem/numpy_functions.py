@@ -1,0 +1,297 @@
+"""Python callables on NumPy arrays as a loss, checked before they are used."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ridgerider._check import check_callable, check_count, check_positive
+from ridgerider._core.problem.functions import Block, Functions, Point, Rows
+
+MAX_SIZE_OF_VALUES = 100  # parameters of a loss of which only the value is known
+CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times eps^(1/3)
+MAX_COORDINATES = 200  # that are looked at one by one to name the worst
+
+
+class NumpyFunctions(Functions):
+    """`value_and_grad(params)`, `hvp(params, v)` and `hessian(params)` of the user's own."""
+
+    def __init__(
+        self,
+        start: PyTree,
+        value_and_grad: Callable[..., Any] | None,
+        value: Callable[..., Any] | None,
+        hvp: Callable[..., Any] | None,
+        hessian: Callable[..., Any] | None,
+        batch: int | None,
+    ):
+        leaves, structure = jax.tree.flatten(start)
+        self._structure: Any = structure
+        self._shapes = [np.shape(leaf) for leaf in leaves]
+        self._is_vector = leaves[0] is start and len(self._shapes[0]) == 1
+        self._ends = np.cumsum([np.size(leaf) for leaf in leaves])
+        dtype = np.result_type(*(getattr(leaf, "dtype", np.float64) for leaf in leaves))
+        named = value if value_and_grad is None else value_and_grad
+        name = getattr(named, "__name__", type(named).__name__)
+        super().__init__(int(self._ends[-1]), dtype, batch or 1, name)
+        self._value_and_grad, self._value, self._hvp = value_and_grad, value, hvp
+        self._hessian, self._is_block = hessian, batch is not None
+        if value_and_grad is None:
+            self.values_per_gradient = 4 * self.size
+
+    def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
+        del rows
+        if self._value_and_grad is None:
+            values, grads = zip(*map(self._from_values, x), strict=True)
+            return np.array(values), np.array(grads)
+        if self._is_block:
+            values, grads = _pair(self._value_and_grad(self._unravel(x)))
+            return np.asarray(values), self._ravel("gradient", grads, (len(x),))
+        if len(x) == 1:
+            value, grad = self._one(x[0])
+            return np.array([value]), grad[None]
+        values, grads = zip(*map(self._one, x), strict=True)
+        return np.array(values), np.array(grads)
+
+    def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
+        if self._hvp is None and self._hessian is None:
+            return self.differences(x, v, rows)[0]
+        if self._hvp is None:
+            return v @ self.dense(x, rows).T
+        params = self._unravel(x)
+        if not self._is_block:
+            products = (self._hvp(params, self._unravel(one)) for one in v)
+            return np.array([self._ravel("product", one) for one in products])
+        parts = [v[begin : begin + self.block] for begin in range(0, len(v), self.block)]
+        products = (self._hvp(params, self._unravel(part)) for part in parts)
+        return np.concatenate(
+            [
+                self._ravel("product", one, (len(part),))
+                for one, part in zip(products, parts, strict=True)
+            ]
+        )
+
+    def dense(self, x: Point, rows: Rows) -> np.ndarray:
+        if self._hessian is None:
+            return super().dense(x, rows)
+        matrix = np.asarray(self._hessian(self._unravel(x)))
+        if matrix.shape != (self.size, self.size):
+            raise ValueError(
+                f"`hessian` must return a matrix of shape {(self.size, self.size)}, "
+                f"not {matrix.shape}."
+            )
+        return matrix
+
+    def _one(self, x: Point) -> tuple[Any, Point]:
+        assert self._value_and_grad is not None
+        value, grad = _pair(self._value_and_grad(self._unravel(x)))
+        if np.shape(value) != ():
+            raise ValueError(
+                f"`value_and_grad` must return a real scalar first, not shape {np.shape(value)}."
+            )
+        return value, self._ravel("gradient", grad)
+
+    def _from_values(self, x: Point) -> tuple[float, Point]:
+        """The gradient by differences of values, of fourth order."""
+        h = _eps(self) ** 0.2 * max(1.0, float(np.linalg.norm(x)))
+
+        def along(row: Point) -> float:
+            near = self._at(x + h * row) - self._at(x - h * row)
+            far = self._at(x + 2 * h * row) - self._at(x - 2 * h * row)
+            return (8 * near - far) / (12 * h)
+
+        return self._at(x), np.array([along(row) for row in np.eye(self.size, dtype=self.dtype)])
+
+    def _at(self, x: Point) -> float:
+        assert self._value is not None
+        return float(self._value(self._unravel(x)))
+
+    def _unravel(self, x: np.ndarray) -> PyTree:
+        if self._is_vector:
+            return x
+        parts = np.split(x, self._ends[:-1], axis=-1)
+        leaves = [
+            part.reshape((*x.shape[:-1], *shape))
+            for part, shape in zip(parts, self._shapes, strict=True)
+        ]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def _ravel(self, what: str, tree: PyTree, lead: tuple[int, ...] = ()) -> np.ndarray:
+        if self._is_vector and type(tree) is np.ndarray and tree.shape == (*lead, self.size):
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        shapes = [np.shape(leaf) for leaf in leaves]
+        wanted = [(*lead, *shape) for shape in self._shapes]
+        if structure != self._structure or shapes != wanted:
+            raise ValueError(
+                f"the {what} must have the structure of `start` and shapes {wanted}, not {shapes}."
+            )
+        if any(isinstance(leaf, jax.Array) for leaf in leaves):
+            raise ValueError(
+                f"the {what} must be NumPy arrays, not arrays of JAX, which must not be called "
+                "from here; a loss written in JAX goes into rr.Problem(loss, start) as it is."
+            )
+        return np.concatenate([np.reshape(leaf, (*lead, -1)) for leaf in leaves], axis=-1)
+
+
+def from_functions(
+    start: PyTree,
+    value_and_grad: Callable[..., Any] | None,
+    value: Callable[..., Any] | None,
+    hvp: Callable[..., Any] | None,
+    hessian: Callable[..., Any] | None,
+    batch: int | None,
+    step: float | None,
+    check: bool,
+) -> NumpyFunctions:
+    """The functions, checked and measured at `start`."""
+    if (value_and_grad is None) == (value is None):
+        raise ValueError("either `value_and_grad` or, with None in its place, `value` is needed.")
+    given = {"value_and_grad": value_and_grad, "value": value, "hvp": hvp, "hessian": hessian}
+    for name, function in given.items():
+        if function is not None:
+            check_callable(name, function)
+    if batch is not None:
+        check_count("batch", batch)
+    check_positive("step", step)
+    functions = NumpyFunctions(start, value_and_grad, value, hvp, hessian, batch)
+    if value is not None and functions.size > MAX_SIZE_OF_VALUES:
+        raise ValueError(
+            f"`value` alone suffices for at most {MAX_SIZE_OF_VALUES} parameters, not "
+            f"{functions.size}: pass `value_and_grad`."
+        )
+    x = functions._ravel("start", jax.tree.map(np.asarray, start)).astype(functions.dtype)
+    _check_once(functions, x)
+    nearby = _nearby(functions, x)
+    if check:
+        check_gradient(functions, nearby)
+    if hvp is None and hessian is None:
+        measure_noise(functions, nearby, step)
+    elif check:
+        check_products(functions, nearby)
+    return functions
+
+
+def measure_noise(functions: Functions, x: Point, step: float | None = None) -> None:
+    """Choose the step of differences at which two of them agree best, and say how well."""
+    units = np.array([_random_unit(functions, seed) for seed in (1, 2)])
+    third = _eps(functions) ** (1 / 3)
+    if functions.values_per_gradient:  # gradients are themselves differences
+        third = _eps(functions) ** (4 / 15)
+    sizes = [step] if step is not None else [third * factor for factor in CANDIDATES]
+    found = []
+    for size in sizes:
+        functions.step = size
+        images, errors = functions.differences(x, units, None)
+        lengths = np.linalg.norm(images, axis=1)
+        found.append(float(np.max(errors / np.where(lengths > 0, lengths, 1))))
+    best = int(np.nanargmin([*found, np.inf]))
+    if best == len(sizes):
+        raise ValueError(
+            "the gradients close to `start` must be finite, but their differences are not."
+        )
+    functions.step, functions.noise = sizes[best], found[best]
+
+
+def check_gradient(functions: Functions, x: Point) -> None:
+    """Raise unless the gradient is that of the values, and name the coordinate that is worst."""
+    if functions.values_per_gradient:
+        return
+    _, (grad,) = functions._in_blocks(x[None], None)
+    slope, error = _slope(functions, x, _random_unit(functions))
+    along = float(grad @ _random_unit(functions))
+    size = abs(slope) + abs(along)
+    if abs(slope - along) <= 1e-3 * size + error:
+        return
+    hint = ""
+    if abs(slope + along) <= 1e-3 * size + error:
+        hint = " It has the wrong sign: are these forces?"
+    numbers = np.linspace(0, functions.size - 1, min(functions.size, MAX_COORDINATES)).astype(int)
+    rows = np.zeros((len(numbers), functions.size), functions.dtype)
+    rows[np.arange(len(numbers)), numbers] = 1
+    slopes = np.array([_slope(functions, x, row)[0] for row in rows])
+    worst = int(np.argmax(np.abs(slopes - grad[numbers])))
+    raise ValueError(
+        "the gradient must be that of the values, but at coordinate "
+        f"{numbers[worst]} it is {grad[numbers[worst]]:.6g} where differences of values give "
+        f"{slopes[worst]:.6g}.{hint} (check=False leaves this check out.)"
+    )
+
+
+def check_products(functions: Functions, x: Point) -> None:
+    """Raise unless products are those of the gradients' own derivative."""
+    unit = _random_unit(functions)
+    product = functions.multiply(x, unit[None], None)[0]
+    functions.step = _eps(functions) ** (1 / 3)
+    (image,), (error,) = functions.differences(x, unit[None], None)
+    functions.step = None
+    off = np.abs(product - image)
+    if np.linalg.norm(off) > 1e-3 * np.linalg.norm(image) + 10 * error:
+        worst = int(np.argmax(off))
+        raise ValueError(
+            "`hvp` or `hessian` must be the derivative of the gradient, but at coordinate "
+            f"{worst} a product is {product[worst]:.6g} where differences of gradients give "
+            f"{image[worst]:.6g}. (check=False leaves this check out.)"
+        )
+
+
+def _check_once(functions: NumpyFunctions, x: Point) -> None:
+    (value,), (grad,) = functions._in_blocks(x[None], None)
+    kind = np.result_type(value, grad)
+    if kind not in (np.float32, np.float64):
+        raise ValueError(f"values and gradients must be float32 or float64, not {kind}.")
+    if not (np.isfinite(value) and np.isfinite(grad).all()):
+        raise ValueError("value and gradient at `start` must be finite, but they are not.")
+    (again,), (grad_again,) = functions._in_blocks(x[None], None)
+    if again != value or not np.array_equal(grad, grad_again):
+        raise ValueError(
+            f"the functions must be deterministic, but two calls at `start` returned {value!r} and "
+            f"{again!r}, with gradients that differ by {np.abs(grad - grad_again).max():.3g}."
+        )
+
+
+def _nearby(functions: Functions, x: Point) -> Point:
+    """A point off the start, which is a saddle: there every gradient vanishes, right or wrong."""
+    typical = max(1.0, float(np.linalg.norm(x)) / functions.size**0.5)
+    noise = np.random.default_rng(0).normal(size=functions.size)
+    moved = (x + 0.01 * typical * noise).astype(functions.dtype)
+    try:
+        value, grad = functions._in_blocks(moved[None], None)
+    except Exception:
+        return x
+    return moved if np.isfinite(value).all() and np.isfinite(grad).all() else x
+
+
+def _slope(functions: Functions, x: Point, row: Point) -> tuple[float, float]:
+    """The derivative of the value along a row, and what it may be off by."""
+    h = _eps(functions) ** (1 / 3) * max(1.0, float(np.linalg.norm(x)))
+    points = np.array([x + step * h * row for step in (1, -1, 2, -2)])
+    values, _ = functions._in_blocks(points, None)
+    near, far = (values[0] - values[1]) / (2 * h), (values[2] - values[3]) / (4 * h)
+    rounding = 10 * _eps(functions) * float(np.abs(values).max()) / h
+    return float(near), 10 * float(abs(near - far)) + rounding
+
+
+def _random_unit(functions: Functions, seed: int = 1) -> Point:
+    row = np.random.default_rng(seed).normal(size=functions.size).astype(functions.dtype)
+    return row / np.linalg.norm(row)
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise ValueError(
+            "`value_and_grad` must return two things, the value and the gradient, not "
+            f"{type(result).__name__}."
+        )
+    if type(result[0]).__module__.startswith("jaxlib"):  # faster than isinstance
+        raise ValueError(
+            "`value_and_grad` must return NumPy arrays, not arrays of JAX; a loss written in JAX "
+            "goes into rr.Problem(loss, start) as it is."
+        )
+    return result[0], result[1]
+
+
+def _eps(functions: Functions) -> float:
+    return float(np.finfo(functions.dtype).eps)

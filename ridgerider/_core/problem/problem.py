@@ -1,0 +1,369 @@
+"""The problem: a loss over a pytree, seen by the core as a function of one vector.
+
+The parameters are ravelled into `x` once; everything below the surface works with `x`:
+
+    value(x) = L(x)    grad(x) = dL/dx    hvp(x, v) = (d2L/dx2) v    hessian(x) = d2L/dx2
+
+A problem may look at some rows of its data only, a *batch*, and go through them in chunks: then
+each of the above is a mean over equal chunks, and only one chunk at a time is held in memory.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.functions import GRADIENTS_PER_HVP, Functions
+from ridgerider._core.problem.numpy_functions import from_functions
+
+Scalar = Float[Array, ""]
+Vector = Float[Array, " n"]
+Number = float | Scalar  # a setting: a new float compiles again, a new array does not
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether this is a random key, or an array of them."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_same_array(one: Any, two: Any) -> bool:
+    if is_key(one):
+        one, two = jax.random.key_data(one), jax.random.key_data(two)
+    return one is two or np.asarray(one).tobytes() == np.asarray(two).tobytes()
+
+
+class Problem(eqx.Module):
+    """A loss, the saddle to set out from, and the data.
+
+    **Arguments**
+
+    - `loss`: called as `loss(params, *args)`, returns a real scalar, twice differentiable.
+    - `start`: any pytree of floating-point leaves of one dtype; where the search begins.
+    - `args`: data. Arrays given here are traced; arrays in a closure are baked into the
+      compiled program, which then compiles again for each of them.
+
+    >>> import jax.numpy as jnp
+    >>> def loss(params, depth):
+    ...     return jnp.sum(params["a"] ** 4 / 4 - depth * params["a"] ** 2 / 2)
+    >>> problem = Problem(loss, {"a": jnp.zeros(2)}, 0.5)
+    >>> problem.size
+    2
+    >>> problem.hvp(problem.x0, jnp.array([1.0, 0.0])).tolist()
+    [-0.5, 0.0]
+    """
+
+    loss: Callable[..., Scalar]
+    start: PyTree[Float[Array, "..."]]
+    args: tuple[Any, ...]
+    rows: Int[Array, "chunks micro_size"] | None
+    num_chunks: int | Int[Array, ""]
+
+    def __init__(self, loss: Callable[..., Scalar], start: PyTree, *args: Any):
+        if not callable(loss):
+            raise ValueError(f"`loss` must be callable as loss(params, *args), not {loss!r}.")
+        self.loss = loss
+        self.start = _checked_start(start)
+        self.args = args
+        self.rows = None
+        self.num_chunks = 1
+        _check_scalar(loss, self.start, args)
+
+    @staticmethod
+    def from_functions(
+        value_and_grad: Callable[..., Any] | None,
+        start: PyTree,
+        *,
+        hvp: Callable[..., Any] | None = None,
+        hessian: Callable[..., Any] | None = None,
+        value: Callable[..., Any] | None = None,
+        batch: int | None = None,
+        step: float | None = None,
+        check: bool = True,
+    ) -> "Problem":
+        """A problem of Python callables on NumPy arrays, in place of a loss written in JAX.
+
+        They are called back from the compiled programs, one call at a time, must be deterministic,
+        and must not call JAX themselves. What raises an error in the middle of a ride ends that
+        leg, with the error for its reason, and the search goes on.
+
+        **Arguments**
+
+        - `value_and_grad(params)`: the loss and its gradient, shaped as `params`.
+        - `start`: any pytree of arrays; where the search begins.
+        - `hvp(params, v)`: the Hessian's product with `v`, shaped as `params`. Without it products
+          are differences, of four gradients each; what they may be off by is measured along with
+          them and added to residuals and errors.
+        - `hessian(params)`: the whole matrix, for small problems.
+        - `value(params)`: the loss alone, a last resort for at most 100 parameters; with None for
+          `value_and_grad`. A gradient is then 4 values for each parameter.
+        - `batch`: the functions take up to so many points (`hvp`: vectors) at once, along a leading
+          axis of each leaf. None: one at a time, without that axis.
+        - `step`: of differences, relative to max(1, |x|). Default: one of five around eps^(1/3),
+          for which two differences agree best close to the start.
+        - `check`: compare the gradient with differences of values, and products with differences
+          of gradients, before anything else.
+
+        >>> import numpy as np
+        >>> def value_and_grad(x):
+        ...     return np.sum(x**4 / 4 - x**2 / 2), x**3 - x
+        >>> problem = Problem.from_functions(value_and_grad, np.zeros(2))
+        >>> [round(float(entry), 3) for entry in problem.hvp(problem.x0, jnp.array([1.0, 0.0]))]
+        [-1.0, 0.0]
+        """
+        _checked_start(start)
+        functions = from_functions(start, value_and_grad, value, hvp, hessian, batch, step, check)
+        return Problem(functions, start)
+
+    def __hash__(self) -> int:
+        """Of this object: its arrays have no hash, and `jax.jit(problem.hessian)` asks for one."""
+        return id(self)
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.start))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return jax.tree.leaves(self.start)[0].dtype
+
+    @property
+    def x0(self) -> Vector:
+        """The start as one vector."""
+        return self.ravel(self.start)
+
+    def ravel(self, params: PyTree) -> Vector:
+        return ravel_pytree(params)[0]
+
+    def unravel(self, x: Vector) -> PyTree:
+        return ravel_pytree(self.start)[1](x)
+
+    def params_of(self, x: np.ndarray) -> PyTree:
+        """The parameters on the host, as the user has them: of a module, a state dictionary."""
+        own = self.loss.params_of(np.asarray(x)) if isinstance(self.loss, Functions) else None
+        return jax.device_get(self.unravel(jnp.asarray(x))) if own is None else own
+
+    def with_start(self, params: PyTree) -> "Problem":
+        """The same loss and data from another start, e.g. one that `find_saddle` found."""
+        new = Problem(self.loss, params, *self.args)
+        return new if self.rows is None else new.on_rows(self.rows, self.num_chunks)
+
+    def check_deterministic(self) -> None:
+        """Raise if the loss is another function each time it is called.
+
+        Cheap: two traces are compared, and evaluated only if they call back into Python.
+
+        >>> import jax.numpy as jnp, numpy as np
+        >>> noise = np.random.default_rng(0)
+        >>> try:
+        ...     Problem(lambda x: x[0] * noise.normal(), jnp.ones(1)).check_deterministic()
+        ... except ValueError as error:
+        ...     print(str(error).partition(".")[0])
+        `loss` must be deterministic, but two traces of it differ
+        """
+        one, two = [jax.make_jaxpr(lambda x: self.value(x))(self.x0) for _ in range(2)]
+        texts = [re.sub(r"0x[0-9a-f]+", "", str(trace)) for trace in (one, two)]
+        # Arrays are not part of the text.
+        is_same = texts[0] == texts[1] and all(map(_is_same_array, one.consts, two.consts))
+        what = "" if is_same else "two traces of it differ"
+        if not what and "callback" in texts[0]:
+            values = [float(self.value(self.x0)) for _ in range(2)]
+            if values[0] != values[1] and not all(map(math.isnan, values)):
+                what = f"two calls at `start` returned {values[0]} and {values[1]}"
+        if what:
+            raise ValueError(
+                f"`loss` must be deterministic, but {what}. Does it draw random numbers? Draw them "
+                "once and pass them, or a key, as an argument."
+            )
+
+    @property
+    def num_examples(self) -> int:
+        """The common leading length of the data; raises if there is none."""
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.args)}
+        if len(lengths) != 1 or lengths == {()}:
+            raise ValueError(
+                "`args` must be arrays of one leading length, an entry for each example, to be cut "
+                f"into batches, not of leading lengths {sorted(lengths)}."
+            )
+        return lengths.pop()[0]
+
+    def on_rows(
+        self, rows: Int[Array, "chunks micro_size"], num_chunks: int | Int[Array, ""] | None = None
+    ) -> "Problem":
+        """The loss on these rows of the data, the mean of the first `num_chunks` chunks.
+
+        The loss must be a mean over examples for this to be the loss on all of them. A `num_chunks`
+        that is traced lets a batch grow inside a compiled loop; `value` can then no longer be
+        differentiated in reverse, but `grad` and `hvp` work as ever.
+
+        >>> import jax.numpy as jnp
+        >>> def loss(x, data):
+        ...     return jnp.mean(data) * x[0] ** 2
+        >>> problem = Problem(loss, jnp.ones(1), jnp.arange(6.0))
+        >>> float(problem.on_rows(jnp.array([[1, 2], [3, 4]])).value(problem.x0))
+        2.5
+        """
+        chunks = len(rows) if num_chunks is None else num_chunks
+        return eqx.tree_at(
+            lambda p: (p.rows, p.num_chunks),
+            self,
+            (rows, chunks),
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+    def halves(self) -> tuple["Problem", "Problem"]:
+        """Two problems, each on every other row of the batch."""
+        if self.rows is None:
+            raise ValueError("only a problem on a batch can be halved: see `on_rows`.")
+        one, two = self.rows[:, 0::2], self.rows[:, 1::2]
+        return self.on_rows(one, self.num_chunks), self.on_rows(two, self.num_chunks)
+
+    def value(self, x: Vector) -> Scalar:
+        return self._mean(lambda args: self._value(x, args))
+
+    def grad(self, x: Vector) -> Vector:
+        return self._mean(lambda args: jax.grad(self._value)(x, args))
+
+    def hvp(self, x: Vector, v: Vector) -> Vector:
+        return self.hvp_at(x)(v)
+
+    def hvp_at(self, x: Vector) -> Callable[[Vector], Vector]:
+        """`v -> hvp(x, v)`. What does not depend on `v` is computed once."""
+        if isinstance(self.loss, Functions):
+            functions = self.loss
+            return lambda v: self._mean(lambda args: functions.product(x, v, *args))
+        if self.rows is None or len(self.rows) == 1:
+            return jax.linearize(self.grad, x)[1]
+
+        def hvp(v: Vector) -> Vector:
+            return self._mean(
+                lambda args: jax.jvp(lambda x: jax.grad(self._value)(x, args), (x,), (v,))[1]
+            )
+
+        return hvp
+
+    def expanded_at(self, x: Vector) -> tuple[Scalar, Vector, Callable[[Vector], Vector]]:
+        """The value, the gradient and `v -> hvp(x, v)`, from one linearisation where it fits."""
+        in_chunks = self.rows is not None and len(self.rows) > 1
+        if in_chunks or isinstance(self.loss, Functions):
+            return self.value(x), self.grad(x), self.hvp_at(x)
+        (value, grad), along = jax.linearize(
+            lambda x: self._mean(lambda args: jax.value_and_grad(self._value)(x, args)), x
+        )
+        return value, grad, lambda v: along(v)[1]
+
+    def hessian(self, x: Vector) -> Float[Array, "n n"]:
+        return _hessian(self, x)
+
+    @property
+    def noise(self) -> float:
+        """What products may be off by beyond rounding, relative to their length; measured once."""
+        return self.loss.noise if isinstance(self.loss, Functions) else 0.0
+
+    def hvp_error(self, x: Vector, v: Vector) -> tuple[Scalar, Cost]:
+        """What `hvp(x, v)` may be off by beyond rounding, measured there, and what that costs."""
+        if not isinstance(self.loss, Functions) or self.loss.step is None:
+            return jnp.zeros((), x.dtype), Cost()
+        functions = self.loss
+        return self._mean(lambda args: functions.error(x, v, *args)), Cost(hvps=1)
+
+    def failure(self) -> str:
+        """What last went wrong in functions outside of JAX; empty if nothing did."""
+        return self.loss.failure if isinstance(self.loss, Functions) else ""
+
+    def forget_failure(self) -> None:
+        if isinstance(self.loss, Functions):
+            self.loss.failure = ""
+
+    def priced(self, cost: Cost) -> Cost:
+        """With the gradients that products by differences took, and the values of gradients."""
+        if not isinstance(self.loss, Functions):
+            return cost
+        own = GRADIENTS_PER_HVP if self.loss.step is not None else 0
+        gradients = cost.gradients + own * cost.hvps
+        values = cost.values + self.loss.values_per_gradient * gradients
+        return eqx.tree_at(lambda c: (c.values, c.gradients), cost, (values, gradients))
+
+    def _value(self, x: Vector, args: tuple[Any, ...]) -> Scalar:
+        if isinstance(self.loss, Functions):
+            return self.loss.value(x, *args)
+        return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
+
+    def _mean(self, of: Callable[[tuple[Any, ...]], Any]) -> Any:
+        """The mean of `of(args)` over the chunks."""
+        rows, is_outside = self.rows, isinstance(self.loss, Functions)
+        if rows is None:
+            return of(() if is_outside else self.args)
+
+        def chunk(index: int | Int[Array, ""]) -> Array:
+            if is_outside:  # where the data are, too
+                return of((rows[index],))
+            return of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows[index]], self.args))
+
+        if len(rows) == 1:
+            return chunk(0)
+        empty = jax.eval_shape(chunk, 0)
+        total = jax.lax.fori_loop(
+            0,
+            self.num_chunks,
+            lambda index, total: total + chunk(index),
+            jnp.zeros(empty.shape, empty.dtype),
+        )
+        return total / jnp.asarray(self.num_chunks).astype(total.dtype)
+
+
+@eqx.filter_jit  # so that programs share one trace of it
+def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
+    if isinstance(problem.loss, Functions):
+        functions = problem.loss
+        return problem._mean(lambda args: functions.hessian(x, *args))
+    return problem._mean(lambda args: jax.hessian(problem._value)(x, args))
+
+
+def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:
+    leaves = jax.tree.leaves(start)
+    if not sum(np.size(leaf) for leaf in leaves):
+        raise ValueError("`start` must hold at least one parameter, but it is an empty pytree.")
+    for path, leaf in jax.tree.leaves_with_path(start):
+        where = f"`start{jax.tree_util.keystr(path)}`"
+        dtype = getattr(leaf, "dtype", type(leaf).__name__)
+        if str(dtype) not in ("float", "float32", "float64"):
+            raise ValueError(f"{where} must be float32 or float64, not {dtype}.")
+        if not isinstance(leaf, jax.core.Tracer) and not _is_finite(leaf):
+            raise ValueError(f"{where} must be finite, but it holds NaN or infinity.")
+    start = jax.tree.map(jnp.asarray, start)
+    dtypes = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(start)})
+    if len(dtypes) > 1:
+        raise ValueError(f"`start` must have leaves of one dtype, not {' and '.join(dtypes)}.")
+    return start
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Of an array that processes share, each looks at its own part."""
+    is_array = isinstance(leaf, jax.Array)
+    parts = [shard.data for shard in leaf.addressable_shards] if is_array else [leaf]
+    return all(np.all(np.isfinite(part)) for part in parts)
+
+
+def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, ...]) -> None:
+    try:
+        out = eqx.filter_eval_shape(loss, start, *args)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise ValueError(
+            "`loss` must be written in JAX (jax.numpy), but it makes NumPy arrays or Python "
+            "numbers of its parameters; functions on NumPy arrays go into "
+            "rr.Problem.from_functions."
+        ) from error
+    shape, dtype = getattr(out, "shape", None), getattr(out, "dtype", type(out).__name__)
+    if shape != () or not jnp.issubdtype(dtype, jnp.floating):
+        hint = " Did you forget a mean or a sum?" if shape else ""
+        what = f"shape {shape} and type {dtype}" if shape is not None else dtype
+        raise ValueError(f"`loss` must return a real scalar, but it returned {what}.{hint}")

@@ -1,0 +1,117 @@
+r"""UpdateRidge as the paper writes it for large models: gradient descent on the eigen-loss.
+
+After a step, with u = e / |e|,
+
+    lambda <- lambda + e^T (H(x) - H(x_old)) e
+    repeat S times:    loss(e, lambda) = |H u / lambda - u|^2
+        lambda <- lambda - LR_lambda dloss/dlambda
+        e      <- e      - LR_e      dloss/de
+
+At the eigenpair (e, lambda) the second line multiplies the component along an eigenvalue mu by
+1 - 2 LR_e (mu / lambda - 1)^2. So it is stable only for LR_e < 1 / (lambda_max / lambda - 1)^2, and
+then the ridge's own neighbours at a relative distance d fade like exp(-2 S LR_e d^2). (As e is not
+normalised inside the loop, too large a rate lengthens it, which lowers the rate: too late.)
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from ridgerider._check import check_at_least, check_count
+from ridgerider._core.linalg.krylov import Product, lanczos
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.ride.certificate import Certificate
+from ridgerider._core.ride.update import Tracked, overlap_with_space, unit
+from ridgerider._core.spectra.spectrum import Ridge
+
+NUM_PROBES = 8  # products spent on the largest eigenvalue where a learning rate is automatic
+
+
+class Residual(eqx.Module):
+    """The paper's UpdateRidge: `num_steps` gradient steps on |H u / lambda - u|^2.
+
+    Two Hessian-vector products per step and two for the warm start of lambda. Nothing checks that
+    the result is an eigenvector: look at the residual.
+
+    **Arguments**
+
+    - `num_steps`: the paper's S.
+    - `direction_rate`, `eigenvalue_rate`: the paper's LR_e and LR_lambda. None: half of the largest
+      stable rate, from an estimate of the largest eigenvalue by 8 products, and lambda^2 / 2, which
+      sets lambda to the Rayleigh quotient.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ridgerider import DenseSpectrum
+    >>> problem = Problem(lambda x: x[0] ** 2 * x[1] - x[0] ** 2 + x[1] ** 2 / 2, jnp.zeros(2))
+    >>> ridge = DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
+    >>> update = Residual(num_steps=200)
+    >>> ridge = update(problem, problem.x0, ridge, jax.random.key(0)).ridge
+    >>> x = problem.x0 + 0.1 * ridge.direction
+    >>> tracked = update(problem, x, ridge, jax.random.key(0))
+    >>> float(tracked.residual) < 1e-3, int(tracked.cost.hvps)
+    (True, 411)
+    """
+
+    num_steps: int = eqx.field(static=True, default=20)
+    direction_rate: Number | None = None
+    eigenvalue_rate: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_count("num_steps", self.num_steps, 0)
+        for name in ("direction_rate", "eigenvalue_rate"):
+            check_at_least(name, getattr(self, name))
+
+    @eqx.filter_jit
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        product, e = problem.hvp_at(x), ridge.direction
+        if ridge.memory is None:  # the ride begins: the ridge is the one given
+            return _report(problem, product, x, ridge, e, ridge.eigenvalue, Cost(hvps=1))
+        warm = ridge.eigenvalue + e @ product(e) - e @ problem.hvp(ridge.memory, e)
+        rate, cost = self.direction_rate, Cost(hvps=2)
+        if rate is None:
+            rate, cost = _stable_rate(product, warm, key, x), cost + Cost(hvps=NUM_PROBES)
+
+        def step(_: int, carry: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
+            e, eigenvalue = carry
+            length = jnp.linalg.norm(e)
+            u = e / length
+            image = product(u)
+            remainder = image / eigenvalue - u
+            slope = -2 * (remainder @ image) / eigenvalue**2
+            fast = self.eigenvalue_rate
+            eigenvalue = eigenvalue - (eigenvalue**2 / 2 if fast is None else fast) * slope
+            remainder = image / eigenvalue - u
+            pull = 2 * (product(remainder) / eigenvalue - remainder)
+            return e - rate * (pull - (pull @ u) * u) / length, eigenvalue
+
+        e, eigenvalue = jax.lax.fori_loop(0, self.num_steps, step, (e, warm))
+        cost = cost + Cost(hvps=2 * self.num_steps + 1)
+        return _report(problem, product, x, ridge, unit(e), eigenvalue, cost)
+
+
+def _stable_rate(product: Product, eigenvalue: Scalar, key: PRNGKeyArray, x: Vector) -> Scalar:
+    ritz = lanczos(product, jax.random.normal(key, x.shape, x.dtype), NUM_PROBES).ritz()
+    largest = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+    # The estimate is from below; half of the bound leaves room for 40 % more.
+    return 0.5 / (largest / jnp.abs(eigenvalue) + 1) ** 2
+
+
+def _report(
+    problem: Problem,
+    product: Product,
+    x: Vector,
+    old: Ridge,
+    direction: Vector,
+    eigenvalue: Scalar,
+    cost: Cost,
+) -> Tracked:
+    image = product(direction)
+    error, spent = problem.hvp_error(x, direction)
+    certificate = Certificate(
+        overlap=overlap_with_space(old, direction),
+        residual=jnp.linalg.norm(image - (direction @ image) * direction) + error,
+    )
+    ridge = Ridge(direction, eigenvalue, old.index, old.multiplicity, memory=x)
+    return Tracked(ridge, certificate, cost + spent)

@@ -1,0 +1,267 @@
+"""Rider: the inner loop of Ridge Rider, as one compiled program.
+
+    batch -> step -> correct -> update -> stop?
+
+Each plug-in is a field; swap a field to swap a rule.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from ridgerider._check import check_count
+from ridgerider._core.descend.finish import Descend, Finish
+from ridgerider._core.descend.relax import Relax
+from ridgerider._core.problem.batches import FixedRows
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.ride.audit import Audit, audit
+from ridgerider._core.ride.follow import Follow, Recall, TrustRegion
+from ridgerider._core.ride.ride import Ride, Trace
+from ridgerider._core.ride.step import Attempt, Backtracking, Trial
+from ridgerider._core.ride.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
+from ridgerider._core.ride.update import Project, Tracked
+from ridgerider._core.runtime.compile import Effort
+from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
+from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
+
+Look = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
+Batch = Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem]
+StopRule = Callable[[Ride], Bool[Array, ""]]
+
+
+class Rider(eqx.Module):
+    """How to ride: swap a field to swap a rule.
+
+    **Arguments**
+
+    - `spectrum(problem, x, key) -> Spectrum`: the ridges at a point.
+    - `update(problem, x, ridge, key) -> Tracked`: UpdateRidge, the same ridge at the next point.
+    - `step(attempt, size) -> (Trial, size)`: how far to go.
+    - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that reads true ends the
+      ride.
+    - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
+      updated; or None.
+    - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
+    - `batch(problem, key, step) -> Problem`: the rows of the data that a step looks at, such as
+      `Batches`; or None for all of them.
+    - `audit_every`: after this many steps, and again after as many more, compare with a fresh
+      spectrum, dense below 300 parameters and `spectrum` beyond; the trace holds what is found. 0:
+      never.
+    - `max_steps`: the longest ride. The trace has room for as many steps.
+    - `keep_path`: whether the trace holds every `x` as well, and `Finish.path` a few points of the
+      descent (small problems only).
+
+    >>> import ridgerider as rr
+    >>> rider = rr.Rider(step=rr.FixedStep(0.1), max_steps=50)
+    >>> rider.rule_names()
+    ('curvature_gone', 'RidgeLost', 'Stalled', 'not_finite', 'max_steps')
+    """
+
+    spectrum: Look = DenseSpectrum()
+    update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = Project()
+    step: Callable[[Attempt, Scalar], tuple[Trial, Scalar]] = Backtracking()
+    stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
+    correct: Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]] | None = None
+    finish: Callable[..., Finish] | None = Descend()
+    batch: Batch | None = None
+    audit_every: int = eqx.field(static=True, default=0)
+    max_steps: int = eqx.field(static=True, default=1000)
+    keep_path: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        for name in ("spectrum", "update", "step", "correct", "finish", "batch"):
+            plug = getattr(self, name)
+            if not callable(plug) and not (plug is None and name in ("correct", "finish", "batch")):
+                raise ValueError(f"`{name}` must be callable, not {plug!r}.")
+        if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
+            raise ValueError(
+                f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
+            )
+        has_noise = self.batch is not None and self.audit_every
+        if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
+            raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
+        _check_same_clusters(self.spectrum, self.update)
+        check_count("max_steps", self.max_steps)
+        check_count("audit_every", self.audit_every, 0)
+
+    @staticmethod
+    def for_networks(**fields: Any) -> "Rider":
+        """A rider for networks that tunes itself: no setting depends on the model.
+
+        Steps are as long as a model of the loss predicts its change; the corrector's damping
+        follows from the same comparison, its size from the noise of the gradient, and products are
+        spent only where they pay. All rides are on the same rows of the data, so a look and a ride
+        agree and no ride ends where it begins. Begin at `network_start`. A leg ends with `Relax`,
+        which finds its learning rate and its batch by itself.
+
+        **Arguments**
+
+        - `fields`: those of `Rider` to set otherwise, e.g. `finish` or `max_steps`.
+
+        >>> import ridgerider as rr
+        >>> rr.Rider.for_networks(max_steps=50).rule_names()
+        ('curvature_gone', 'not_finite', 'max_steps')
+        """
+        own: dict[str, Any] = {
+            "spectrum": NetworkSpectrum(),
+            "update": Follow(),
+            "correct": Recall(),
+            "step": TrustRegion(),
+            "batch": FixedRows(),
+            "stop": (curvature_gone, not_finite),
+            "finish": Relax(),
+            "max_steps": 200,
+        }
+        return Rider(**(own | fields))
+
+    @property
+    def effort(self) -> Effort:
+        """How much is done for the speed of its compiled programs."""
+        return getattr(self.update, "effort", "full")
+
+    def rule_names(self) -> tuple[str, ...]:
+        """The reasons a ride may end for, in the order of `ended`."""
+        return (
+            *(getattr(rule, "__name__", type(rule).__name__) for rule in self.stop),
+            "max_steps",
+        )
+
+    def ended(self, ride: Ride) -> Bool[Array, " rules"]:
+        """One flag for each of `rule_names`."""
+        flags = [rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps]
+        return jnp.stack(flags) & (ride.num_steps >= 0)
+
+    @eqx.filter_jit
+    def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
+        """Follow `ridge` from `x` until a rule fires. Compiled once for each problem and rider."""
+        return self.go_on(problem, self.begin(problem, x, ridge, key), key)
+
+    def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
+        """The ride before its first step.
+
+        With an update that can begin with nothing (`blank`) it is before its start, at step -1: the
+        loop leads there, so that the update is compiled once and not twice.
+        """
+        problem = self.on_batch(problem, key, jnp.array(0))
+        zero = jnp.zeros((), x.dtype)
+        blank = getattr(self.update, "blank", None)
+        if blank is None:
+            trial = self._arrive(problem, x, ridge, key, zero, Cost())
+            return Ride.begin(trial, self._first_size(x), self._trace(trial))
+        ridge = blank(x, ridge)
+        shapes = jax.eval_shape(lambda: self._arrive(problem, x, ridge, key, zero, Cost()))
+        trial = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        trial = dataclasses.replace(trial, x=x, ridge=ridge)
+        ride = Ride.begin(trial, zero, self._trace(trial))
+        return dataclasses.replace(ride, num_steps=jnp.array(-1))
+
+    def _trace(self, trial: Trial) -> Trace:
+        found = Audit.nothing(trial.x) if self.audit_every else None
+        return Trace.empty(trial, self.max_steps, self.keep_path, found)
+
+    def _first_size(self, x: Vector) -> Scalar:
+        return jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
+
+    def go_on(
+        self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
+    ) -> Ride:
+        """Ride on until a rule fires, or until step `until`."""
+
+        def is_going(ride: Ride) -> Bool[Array, ""]:
+            has_time = True if until is None else ride.num_steps < until
+            return ~jnp.any(self.ended(ride)) & has_time
+
+        def step(ride: Ride) -> Ride:
+            step = jnp.maximum(ride.num_steps, 0)
+            here = jax.random.fold_in(key, step)
+            on_batch = self.on_batch(problem, key, step)
+            trial, next_size = self.step(
+                lambda size: self._attempt(on_batch, ride, here, size), ride.next_size
+            )
+            found, cost = self._audit(on_batch, ride, trial, here)
+            trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
+            next_size = jnp.where(ride.num_steps < 0, self._first_size(ride.x), next_size)
+            return ride.advance(trial, next_size, found)
+
+        return jax.lax.while_loop(is_going, step, ride)
+
+    @eqx.filter_jit
+    def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        """The ridges at `x`, on a batch if the rider has batches."""
+        return look_on(problem, self.spectrum, self.batch, x, key)
+
+    def on_batch(self, problem: Problem, key: PRNGKeyArray, step: Int[Array, ""]) -> Problem:
+        """The problem as step `step` sees it."""
+        return _on_batch(problem, self.batch, key, step)
+
+    def _audit(
+        self, problem: Problem, ride: Ride, trial: Trial, key: PRNGKeyArray
+    ) -> tuple[Audit | None, Cost]:
+        if not self.audit_every:
+            return None, Cost()
+
+        def look() -> tuple[Audit, Cost]:
+            found, cost = audit(
+                problem, trial.x, ride.ridge, trial.ridge, self.update, self.spectrum, key
+            )
+            return found, jax.tree.map(jnp.asarray, cost)
+
+        nothing = (Audit.nothing(trial.x), jax.tree.map(jnp.zeros_like, jax.eval_shape(look)[1]))
+        is_due = ((ride.num_steps + 1) % self.audit_every == 0) & (ride.num_steps >= 0)
+        return jax.lax.cond(is_due, look, lambda: nothing)
+
+    def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
+        x, cost = ride.x + size * ride.ridge.direction, Cost()
+        if self.correct is not None:
+            x, cost = self.correct(problem, x, ride.ridge)
+        if hasattr(self.update, "blank"):  # see `begin`
+            x = jnp.where(ride.num_steps < 0, ride.x, x)
+        return self._arrive(problem, x, ride.ridge, key, size, cost)
+
+    def _arrive(
+        self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray, size: Scalar, cost: Cost
+    ) -> Trial:
+        """Follow `ridge` to `x`, which a step of `size` led to."""
+        tracked = self.update(problem, x, ridge, key)
+        return Trial(
+            x=x,
+            ridge=tracked.ridge,
+            loss=problem.value(x) if tracked.loss is None else tracked.loss,
+            certificate=tracked.certificate,
+            step_size=size,
+            cost=cost + tracked.cost + Cost(values=1),
+        )
+
+
+def look_on(
+    problem: Problem, spectrum: Look, batch: Batch | None, x: Vector, key: PRNGKeyArray
+) -> Spectrum:
+    """The ridges at `x` on a batch: a program that depends on nothing else of a rider."""
+    return spectrum(_on_batch(problem, batch, key, jnp.array(0)), x, key)
+
+
+def _on_batch(
+    problem: Problem, batch: Batch | None, key: PRNGKeyArray, step: Int[Array, ""]
+) -> Problem:
+    if batch is None:
+        return problem
+    # A key of its own: the update draws from the one that is folded with the step.
+    return batch(problem, jax.random.fold_in(key, 2**31), step)
+
+
+def _check_same_clusters(spectrum: Any, update: Any) -> None:
+    """Raise if the two would call different things one eigenspace."""
+    if not (hasattr(spectrum, "cluster_tolerance") and hasattr(update, "cluster_tolerance")):
+        return
+    one, two = spectrum.cluster_tolerance, update.cluster_tolerance
+    if one is not two and one != two:
+        raise ValueError(
+            "`cluster_tolerance` must be the same for `spectrum` and `update`, "
+            f"not {one!r} and {two!r}."
+        )

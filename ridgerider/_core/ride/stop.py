@@ -1,0 +1,136 @@
+"""EndRide: rules that end a ride. A rule reads true when it fires.
+
+A rule is a callable `rule(ride) -> bool` under jit: a function if it has no settings, an
+`eqx.Module` if it has. There is no rule against climbing: away from a stationary point one of the
+two ways along a ridge starts uphill, and negative curvature turns it downhill in time.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ridgerider._check import check_at_least, check_count, check_positive, check_share
+from ridgerider._core.problem.problem import Number, Scalar
+from ridgerider._core.ride.ride import Ride
+
+
+def curvature_gone(ride: Ride) -> Bool[Array, ""]:
+    """The ridge no longer curves downwards.
+
+    >>> import ridgerider as rr
+    >>> rr.Rider(stop=(rr.curvature_gone,)).rule_names()
+    ('curvature_gone', 'max_steps')
+    """
+    return ride.ridge.eigenvalue >= 0
+
+
+def not_finite(ride: Ride) -> Bool[Array, ""]:
+    """The last step led to a NaN or an infinity; it was not taken.
+
+    >>> import ridgerider as rr
+    >>> rr.not_finite in rr.Rider().stop
+    True
+    """
+    return ~ride.is_finite
+
+
+class RidgeLost(eqx.Module):
+    """The direction left its eigenspace: overlap below `min_overlap` at the step that was taken.
+
+    At 0.7072 and above, no other eigenvector can have a larger overlap, if the direction is one.
+
+    >>> RidgeLost(min_overlap=0.9).min_overlap
+    0.9
+    """
+
+    min_overlap: Number = 0.7072
+
+    def __check_init__(self) -> None:
+        check_share("min_overlap", self.min_overlap)
+
+    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+        return ride.overlap < self.min_overlap
+
+
+class WithinNoise(eqx.Module):
+    """On batches: eigenvalue or overlap is within `num_errors` standard errors of its threshold.
+
+    The eigenvalue's threshold is 0 and that of the overlap `min_overlap`, as in `RidgeLost`. A
+    ride that this rule ends was undecided, not wrong: go on with a larger batch. Put it first in
+    `stop`, before the rules that it casts doubt on.
+
+    The errors are those of `Audit`, so a rider with this rule needs `batch` and `audit_every`; the
+    root mean square of the errors seen so far on the ride is taken. One audit is a poor estimate:
+    `audit_every=1` soon has many. Before the first audit, so where a ride begins, nothing is known
+    and the rule does not fire.
+
+    >>> import ridgerider as rr
+    >>> stop = (rr.WithinNoise(), rr.curvature_gone, rr.RidgeLost(), rr.not_finite)
+    >>> rr.Rider(stop=stop, batch=rr.Batches(100), audit_every=1).rule_names()[0]
+    'WithinNoise'
+    """
+
+    num_errors: Number = 2.0
+    min_overlap: Number = 0.7072
+
+    def __check_init__(self) -> None:
+        check_positive("num_errors", self.num_errors)
+        check_share("min_overlap", self.min_overlap)
+
+    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+        found = ride.trace.audit
+        if found is None:
+            return jnp.array(False)
+        is_past = jnp.arange(len(found.drift)) <= ride.num_steps
+        return self._is_near(ride.ridge.eigenvalue, found.eigenvalue_error, is_past) | (
+            self._is_near(ride.overlap - self.min_overlap, found.overlap_error, is_past)
+        )
+
+    def _is_near(
+        self, distance: Scalar, errors: Float[Array, " rows"], is_past: Bool[Array, " rows"]
+    ) -> Bool[Array, ""]:
+        errors = jnp.where(is_past, errors, jnp.nan)
+        return jnp.abs(distance) < self.num_errors * jnp.sqrt(jnp.nanmean(errors**2))
+
+
+class Stalled(eqx.Module):
+    """The last `patience` steps moved the loss by less than `tolerance` of its range on this ride.
+
+    Or by less than rounding: the scale and the zero point of the loss do not matter.
+
+    >>> Stalled(patience=50).patience
+    50
+    """
+
+    patience: int = eqx.field(static=True, default=20)
+    tolerance: Number = 1e-4
+
+    def __check_init__(self) -> None:
+        check_count("patience", self.patience)
+        check_at_least("tolerance", self.tolerance)
+
+    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+        losses = ride.trace.loss
+        is_past = jnp.arange(len(losses)) <= ride.num_steps
+        is_recent = is_past & (jnp.arange(len(losses)) >= ride.num_steps - self.patience)
+        recent, whole = _ranges(losses, is_recent, is_past)
+        change = jnp.abs(ride.loss - losses[jnp.maximum(ride.num_steps - self.patience, 0)])
+        # Two steps may be level because a crest lies between them, if it curves downwards there.
+        moved = jnp.where(ride.ridge.eigenvalue < 0, recent, change)
+        rounding = 4 * jnp.finfo(losses.dtype).eps * jnp.abs(ride.loss)
+        is_flat = moved <= self.tolerance * whole + rounding
+        return is_flat & (ride.num_steps >= self.patience)
+
+
+def _ranges(losses: Float[Array, " rows"], *which: Bool[Array, " rows"]) -> list[Scalar]:
+    """Highest less lowest of each selection, in one pass: four passes compile much longer."""
+    inf, count = jnp.array(jnp.inf, losses.dtype), len(which)
+
+    def wider(one: tuple, two: tuple) -> tuple:
+        highest = map(jnp.maximum, one[:count], two[:count])
+        return *highest, *map(jnp.minimum, one[count:], two[count:])
+
+    columns = tuple(jnp.where(rows, losses, end) for end in (-inf, inf) for rows in which)
+    ends = jax.lax.reduce(columns, (-inf,) * count + (inf,) * count, wider, (0,))
+    return [high - low for high, low in zip(ends[:count], ends[count:], strict=True)]

@@ -1,0 +1,196 @@
+"""UpdateRidge: the same ridge at the next point, with its certificate.
+
+An update is a callable `update(problem, x, ridge, key) -> Tracked`. Among orthonormal eigenvectors
+at most one has squared overlap above 1/2 with a given direction. So an overlap of at least 0.7072
+shows that the ride is still on its ridge, if the new direction is an eigenvector. It is within
+asin(residual / gap) of one: a small residual shows it only against a gap that is known.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from ridgerider._check import check_fraction
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.ride.certificate import Certificate, Certified
+from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, coarsened
+
+NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
+
+
+class Tracked(Certified, eqx.Module):
+    """A ridge followed to a new point, how surely it is the same one, and what that cost.
+
+    `loss` is that of the new point, where the update knows it.
+
+    An update of your own returns one, e.g. a ridge that is never turned nor looked at:
+
+    >>> import ridgerider as rr
+    >>> def blind(problem, x, ridge, key):
+    ...     certificate = rr.Certificate(overlap=jnp.ones(()), residual=jnp.zeros(()))
+    ...     return rr.Tracked(ridge, certificate, cost=rr.Cost())
+    >>> rider = rr.Rider(update=blind)
+    """
+
+    ridge: Ridge
+    certificate: Certificate
+    cost: Cost
+    loss: Scalar | None = None
+
+
+class Project(eqx.Module):
+    """UpdateRidge, exact: project the old direction onto the eigenspace it overlaps most.
+
+    For simple eigenvalues this is the paper's maximal overlap. Where eigenvalues are repeated, the
+    direction inside the eigenspace is kept; where an eigenspace splits, any direction out of it
+    continues the ridge, so the overlap is measured against the whole old eigenspace. Eigenvalues
+    within `cluster_tolerance` count as equal; the multiplicity says how many there are.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ridgerider import DenseSpectrum
+    >>> problem = Problem(lambda x: x[0] ** 3 - 2 * x[0] ** 2 - x[1] ** 2, jnp.zeros(2))
+    >>> ridge = DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
+    >>> tracked = Project()(problem, problem.x0 + 0.1 * ridge.direction, ridge, jax.random.key(0))
+    >>> round(float(tracked.overlap), 3), round(float(tracked.gap), 3)
+    (1.0, 1.4)
+    """
+
+    cluster_tolerance: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_fraction("cluster_tolerance", self.cluster_tolerance)
+
+    @eqx.filter_jit
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        del key
+        self = coarsened(self, problem, "cluster_tolerance")
+        hessian = problem.hessian(x)
+        eigenvalues, columns = jnp.linalg.eigh(hessian)
+        labels = cluster_labels(eigenvalues, self.cluster_tolerance)
+        coefficients = ridge.direction @ columns
+        weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
+        is_inside = labels == jnp.argmax(weights)
+        direction = unit(columns @ jnp.where(is_inside, coefficients, 0))
+        image = hessian @ direction
+        eigenvalue = direction @ image
+        new = Ridge(
+            direction=direction,
+            eigenvalue=eigenvalue,
+            index=jnp.argmax(weights),
+            multiplicity=jnp.sum(is_inside),
+            space=jnp.where(is_inside[:, None], columns.T, 0),
+        )
+        gap = _gap(eigenvalues, eigenvalue, is_inside)
+        outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
+        error, spent = problem.hvp_error(x, direction)
+        certificate = Certificate(
+            overlap=safe_overlap(overlap_with_space(ridge, direction), (outside + error) / gap),
+            residual=jnp.linalg.norm(image - eigenvalue * direction) + error,
+            gap=gap,
+            neighbours=neighbours_of(eigenvalues, is_inside),
+        )
+        cost = Cost(hvps=problem.size, hessians=1, eigendecompositions=1)
+        return Tracked(new, certificate, cost + spent)
+
+
+class Keep(eqx.Module):
+    """The fixed ridge: never turn. The paper's ablation without UpdateRidge.
+
+    The eigenvalue is the curvature along the direction; the residual says how far it is from an
+    eigenvector by now. The gap is unknown, hence NaN.
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x: x[0] * x[1] - x[0] ** 2, jnp.zeros(2))
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> tracked = Keep()(problem, problem.x0, ridge, jax.random.key(0))
+    >>> float(tracked.ridge.eigenvalue), float(tracked.residual)
+    (-2.0, 1.0)
+    """
+
+    @eqx.filter_jit
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        del key
+        image = problem.hvp(x, ridge.direction)
+        error, spent = problem.hvp_error(x, ridge.direction)
+        eigenvalue = ridge.direction @ image
+        residual = jnp.linalg.norm(image - eigenvalue * ridge.direction)
+        return Tracked(
+            Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
+            Certificate(jnp.ones_like(eigenvalue), residual + error),
+            Cost(hvps=1) + spent,
+        )
+
+
+class RandomRidge(eqx.Module):
+    """A new random direction at every step, turned downhill. The paper's ablation Rand-Ridge+.
+
+    There is no ridge to lose, so the overlap is 1 and the gap NaN; the eigenvalue is the curvature
+    along the direction, of either sign. Ride with stop rules that do not ask for curvature.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> rider = rr.Rider(update=rr.RandomRidge(), stop=(rr.Stalled(), rr.not_finite))
+    >>> problem = Problem(lambda x: x[0] * x[1] - x[0], jnp.zeros(2))
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> tracked = rr.RandomRidge()(problem, problem.x0, ridge, jax.random.key(0))
+    >>> float(tracked.ridge.direction @ problem.grad(problem.x0)) < 0
+    True
+    """
+
+    @eqx.filter_jit
+    def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        direction = unit(jax.random.normal(key, x.shape, x.dtype))
+        grad, image = jax.jvp(problem.grad, (x,), (direction,))
+        direction, image = (
+            jnp.where(grad @ direction > 0, -vector, vector) for vector in (direction, image)
+        )
+        eigenvalue = direction @ image
+        residual = jnp.linalg.norm(image - eigenvalue * direction)
+        return Tracked(
+            Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity),
+            Certificate(jnp.ones_like(eigenvalue), residual),
+            Cost(gradients=1, hvps=1),
+        )
+
+
+def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:
+    """The cosine between `direction` and the eigenspace of `ridge`."""
+    space = ridge.direction[None] if ridge.space is None else ridge.space
+    return jnp.linalg.norm(space @ direction)
+
+
+def safe_overlap(overlap: Scalar, sine: Scalar) -> Scalar:
+    """The overlap of a direction that is off its eigenspace by an angle of at most that sine.
+
+    As it is, if the eigenspace itself has half of the squared overlap at least, so that no other
+    has more. Otherwise the least that the overlap of the eigenspace can be.
+    """
+    # cos(angle + error), where overlap = cos(angle) and sine = sin(error)
+    sine, cosine = jnp.minimum(sine, 1), jnp.minimum(overlap, 1)
+    least = cosine * jnp.sqrt(1 - sine**2) - sine * jnp.sqrt(1 - cosine**2)
+    return jnp.where(least >= math.sqrt(0.5), overlap, jnp.maximum(least, 0))
+
+
+def unit(vector: Vector) -> Vector:
+    return vector / jnp.linalg.norm(vector)
+
+
+def neighbours_of(
+    eigenvalues: Float[Array, " n"], is_inside: Bool[Array, " n"]
+) -> Float[Array, " k"]:
+    """The nearest eigenvalues by rank below and above the cluster, which is one run of them."""
+    first = jnp.argmax(is_inside)
+    near = jnp.arange(NUM_NEIGHBOURS)
+    ranks = jnp.concatenate([first - NUM_NEIGHBOURS + near, first + jnp.sum(is_inside) + near])
+    is_there = (ranks >= 0) & (ranks < len(eigenvalues))
+    return jnp.where(is_there, eigenvalues[jnp.clip(ranks, 0, len(eigenvalues) - 1)], jnp.nan)
+
+
+def _gap(
+    eigenvalues: Float[Array, " n"], eigenvalue: Scalar, is_inside: Bool[Array, " n"]
+) -> Scalar:
+    return jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))

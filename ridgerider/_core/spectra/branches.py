@@ -1,0 +1,527 @@
+r"""Which directions inside the eigenspace of a repeated eigenvalue are ridges.
+
+At x let E be the eigenspace of the eigenvalue a, T and Q the third and fourth derivatives of the
+loss, and (b_j, e_j) the eigenpairs outside E. A ride that leaves along u in E and follows an
+eigenvector moves to
+
+    x + s u + s^2/2 w + ...,    w = sum_j T(u, u, e_j) / (a - b_j) e_j,
+
+where the matrix that splits the eigenvalue, seen from E, is
+
+    s T(u, ., .) + s^2 M(u) + ...,
+    M(u) = 1/2 Q(u, u, ., .) + 1/2 T(w, ., .) + sum_j T(u, ., e_j) T(u, ., e_j)' / (a - b_j).
+
+The direction is kept only if u is an eigenvector of the first of these that is not zero:
+
+- order 3: T(u, u, .) = kappa u on E;
+- order 4, where T vanishes on E: M(u) u = kappa u.
+
+Both say that u is a critical point of a form on the sphere of E, u -> T(u, u, u) or u -> u M(u) u.
+Along any other u the first update turns to another direction, by rounding and size of step. (The
+condition is necessary. A small turn shrinks on the way from a maximum with kappa > 0; elsewhere it
+may grow.) Only what E sees of T and Q is ever computed: by nested forward derivatives of the
+gradient, of which one of order j is counted as 2^j gradients.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ridgerider._check import check_count, check_fraction
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.spectrum import Ridge, Spectrum
+
+if TYPE_CHECKING:
+    from ridgerider._core.spectra.forms import Critical
+
+CHUNK = 16  # derivatives held at a time
+MAX_PROFILES = 256  # directions whose losses are compared
+MAX_SOLVE = 1000  # Hessian-vector products for each right-hand side outside the eigenspace
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """One direction of an eigenspace, and what the curvature does along it.
+
+    `direction` is a unit vector; both ways along it are ridges. To leading order a step of size s
+    adds kappa s (order 3, whose sign is fixed by kappa > 0: the other way subtracts it) or
+    kappa s^2 (order 4) to the eigenvalue. `kind` says what the form has here: a minimum, a maximum,
+    a saddle, or a degenerate point. Directions of one `class_number` share kappa, how the
+    eigenvalue splits, and the loss at two distances (of up to 256 directions), as copies under a
+    symmetry do; `class_size` counts them. One entry stands for a whole manifold of
+    `num_flat` dimensions. `hits` counts the starts that ended here; where there are none a mirror
+    of the form brought it.
+
+    >>> one = Direction(np.array([0.0, 1.0]), 6.0, "maximum", 1, 2, 0, 3)
+    >>> one.is_isolated
+    True
+    """
+
+    direction: Float[np.ndarray, " n"]
+    kappa: float
+    kind: str
+    class_number: int
+    class_size: int
+    num_flat: int
+    hits: int
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether this is no part of a manifold of such directions."""
+        return self.num_flat == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Branching:
+    """The ridges that leave along one cluster: lowest kappa first, and class by class.
+
+    `order` is 3 or 4, the order of the derivative that decides; 1 for a simple eigenvalue, which
+    has one eigenvector; 0 for undecided. Then the directions are the spectrum's own rows, picked by
+    its gauge: both orders are flat, or the cluster is too large, incomplete or not converged.
+    `num_missed` estimates how many directions (those that mirrors map onto each other once) no
+    start has met.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def loss(x):
+    ...     return jnp.sum(x**4 / 4 - x**2 / 2)
+    >>> problem = Problem(loss, jnp.zeros(2))
+    >>> from ridgerider import DenseSpectrum
+    >>> spectrum = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+    >>> (branching,) = spectrum.branches(problem, problem.x0)
+    >>> branching.order, branching.class_sizes
+    (4, (2, 2))
+    >>> [(round(one.kappa, 6), one.kind) for one in branching.directions[1:3]]
+    [(1.5, 'minimum'), (3.0, 'maximum')]
+    """
+
+    index: int
+    eigenvalue: float
+    multiplicity: int
+    order: int
+    directions: tuple[Direction, ...]
+    num_starts: int
+    num_missed: float
+    cost: Cost
+
+    @property
+    def class_sizes(self) -> tuple[int, ...]:
+        """How many directions each class has, class 0 first."""
+        return tuple({one.class_number: one.class_size for one in self.directions}.values())
+
+    def ridge(self, member: int, sign: int = 1) -> Ridge:
+        """Direction number `member` as a ridge to ride, taken in the direction of `sign`."""
+        if not 0 <= member < len(self.directions):
+            raise ValueError(
+                f"`member` must be below the number of directions {len(self.directions)}, "
+                f"not {member}."
+            )
+        direction = self.directions[member].direction
+        return Ridge(
+            direction=jnp.asarray(sign * direction),
+            eigenvalue=jnp.asarray(self.eigenvalue, direction.dtype),
+            index=jnp.asarray(self.index),
+            multiplicity=jnp.asarray(self.multiplicity),
+        )
+
+
+def find_branchings(
+    spectrum: Spectrum,
+    problem: Problem,
+    x: Vector,
+    tolerance: float | None,
+    max_multiplicity: int,
+    max_starts: int | None,
+) -> tuple[Branching, ...]:
+    """What `Spectrum.branches` returns."""
+    check_fraction("tolerance", tolerance)
+    check_count("max_multiplicity", max_multiplicity, 1, 32)
+    if max_starts is not None:
+        check_count("max_starts", max_starts)
+    eps = float(jnp.finfo(spectrum.eigenvalues.dtype).eps)
+    tolerance = eps ** (1 / 3) if tolerance is None else tolerance
+    return tuple(
+        _branching(spectrum, problem, x, index, tolerance, max_multiplicity, max_starts)
+        for index in range(spectrum.num_downhill())
+    )
+
+
+def _branching(
+    spectrum: Spectrum,
+    problem: Problem,
+    x: Vector,
+    index: int,
+    tolerance: float,
+    max_multiplicity: int,
+    max_starts: int | None,
+) -> Branching:
+    cluster = spectrum.clusters()[index]
+    members = np.flatnonzero(np.asarray(spectrum.labels) == index)[: cluster.multiplicity]
+    is_converged = spectrum.is_converged is None or np.asarray(spectrum.is_converged)[members].all()
+    is_known = cluster.is_complete and bool(is_converged)
+    own = np.asarray(spectrum.eigenvectors)[members]
+
+    def whole(order: int, kappa: float, cost: Cost) -> Branching:
+        """The rows of the spectrum as they are."""
+        num_flat = len(own) - 1
+        kind = "degenerate" if num_flat else "minimum"
+        rows = tuple(Direction(row, kappa, kind, 0, len(own), num_flat, 0) for row in own)
+        return Branching(index, cluster.eigenvalue, len(own), order, rows, 0, 0.0, cost)
+
+    if not is_known or len(own) == 1 or len(own) > max_multiplicity:
+        return whole(int(is_known and len(own) == 1), math.nan, Cost())
+    rows = canonical(own)
+    form = _form(spectrum, problem, x, members, rows, cluster.eigenvalue, tolerance)
+    if not form.order:
+        return whole(0, form.kappa, form.cost)
+    from ridgerider._core.spectra.forms import (  # SciPy's trees take a while
+        critical_points,
+        symmetrized,
+    )
+
+    # From 8 dimensions on the work for a start grows as the fourth power.
+    starts = max_starts or max(256, round(8192 * min(1.0, (8 / len(own)) ** 4)))
+    found = critical_points(symmetrized(form.matrix), tolerance, starts)
+    profile, looking = _profile(problem, x, found.points @ rows)
+    return Branching(
+        index=index,
+        eigenvalue=cluster.eigenvalue,
+        multiplicity=len(own),
+        order=form.order,
+        directions=_directions(form, found, rows, profile, tolerance, own.dtype),
+        num_starts=found.num_starts,
+        num_missed=found.num_missed,
+        cost=form.cost + looking,
+    )
+
+
+def _profile(
+    problem: Problem, x: Vector, vectors: Float[np.ndarray, "count n"]
+) -> tuple[Float[np.ndarray, "count 4"], Cost]:
+    """The loss at some distances both ways, the lower of two equally far first, relative.
+
+    Copies under a symmetry share it whole, not only the order that decides.
+    """
+    if len(vectors) > MAX_PROFILES:
+        return np.zeros((len(vectors), 4)), Cost()
+    vectors = vectors.astype(x.dtype)
+    values = _in_chunks(lambda some: compiled(_losses)(problem, x, some), vectors)
+    values = np.sort(values, axis=2).reshape(len(vectors), 4)
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    largest = np.abs(values).max(axis=0)
+    return values / np.where(largest > 0, largest, 1), Cost(values=4 * len(vectors) + 1)
+
+
+def _losses(
+    problem: Problem, x: Vector, vectors: Float[Array, "count n"]
+) -> Float[Array, "count 2 2"]:
+    here = problem.value(x)
+
+    def along(vector: Vector) -> Float[Array, "2 2"]:
+        sizes = jnp.array([[0.3, -0.3], [1.0, -1.0]], x.dtype)
+        one = jax.vmap(jax.vmap(lambda size: problem.value(x + size * vector) - here))
+        return one(sizes)
+
+    return jax.lax.map(along, vectors)
+
+
+def canonical(rows: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
+    """A basis that depends on the rows' span alone: fixed vectors' projections, orthonormalised."""
+    from ridgerider._core.spectra.forms import fixed_rows
+
+    rows = rows.astype(float)
+    rotation, upper = np.linalg.qr(rows @ fixed_rows(*rows.shape).T)
+    return (rotation * np.where(np.diagonal(upper) < 0, -1, 1)).T @ rows
+
+
+@dataclass(frozen=True)
+class _Splitting:
+    """The order that decides (0: none), the matrix T(u, .) or M(u) as a tensor, and its cost.
+
+    `kappa` is that of a form that is constant.
+    """
+
+    order: int
+    matrix: Float[np.ndarray, "..."]
+    kappa: float
+    cost: Cost
+
+    def eigenvalues(self, u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+        """Of the matrix: how the cluster splits along u."""
+        matrix = np.tensordot(u, self.matrix, 1)
+        matrix = np.tensordot(u, matrix, 1) if self.order == 4 else matrix
+        return np.linalg.eigvalsh((matrix + matrix.T) / 2)
+
+
+def _form(
+    spectrum: Spectrum,
+    problem: Problem,
+    x: Vector,
+    members: Int[np.ndarray, " m"],
+    rows: Float[np.ndarray, "m n"],
+    eigenvalue: float,
+    tolerance: float,
+) -> _Splitting:
+    size, scale = len(rows), float(spectrum.scale)
+    pairs = np.array([*combinations_with_replacement(range(size), 2)])
+    vectors = _derivatives(problem, x, rows, pairs)
+    third, noise = _filled(vectors @ rows.T, pairs, size)
+    cost = Cost(gradients=4 * len(pairs))
+    if not np.isfinite(third).all():
+        return _Splitting(0, third, math.nan, cost)
+    # A step of size 1 along T would change the curvature by less than can be told from zero.
+    if np.abs(third).max() > max(tolerance * scale, 10 * noise):
+        return _Splitting(3, third, 0.0, cost)
+    triples = np.array([*combinations_with_replacement(range(size), 3)])
+    fourth, noise = _filled(_derivatives(problem, x, rows, triples) @ rows.T, triples, size)
+    outside = vectors - vectors @ rows.T @ rows
+    products, solving = _products(spectrum, problem, x, members, outside, eigenvalue)
+    cost = cost + Cost(gradients=8 * len(triples)) + solving
+    # products[ij, kl] = sum_j' T(e_i, e_j, e_j') T(e_k, e_l, e_j') / (a - b_j')
+    where = np.zeros((size, size), int)
+    where[pairs[:, 0], pairs[:, 1]] = where[pairs[:, 1], pairs[:, 0]] = np.arange(len(pairs))
+    full = products[where[:, :, None, None], where[None, None, :, :]]
+    matrix = (fourth + full) / 2 + np.swapaxes(full, 1, 2)
+    return _fourth_order(matrix, max(tolerance * scale, 10 * noise), tolerance, cost)
+
+
+def _fourth_order(
+    matrix: Float[np.ndarray, "m m m m"], floor: float, tolerance: float, cost: Cost
+) -> _Splitting:
+    """Undecided if the form is constant on the sphere."""
+    from ridgerider._core.spectra.forms import symmetrized
+
+    form = symmetrized(matrix)
+    size = len(form)
+    round_form = symmetrized(np.einsum("ij,kl->ijkl", np.eye(size), np.eye(size)))
+    constant = float(np.sum(form * round_form) / np.sum(round_form**2))
+    spread = np.abs(form - constant * round_form).max()
+    is_flat = not spread > max(floor, tolerance * np.abs(form).max())
+    return _Splitting(0 if is_flat else 4, matrix, constant, cost)
+
+
+def _derivatives(
+    problem: Problem,
+    x: Vector,
+    rows: Float[np.ndarray, "m n"],
+    indices: Int[np.ndarray, "count order"],
+) -> Float[np.ndarray, "count n"]:
+    """The gradient's derivative along rows i, j, ... for each line of indices.
+
+    In chunks, and with rows added, so that one program serves every multiplicity.
+    """
+    most = next(size for size in (8, 32) if len(rows) <= size)
+    basis = jnp.asarray(_padded(rows, most), x.dtype)
+    return _in_chunks(lambda some: compiled(_some_derivatives)(problem, x, basis, some), indices)
+
+
+def _in_chunks(function: Callable[[Array], Array], lines: np.ndarray) -> np.ndarray:
+    """What a compiled function makes of each line, always so many at a time."""
+    chunks = [lines[begin : begin + CHUNK] for begin in range(0, len(lines), CHUNK)]
+    parts = [
+        np.asarray(function(jnp.asarray(_padded(chunk, CHUNK))), float)[: len(chunk)]
+        for chunk in chunks
+    ]
+    return np.concatenate(parts)
+
+
+def _padded(lines: np.ndarray, count: int) -> np.ndarray:
+    """With the first line repeated at the end."""
+    return np.concatenate([lines, np.repeat(lines[:1], count - len(lines), axis=0)])
+
+
+def _some_derivatives(
+    problem: Problem, x: Vector, rows: Float[Array, "m n"], indices: Int[Array, "count order"]
+) -> Float[Array, "count n"]:
+    def along(which: Int[Array, " order"]) -> Vector:
+        derivative: Callable[[Vector], Vector] = problem.grad
+        for number in range(indices.shape[1]):
+            derivative = _along(derivative, rows[which[number]])
+        return derivative(x)
+
+    return jax.lax.map(along, indices, batch_size=CHUNK)
+
+
+def _along(function: Callable[[Vector], Vector], row: Vector) -> Callable[[Vector], Vector]:
+    return lambda x: jax.jvp(function, (x,), (row,))[1]
+
+
+def _filled(
+    entries: Float[np.ndarray, "count m"], indices: Int[np.ndarray, "count order"], size: int
+) -> tuple[np.ndarray, float]:
+    """The symmetric tensor of these entries, and how far what should be equal differs.
+
+    An entry comes from as many derivatives as it has different indices: their mean is taken, and
+    their spread is a measure of rounding.
+    """
+    order = indices.shape[1] + 1
+    numbers = np.sort(
+        np.concatenate(
+            [np.repeat(indices, size, axis=0), np.tile(np.arange(size), len(indices))[:, None]], 1
+        ),
+        axis=1,
+    )
+    keys = np.ravel_multi_index(numbers.T, (size,) * order)
+    unique, places = np.unique(keys, return_inverse=True)
+    values = entries.ravel()
+    means = np.bincount(places, values) / np.bincount(places)
+    everywhere = np.sort(np.indices((size,) * order).reshape(order, -1).T, axis=1)
+    all_keys = np.ravel_multi_index(everywhere.T, (size,) * order)
+    tensor = means[np.searchsorted(unique, all_keys)].reshape((size,) * order)
+    return tensor, float(np.abs(values - means[places]).max())
+
+
+def _products(
+    spectrum: Spectrum,
+    problem: Problem,
+    x: Vector,
+    members: Int[np.ndarray, " m"],
+    vectors: Float[np.ndarray, "count n"],
+    eigenvalue: float,
+) -> tuple[Float[np.ndarray, "count count"], Cost]:
+    """v (a - H)^-1 w outside the eigenspace, for all pairs of vectors v and w.
+
+    By the eigenpairs that are known, and by conjugate gradients outside of them: every eigenvalue
+    below the cluster's is known, so H - a is positive there.
+    """
+    others = np.setdiff1d(np.arange(len(spectrum.eigenvalues)), members)
+    known = np.asarray(spectrum.eigenvectors, float)
+    seen = vectors @ known[others].T
+    distances = eigenvalue - np.asarray(spectrum.eigenvalues, float)[others]
+    products = (seen / distances) @ seen.T
+    rest = vectors - vectors @ known.T @ known
+    # Directions that add less than rounding to any product are left out.
+    left, sizes, right = np.linalg.svd(rest, full_matrices=False)
+    num_left = int(np.sum(sizes > float(jnp.finfo(x.dtype).eps) ** 0.5 * float(spectrum.scale)))
+    if len(known) == known.shape[1] or not num_left:
+        return products, Cost()
+    sides = jnp.asarray(right[:num_left], x.dtype)
+    solve = compiled(_solve)
+    solutions, num_hvps = solve(
+        problem, x, spectrum.eigenvectors, jnp.asarray(eigenvalue, x.dtype), sides
+    )
+    weights = left[:, :num_left] * sizes[:num_left]
+    inner = right[:num_left] @ np.asarray(solutions, float).T
+    products = products - weights @ (inner + inner.T) @ weights.T / 2
+    return products, Cost(hvps=int(num_hvps))
+
+
+class _Solve(eqx.Module):
+    """The state of conjugate gradients."""
+
+    solution: Vector
+    residual: Vector
+    direction: Vector
+    num_hvps: Int[Array, ""]
+
+
+def _solve(
+    problem: Problem,
+    x: Vector,
+    known: Float[Array, "k n"],
+    eigenvalue: Scalar,
+    sides: Float[Array, "count n"],
+) -> tuple[Float[Array, "count n"], Int[Array, ""]]:
+    """(H - eigenvalue) z = side outside the known rows, for each side, a unit vector.
+
+    The error of side . z is quadratic in the residual: eps^(1/2) makes it exact to rounding. What
+    does not converge is NaN.
+    """
+    hvp, tolerance = problem.hvp_at(x), float(jnp.finfo(x.dtype).eps) ** 0.5
+
+    def outside(vector: Vector) -> Vector:
+        return vector - (known @ vector) @ known
+
+    def go_on(state: _Solve) -> Array:
+        is_large = jnp.linalg.norm(state.residual) > tolerance
+        return is_large & (state.num_hvps < MAX_SOLVE)
+
+    def step(state: _Solve) -> _Solve:
+        image = outside(hvp(state.direction) - eigenvalue * state.direction)
+        before = state.residual @ state.residual
+        size = before / (state.direction @ image)
+        residual = state.residual - size * image
+        ratio = (residual @ residual) / before
+        return _Solve(
+            solution=state.solution + size * state.direction,
+            residual=residual,
+            direction=residual + ratio * state.direction,
+            num_hvps=state.num_hvps + 1,
+        )
+
+    def one(side: Vector) -> tuple[Vector, Int[Array, ""]]:
+        start = outside(side)
+        first = _Solve(jnp.zeros_like(side), start, start, jnp.array(0))
+        last = jax.lax.while_loop(go_on, step, first)
+        is_solved = jnp.linalg.norm(last.residual) <= tolerance
+        return jnp.where(is_solved, last.solution, jnp.nan), last.num_hvps
+
+    solutions, num_hvps = jax.lax.map(one, sides)
+    return solutions, jnp.sum(num_hvps)
+
+
+def _directions(
+    form: _Splitting,
+    found: "Critical",
+    rows: Float[np.ndarray, "m n"],
+    profile: Float[np.ndarray, "count 4"],
+    tolerance: float,
+    dtype: np.dtype,
+) -> tuple[Direction, ...]:
+    """The critical points in order, with their classes."""
+    from ridgerider._core.spectra.forms import classes_of
+
+    size = np.abs(form.matrix).max()
+    zero = tolerance * size
+    is_turned = (form.order == 3) & (found.kappas < -zero)
+    points = np.where(is_turned[:, None], -found.points, found.points)
+    kappas = np.where(is_turned, -found.kappas, found.kappas)
+    slopes = np.where(is_turned[:, None], -found.slopes[:, ::-1], found.slopes)
+    vectors = points @ rows
+    is_free = (form.order == 4) | (np.abs(kappas) <= zero)
+    signs = np.where(is_free, _signs(vectors), 1)
+    points, vectors = signs[:, None] * points, signs[:, None] * vectors
+    splits = np.array([form.eigenvalues(u) for u in points])
+    free = np.where(is_free & (form.order == 3), 1, 0)[:, None]
+    splits = np.where(free, np.sort(np.abs(splits), axis=1), splits)
+    known = [kappas[:, None], found.num_flat[:, None] * size, slopes, splits, profile * size]
+    keys = np.concatenate(known, axis=1)
+    classes = classes_of(keys, zero)
+    order = np.lexsort([*-points.T[::-1], classes])
+    return tuple(
+        Direction(
+            direction=vectors[place].astype(dtype),
+            kappa=float(kappas[place]),
+            kind=_kind(slopes[place], zero),
+            class_number=int(classes[place]),
+            class_size=int(np.sum(classes == classes[place])),
+            num_flat=int(found.num_flat[place]),
+            hits=int(found.hits[place]),
+        )
+        for place in order
+    )
+
+
+def _signs(vectors: Float[np.ndarray, "count n"]) -> Float[np.ndarray, " count"]:
+    """What makes the first of the large entries of each row positive.
+
+    `fix_signs` calls an entry large from 1/2 of the largest on, which 2, -1, -1 meets exactly.
+    """
+    sizes = np.abs(vectors)
+    first = np.argmax(sizes > 0.618 * sizes.max(axis=1, keepdims=True), axis=1)
+    return np.where(vectors[np.arange(len(vectors)), first] < 0, -1.0, 1.0)
+
+
+def _kind(slopes: Float[np.ndarray, " m-1"], zero: float) -> str:
+    if np.any(np.abs(slopes) <= zero):
+        return "degenerate"
+    return "minimum" if np.all(slopes > 0) else "maximum" if np.all(slopes < 0) else "saddle"

@@ -1,0 +1,394 @@
+r"""Ridges: eigenspaces of the Hessian with negative curvature.
+
+An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eigenspace. So the
+spectrum is cut into *clusters*, runs of eigenvalues no wider than `tolerance * max |eigenvalue|`,
+and a ridge is a cluster together with one direction inside it, picked by a declared *gauge*:
+
+- `"gradient"`: the gradient's projection onto the eigenspace, up to sign (a fixed vector's where it
+  vanishes);
+- `"random"`: a uniformly random orthonormal basis drawn from the branch's key;
+- a callable `probe(problem, x) -> vector`: the projection of a vector of the user's own.
+
+Further members of a cluster are the projections of further fixed vectors, made orthonormal one
+after the other. So they depend on the eigenspace alone, and addresses mean the same everywhere.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import threefry_2x32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ridgerider._check import check_fraction
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+
+if TYPE_CHECKING:
+    from ridgerider._core.spectra.branches import Branching
+
+Probe = Callable[[Problem, Vector], Vector]
+Gauge = Literal["gradient", "random"] | Probe
+GAUGES = ("gradient", "random")
+# Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
+# a Hessian with its spectrum then takes some ten milliseconds.
+DENSE_BELOW = 300
+Rule = TypeVar("Rule")
+
+
+class Ridge(eqx.Module):
+    """A direction to ride. `direction` already points the way.
+
+    `index` is the rank of its cluster among the clusters at this point and `multiplicity` the
+    cluster's dimension. `space` holds rows that span the eigenspace (other rows are zero); an
+    update that follows eigenspaces fills it in. `memory` is whatever else an update wants to find
+    again at the next step; None until it was called once.
+
+    >>> ridge = Ridge(jnp.array([1.0, 0.0]), jnp.array(-2.0), jnp.array(0), jnp.array(1))
+    >>> float(ridge.eigenvalue)
+    -2.0
+    """
+
+    direction: Vector
+    eigenvalue: Scalar
+    index: Int[Array, ""]
+    multiplicity: Int[Array, ""]
+    space: Float[Array, "k n"] | None = None
+    memory: PyTree = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one.
+
+    Where a spectrum was computed in part, there may be more copies than were seen, or eigenvalues
+    below that were not: `is_complete` reads false unless this was ruled out. `copies` is the
+    estimated multiplicity, from an engine that sees one vector of each eigenspace.
+
+    >>> Cluster(eigenvalue=-2.0, multiplicity=3, spread=0.0, gap=1.0).multiplicity
+    3
+    """
+
+    eigenvalue: float
+    multiplicity: int
+    spread: float
+    gap: float
+    is_complete: bool = True
+    copies: int | None = None
+
+
+class Spectrum(eqx.Module):
+    """Eigenpairs, ascending: `eigenvectors` are unit rows, `labels` number the clusters from 0.
+
+    `is_downhill` marks the eigenvalues that are negative beyond what rounding makes of a zero and
+    `scale` is the largest |eigenvalue|. An iterative engine computes the `k` lowest pairs only; it
+    says with what `residuals` |H e - eigenvalue e|, which of them are converged, and estimates
+    `scale` from below. `is_complete`: every eigenvalue in a pair's cluster, and every one below, is
+    in the list. `sees_copies` reads false for an engine that finds one vector per eigenspace, which
+    may estimate the number of `copies`.
+
+    >>> import jax
+    >>> from ridgerider.problems import wells
+    >>> spectrum = DenseSpectrum()(wells(3), wells(3).x0, jax.random.key(0))
+    >>> spectrum.num_downhill(), float(spectrum.ridge(index=0, sign=-1).direction[2])
+    (3, -1.0)
+    """
+
+    eigenvalues: Float[Array, " k"]
+    eigenvectors: Float[Array, "k n"]
+    labels: Int[Array, " k"]
+    is_downhill: Bool[Array, " k"]
+    scale: Scalar
+    cost: Cost
+    residuals: Float[Array, " k"] | None = None
+    is_converged: Bool[Array, " k"] | None = None
+    is_complete: Bool[Array, " k"] | None = None
+    sees_copies: bool = eqx.field(static=True, default=True)
+    copies: Float[Array, " k"] | None = None
+
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters, most negative first."""
+        eigenvalues, labels = np.asarray(self.eigenvalues, float), np.asarray(self.labels)
+        if not np.isfinite(eigenvalues).all():
+            return ()
+        groups = [eigenvalues[labels == label] for label in range(labels.max() + 1)]
+        # Ascending, so the nearest eigenvalue outside a group is a neighbouring group's edge.
+        below = [-math.inf] + [group[-1] for group in groups[:-1]]
+        above = [group[0] for group in groups[1:]] + [math.inf]
+        none = np.zeros(len(eigenvalues), bool)
+        is_complete = none if self.is_complete is None else np.asarray(self.is_complete)
+        copies = None if self.copies is None else np.asarray(self.copies)
+        return tuple(
+            Cluster(
+                eigenvalue=float(group.mean()),
+                multiplicity=len(group) if self.sees_copies else 1,
+                spread=float(group[-1] - group[0]),
+                gap=float(min(group[0] - low, high - group[-1])),
+                is_complete=bool(is_complete[labels == number].all()),
+                copies=None if copies is None else int(copies[labels == number][0]),
+            )
+            for number, (group, low, high) in enumerate(zip(groups, below, above, strict=True))
+        )
+
+    def num_downhill(self) -> int:
+        """How many clusters lead downhill. They come first."""
+        downhill = np.asarray(self.labels)[np.asarray(self.is_downhill)]
+        return int(downhill.max()) + 1 if downhill.size else 0
+
+    def ridge(self, index: int, sign: int = 1, member: int = 0) -> Ridge:
+        """Member `member` of cluster `index`, taken in the direction of `sign`."""
+        rows = np.flatnonzero(np.asarray(self.labels) == index)
+        rows = rows if self.sees_copies else rows[:1]
+        if not len(rows):
+            raise ValueError(
+                f"`index` must be that of a cluster, 0 to {self.labels[-1]}, not {index}."
+            )
+        if not 0 <= member < len(rows):
+            raise ValueError(
+                f"`member` must be below the cluster's multiplicity {len(rows)}, not {member}."
+            )
+        row = rows[member]
+        dtype = self.eigenvalues.dtype
+        return Ridge(
+            direction=self.eigenvectors[row] * jnp.asarray(sign, dtype),
+            eigenvalue=self.eigenvalues[row],
+            index=jnp.asarray(index),
+            multiplicity=jnp.asarray(len(rows)),
+        )
+
+    def branches(
+        self,
+        problem: Problem,
+        x: Vector,
+        *,
+        tolerance: float | None = None,
+        max_multiplicity: int = 32,
+        max_starts: int | None = None,
+    ) -> tuple["Branching", ...]:
+        """Which directions of each downhill cluster are ridges, where this spectrum is that of `x`.
+
+        **Arguments**
+
+        - `tolerance`: what is below this times the largest |eigenvalue|, for a step of size 1, is
+          no change of curvature. Default: eps^(1/3).
+        - `max_multiplicity`: larger clusters, at most 32, are left undecided. For multiplicity m
+          this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third derivatives vanish.
+        - `max_starts`: at most so many starts look for directions. Default: 8192, fewer above
+          multiplicity 8.
+
+        >>> import jax, jax.numpy as jnp
+        >>> problem = Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(3))
+        >>> spectrum = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+        >>> [branching.class_sizes for branching in spectrum.branches(problem, problem.x0)]
+        [(4, 6, 3)]
+        """
+        from ridgerider._core.spectra.branches import find_branchings  # which imports this file
+
+        return find_branchings(self, problem, x, tolerance, max_multiplicity, max_starts)
+
+
+class DenseSpectrum(eqx.Module):
+    """Every eigenpair, by `eigh` of the full Hessian.
+
+    **Arguments**
+
+    - `gauge`: how a representative is picked inside a repeated eigenvalue; see above.
+    - `cluster_tolerance`: eigenvalues within this times the largest |eigenvalue| are one cluster.
+      Default: eps^(2/3). Raise it, here and in `Project`, where a symmetry holds only nearly.
+    - `downhill_tolerance`: a ridge must be more negative than this times the largest |eigenvalue|.
+      Default: eps^(1/2).
+
+    >>> import jax, jax.numpy as jnp
+    >>> problem = Problem(lambda x: -(x[0] ** 2) - (x[1] ** 2 + x[2] ** 2) / 2, jnp.zeros(3))
+    >>> spectrum = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
+    >>> [(cluster.eigenvalue, cluster.multiplicity) for cluster in spectrum.clusters()]
+    [(-2.0, 1), (-1.0, 2)]
+    """
+
+    gauge: Gauge = "gradient"
+    cluster_tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
+
+    def __check_init__(self) -> None:
+        check_gauge(self.gauge)
+        check_fraction("cluster_tolerance", self.cluster_tolerance)
+        check_fraction("downhill_tolerance", self.downhill_tolerance)
+
+    @eqx.filter_jit
+    def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+        self = coarsened(self, problem, "cluster_tolerance", "downhill_tolerance")
+        eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
+        is_downhill = downhill(eigenvalues, self.downhill_tolerance)
+        labels = cluster_labels(eigenvalues, self.cluster_tolerance, is_downhill)
+        rows, gauge_cost = fix_gauge(self.gauge, problem, x, key, columns.T, eigenvalues, labels)
+        return Spectrum(
+            eigenvalues=eigenvalues,
+            eigenvectors=fix_signs(rows),
+            labels=labels,
+            is_downhill=is_downhill,
+            scale=jnp.max(jnp.abs(eigenvalues)),
+            cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
+            is_complete=jnp.ones(problem.size, bool),
+        )
+
+
+def check_gauge(gauge: Gauge) -> None:
+    if not callable(gauge) and gauge not in GAUGES:
+        raise ValueError(
+            f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), "
+            f"not {gauge!r}."
+        )
+
+
+def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:
+    return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
+
+
+def downhill(
+    eigenvalues: Float[Array, " k"], tolerance: Number | None = None, scale: Scalar | None = None
+) -> Bool[Array, " k"]:
+    """Which eigenvalues are negative beyond doubt, where `scale` is the largest |eigenvalue|.
+
+    `eigenvalue < 0` is no test: rounding turns half of the zeros of a rank-one Hessian negative.
+    """
+    scale = jnp.max(jnp.abs(eigenvalues)) if scale is None else scale
+    return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
+
+
+def coarsened(rule: Rule, problem: Problem, *names: str) -> Rule:
+    """A rule whose tolerances of these names are well above the noise of products, if there is any.
+
+    So it tells nothing apart that this noise alone may have made, and asks for no more than can be.
+    """
+    if not problem.noise:
+        return rule
+    given = {name: DEFAULTS[name](getattr(rule, name), problem.dtype) for name in names}
+    return dataclasses.replace(  # type: ignore[type-var]  # every rule is a dataclass
+        rule, **{name: _at_least(value, 100 * problem.noise) for name, value in given.items()}
+    )
+
+
+def _at_least(value: Number, least: float) -> Number:
+    return max(value, least) if isinstance(value, float) else jnp.maximum(value, least)
+
+
+def cluster_width(tolerance: Number | None, dtype: np.dtype) -> Number:
+    # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
+    return float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
+
+
+# How a rule's tolerances are completed where they are None.
+DEFAULTS: dict[str, Callable[[Number | None, np.dtype], Number]] = {
+    "tolerance": tolerance_of,
+    "downhill_tolerance": tolerance_of,
+    "cluster_tolerance": cluster_width,
+}
+
+
+def cluster_labels(
+    eigenvalues: Float[Array, " k"],
+    tolerance: Number | None = None,
+    is_downhill: Bool[Array, " k"] | None = None,
+    scale: Scalar | None = None,
+) -> Int[Array, " k"]:
+    """Number the clusters of ascending eigenvalues.
+
+    A cluster is at most `tolerance` times the largest |eigenvalue| wide: were only the gaps between
+    neighbours looked at, a dense bulk would chain into one. All of it is downhill or none.
+    """
+    width = cluster_width(tolerance, eigenvalues.dtype) * (
+        jnp.max(jnp.abs(eigenvalues)) if scale is None else scale
+    )
+    kinds = jnp.zeros(eigenvalues.shape, bool) if is_downhill is None else is_downhill
+
+    def label(
+        carry: tuple[Array, Array, Array], here: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array, Array], Array]:
+        (first, kind, number), (eigenvalue, kind_here) = carry, here
+        is_new = ~(eigenvalue - first <= width) | (kind_here != kind)
+        number = number + is_new.astype(number.dtype)
+        return (jnp.where(is_new, eigenvalue, first), kind_here, number), number
+
+    start = (eigenvalues[0], kinds[0], jnp.zeros((), int))
+    return jax.lax.scan(label, start, (eigenvalues, kinds))[1]
+
+
+def fix_signs(rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    """Make the first of the dominant entries of each row positive.
+
+    Entries within a factor 1/2 of the largest are dominant: exact ties, which symmetries make
+    common, are then decided by position and not by rounding.
+    """
+    sizes = jnp.abs(rows)
+    first = jnp.argmax(sizes >= jnp.max(sizes, axis=1, keepdims=True) / 2, axis=1, keepdims=True)
+    return jnp.where(jnp.take_along_axis(rows, first, axis=1) < 0, -rows, rows)
+
+
+def fix_gauge(
+    gauge: Gauge,
+    problem: Problem,
+    x: Vector,
+    key: PRNGKeyArray,
+    rows: Float[Array, "k n"],
+    eigenvalues: Float[Array, " k"],
+    labels: Int[Array, " k"],
+) -> tuple[Float[Array, "k n"], Cost]:
+    """Rotate the rows inside each cluster as the gauge says."""
+    same = labels[:, None] == labels[None, :]
+    if gauge == "random":
+        mix = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
+        return _mixed(rows, mix.T), Cost()
+    probe, cost = (
+        (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
+    )
+    # A displacement of sqrt(eps) along a ridge makes this much gradient: less is rounding.
+    floor = tolerance_of(None, rows.dtype) * jnp.max(jnp.abs(eigenvalues))
+    return _mixed(rows, _canonical_mix(probe, rows, same, floor)), cost
+
+
+def _mixed(rows: Float[Array, "k n"], mix: Float[Array, "k k"]) -> Float[Array, "k n"]:
+    """The rows `mix @ rows`, made orthonormal one after the other; `mix` is zero across clusters.
+
+    QR of a block-diagonal matrix is block-diagonal. R's diagonal is made positive: Gaussian blocks
+    then become Haar, and a row of the mix gives its own direction and not the opposite one.
+    """
+    rotation, upper = jnp.linalg.qr(mix.T)
+    signs = jnp.where(jnp.diagonal(upper) < 0, -1, 1).astype(rows.dtype)
+    return (rotation * signs[None, :]).T @ rows
+
+
+def _canonical_mix(
+    probe: Vector, rows: Float[Array, "k n"], same: Bool[Array, "k k"], floor: Scalar
+) -> Float[Array, "k k"]:
+    """In each cluster: the projection of the probe, then those of fixed vectors.
+
+    Where the probe's projection is at most `floor`, it is left out.
+    """
+    coefficients = jnp.where(same, (rows @ probe)[None, :], 0)
+    is_seen = jnp.linalg.norm(coefficients, axis=1) > floor
+    rank = jnp.arange(len(rows)) - jnp.argmax(same, axis=1)
+    fixed = fixed_vectors(len(rows), probe.size, rows.dtype) @ rows.T
+    return jnp.where(
+        (is_seen & (rank == 0))[:, None], coefficients, jnp.where(same, fixed[rank], 0)
+    )
+
+
+def fixed_vectors(count: int, size: int, dtype: np.dtype) -> Float[Array, "count size"]:
+    """Vectors of entries in [-1, 1) that are the same on every machine, whatever the settings.
+
+    The counter-based generator Threefry, called without JAX's keys, which settings may change.
+    """
+    key = jnp.array([0x52696467, 0x65526964], jnp.uint32)  # any two numbers
+    entries = jnp.arange(size, dtype=jnp.uint32)
+
+    def vector(number: Int[Array, ""]) -> Vector:
+        bits = threefry_2x32(key ^ jnp.stack([number, number]), entries)
+        return (bits >> 9).astype(dtype) / 2**22 - 1  # 23 bits: exact in single precision
+
+    return jax.vmap(vector)(jnp.arange(count, dtype=jnp.uint32))

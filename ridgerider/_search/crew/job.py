@@ -1,0 +1,179 @@
+"""The work of a search as something that can be sent: what to ride, and how to compute alike.
+
+A `Job` is `ride_batch` with everything but the branches. Pickled, it is bytes that are made once; a
+process that has opened them keeps the problem, its data and its compiled programs. Before anything
+else is read, the process takes over the sender's JAX settings and compares versions.
+"""
+
+import hashlib
+import io
+import pickle
+import types
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.rider import Rider
+from ridgerider._search.engine.climbs import Climber, climb_batch
+from ridgerider._search.engine.rides import ride_batch
+from ridgerider._search.runfile.locate import load_problem
+from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.store import versions
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Branch, Leg
+
+# What decides the numbers, and what saves a worker from compiling again.
+FLAGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+COMPARED = ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
+
+
+class Job:
+    """`job(branches) -> legs`. With a `path`, workers load the problem from there themselves."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        rider: Rider | Climber,
+        settings: Settings,
+        num_lanes: int = 1,
+        path: str | None = None,
+    ):
+        self.problem, self.rider, self.settings = problem, rider, settings
+        self.num_lanes, self.path = num_lanes, path
+
+    def __call__(self, branches: list[Branch]) -> list[Leg]:
+        try:
+            if isinstance(self.rider, Climber):
+                return climb_batch(self.problem, self.rider, self.settings, branches)
+            return ride_batch(self.problem, self.rider, self.settings, branches, self.num_lanes)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
+
+    @cached_property
+    def parcel(self) -> tuple[str, dict[str, Any], bytes]:
+        """A name, what must agree before it is opened, and the job itself."""
+        source: Any = self.problem
+        if self.path is not None:
+            source = (self.path, describe_problem(self.problem))
+        parts = {"problem": source, "rider": self.rider, "settings": self.settings}
+        try:
+            content = pickle.dumps((*parts.values(), self.num_lanes))
+        except Exception as error:
+            where, why = next(_unsendable(parts, ""), ("problem", str(error)))
+            raise ValueError(f"`{where}` cannot be sent to workers: {why}.") from error
+        flags = {name: getattr(jax.config, name) for name in FLAGS}
+        about = {"versions": versions(), "flags": flags}
+        return hashlib.sha256(content).hexdigest()[:16], about, content
+
+    def __reduce__(self) -> tuple[Callable[..., "Job"], tuple[Any, ...]]:
+        return open_job, self.parcel
+
+
+_opened: dict[str, Job] = {}
+
+
+def open_job(name: str, about: dict[str, Any], content: bytes) -> Job:
+    """The job in a parcel; opened once per process."""
+    if name not in _opened:
+        check_versions(about["versions"])
+        for flag, value in about["flags"].items():
+            if getattr(jax.config, flag) != value:
+                jax.config.update(flag, value)
+        _opened.clear()  # one search at a time: the data of the last one go
+        _opened[name] = _unpack(content)
+    return _opened[name]
+
+
+def opened_job(name: str) -> Job:
+    return _opened[name]
+
+
+def check_versions(wanted: dict[str, str]) -> None:
+    """Raise unless this process computes with the versions of the one that sent the work."""
+    found = versions()
+    # A pickle made by one minor version of Python need not open in another.
+    python = [given["python"].rpartition(".")[0] for given in (wanted, found)]
+    differ = [name for name in COMPARED if wanted[name] != found[name]]
+    if differ or python[0] != python[1]:
+        name = differ[0] if differ else "python"
+        raise ValueError(
+            f"workers must have the coordinator's versions, but a worker has {name} {found[name]} "
+            f"and the coordinator {wanted[name]}."
+        )
+
+
+def _unpack(content: bytes) -> Job:
+    try:
+        source, rider, settings, num_lanes = pickle.loads(content)
+    except (AttributeError, ImportError) as error:
+        raise ValueError(
+            f"a worker cannot import what the problem or the rider refers to: {error}. Define it "
+            "in a module that is installed, or in the directory the workers were started in."
+        ) from error
+    if isinstance(source, Problem):
+        return Job(source, rider, settings, num_lanes)
+    path, description = source
+    problem = load_problem(path)
+    if describe_problem(problem) != description:
+        raise ValueError(
+            f"{path} must be the same problem everywhere, but a worker that loads it gets another "
+            "start or other data than the coordinator."
+        )
+    return Job(problem, rider, settings, num_lanes, path)
+
+
+def _unsendable(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """The innermost parts of `value` that cannot be pickled, and why."""
+    try:
+        pickle.dumps(value)
+        return
+    except Exception as error:
+        why = str(error)
+    found = False
+    for name, part in _parts(value):
+        for one in _unsendable(part, f"{where}.{name}".lstrip(".")):
+            found = True
+            yield one
+    if not found:
+        yield where, _reason(value, why)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((str(name), part) for name, part in value.items())
+    elif isinstance(value, tuple | list):
+        yield from ((str(index), part) for index, part in enumerate(value))
+    elif isinstance(value, partial):
+        yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield "__self__", value.__self__
+    elif not isinstance(value, types.FunctionType | type):
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _reason(value: Any, why: str) -> str:
+    if isinstance(value, io.IOBase):
+        return "it is an open file; pass what is in it"
+    name = getattr(value, "__qualname__", "")
+    if "<lambda>" in name:
+        return "it is a lambda; define it with `def` at the top of a module"
+    if "<locals>" in name:
+        return f"{name} is defined inside a function; define it at the top of a module"
+    if isinstance(value, types.ModuleType):
+        return f"it is the module {value.__name__}"
+    return why.rstrip(".") or f"it is a {type(value).__name__}"

@@ -1,0 +1,443 @@
+"""Climbs and descents as legs of a tree, many side by side.
+
+A leg of a map leads from one stationary point to another: up from a minimum (`2^+`), down from a
+saddle (`0+`). `climb_batch` is pure and picklable, like `ride_batch`; what is at the end of a leg
+is looked at by `look_at_end`, which only new points are worth.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ridgerider._core.points.climb import (
+    ENDINGS,
+    STATIONARY,
+    TRACE,
+    Climb,
+    Move,
+    advance,
+    modes_of,
+    set_out,
+)
+from ridgerider._core.points.stationary import Place, look_around
+from ridgerider._core.points.symmetry import Symmetry, orthonormal
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.placement import fetch, place
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.symmetry import check_level, signatures
+from ridgerider._search.tree.orders import Order, with_priority
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, Way
+
+WIDTH = 16  # climbs in one program
+NUM_STEPS = 8  # of it, before those that are over make room for others
+SLID = 0.5  # an overlap below this: the climb went on along another mode
+ALIKE = 1e-5  # signatures that differ by less, relative to their size, are equal
+# How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
+MIXED, ASIDE = [4.0], [3.0, 6.0]
+SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
+DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
+
+
+class Climber(eqx.Module):
+    """How a landscape is explored: the part of `explore` that a run file remembers as its rider."""
+
+    climb: Climb = Climb()
+    symmetry: Symmetry | None = None
+
+
+def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
+    """The minimum below the start. Raises if there is none."""
+    began = time.perf_counter()
+    problem.check_deterministic()
+    x, total = fetch(problem.x0), Cost()
+    name = Fingerprint((Turn(0, 1),))
+    branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
+    for _ in range(DESCENTS):
+        (leg,) = climb_batch(problem, climber, settings, [branch])
+        if has_arrived(leg):
+            leg = look_at_end(problem, climber, leg)
+        total = total + leg.cost
+        if leg.finish is not None and not leg.num_ridges:
+            cost = replace(total, seconds=time.perf_counter() - began)
+            root = replace(leg, fingerprint=Fingerprint(), ended_by=("start",), cost=cost)
+            return replace(root, num_steps=0, trace={})
+        if leg.finish is not None and leg.turns:  # a saddle, to be left by its first ridge
+            index, member = leg.turns[0]
+            branch = leg.branch(Turn(index, 1, member))
+        elif leg.ended_by[0] in ("max_steps", "unconverged"):
+            branch, spent = _further(problem, climber, leg, name)
+            total = total + spent
+        else:
+            break
+    raise ValueError(_no_minimum(problem, leg))
+
+
+def climb_batch(
+    problem: Problem,
+    climber: Climber,
+    settings: Settings,
+    branches: list[Branch],
+) -> list[Leg]:
+    """Climb, or descend, along each branch. What is at the ends is not looked at yet."""
+    began = time.perf_counter()
+    del settings  # nothing is random
+    landed = [_landed(branch) for branch in branches]
+    legs = [_arrived(problem, branch, move) for branch, move in _moves(problem, climber, landed)]
+    share = Cost(seconds=(time.perf_counter() - began) / max(len(legs), 1))
+    return [replace(leg, cost=leg.cost + share) for leg in legs]
+
+
+def _place_at(problem: Problem, climber: Climber, x: np.ndarray) -> Place:
+    num_modes = None if climber.climb.has_matrix(problem) else climber.climb.num_modes
+    look = compiled(look_around, "little")
+    return fetch(look(problem, climber.symmetry, num_modes, place(problem, x)))
+
+
+def _further(
+    problem: Problem, climber: Climber, leg: Leg, name: Fingerprint
+) -> tuple[Branch, Cost]:
+    """How to go on down: where there are more ways down than were counted, along the first."""
+    branch = Branch(name, float("nan"), 0.0, 1, x=leg.x, direction=np.zeros_like(leg.x))
+    if leg.ended_by[0] != "unconverged":
+        return branch, Cost()
+    around = _place_at(problem, climber, leg.x)
+    if around.is_down[0]:
+        lowest, row = float(around.eigenvalues[0]), np.asarray(around.rows[0])
+        branch = replace(branch, eigenvalue=lowest, direction=row)
+    return branch, around.finish.cost
+
+
+def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
+    """The leg with what is at its end: the kind of point, its spectrum, and the ways on."""
+    began = time.perf_counter()
+    around = _place_at(problem, climber, leg.x)
+    finish = around.finish
+    seconds = Cost(seconds=time.perf_counter() - began)
+    leg = replace(leg, cost=leg.cost + finish.cost + seconds)
+    if not finish.is_converged:
+        return replace(leg, ended_by=("unconverged",))
+    index = int(around.morse_index)
+    turns, directions, ways = _ways_on(problem, climber, around)
+    ended_by = leg.ended_by
+    if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
+        ended_by = (*ended_by, "higher_index" if index else "no_saddle")
+    return replace(
+        leg,
+        x=np.asarray(finish.x),
+        loss=float(finish.loss),
+        ended_by=ended_by,
+        eigenvalues=np.asarray(around.eigenvalues),
+        clusters=_clusters(around),
+        num_ridges=index,
+        turns=turns,
+        directions=directions,
+        ways=ways,
+        finish=finish,
+    )
+
+
+def branches_of(leg: Leg, order: Order) -> list[Branch]:
+    """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
+
+    Mixtures, which count as further members of the last cluster, are climbed from either, and some
+    modes of transition states.
+    """
+    branches = (
+        leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member, way)))
+        for (index, member), way in zip(leg.turns, leg.ways, strict=True)
+        for sign in ((1,) if way.is_even else (1, -1))
+    )
+    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
+
+
+def _is_climbed(leg: Leg, index: int, member: int, way: Way) -> bool:
+    cluster = leg.clusters[index]
+    is_up = not leg.num_ridges or member >= cluster.multiplicity or cluster.eigenvalue > 0
+    return is_up and not is_jump(way)
+
+
+def is_jump(way: Way) -> bool:
+    """Whether a way leads from the first minimum to another start."""
+    return not way.order and way.is_even
+
+
+def with_starts(root: Leg, starts: list[np.ndarray]) -> Leg:
+    """The first minimum with jumps to other starts: further members of its last cluster."""
+    if not starts:
+        return root
+    last = len(root.clusters) - 1
+    taken = [member for index, member in root.turns if index == last]
+    first = max([root.clusters[last].multiplicity, *(member + 1 for member in taken)])
+    return replace(
+        root,
+        turns=(*root.turns, *((last, first + number) for number in range(len(starts)))),
+        directions=np.concatenate([root.directions, np.stack(starts) - root.x]),
+        ways=(*root.ways, *(Way(order=0, is_even=True) for _ in starts)),
+    )
+
+
+def _landed(branch: Branch) -> Branch:
+    """A jump begins where it lands, and a descent from there has no direction of its own."""
+    assert branch.x is not None and branch.direction is not None
+    if branch.fingerprint[-1].up or branch.eigenvalue < 0:
+        return branch
+    x = branch.x + branch.direction
+    return replace(branch, x=x, direction=np.zeros_like(x))
+
+
+def _no_minimum(problem: Problem, leg: Leg) -> str:
+    wanted = "`start` must lie above a minimum, but descent from it"
+    norm, size = float(np.linalg.norm(problem.grad(jnp.asarray(leg.x)))), np.linalg.norm(leg.x)
+    where = f"the loss is {leg.loss:.6g}, |grad| {norm:.3g} and |params| {size:.3g} there"
+    if "ran_away" in leg.ended_by:
+        return f"{wanted} leads to infinity, as far as it was followed: {where}."
+    if "not_finite" in leg.ended_by:
+        return f"{wanted} meets a loss that is not finite: {where}."
+    return f"{wanted} does not converge: {where}."
+
+
+# --- moves side by side
+
+
+def _moves(
+    problem: Problem, climber: Climber, branches: list[Branch]
+) -> Iterator[tuple[Branch, Move]]:
+    """Each branch with where it led, in the order of the branches."""
+    done: dict[int, Move] = {}
+    waiting = list(_set_out(problem, climber, branches))
+    # Those of a kind side by side: a batch of descents is spared what only climbs need.
+    riding = sorted(enumerate(waiting), key=lambda one: not one[1].is_up)
+    while riding:
+        now, riding = riding[:WIDTH], riding[WIDTH:]
+        stacked = _stack([lane for _, lane in now])
+        stacked = fetch(compiled(_advance, "little")(problem, climber, stacked))
+        on = []
+        for row, (number, _) in enumerate(now):
+            lane = jax.tree.map(lambda leaf, row=row: leaf[row], stacked)
+            if lane.ending:
+                done[number] = lane
+            else:
+                on.append((number, lane))
+        riding = on + riding
+    return ((branch, done[number]) for number, branch in enumerate(branches))
+
+
+def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iterator[Move]:
+    """First steps; the Hessian of a point that many leave is computed once, for the first."""
+    known: dict[bytes, Any] = {}
+    has_matrix = climber.climb.has_matrix(problem)
+    for first in range(0, len(branches), WIDTH):
+        now = branches[first : first + WIDTH]
+        spent, hessians = [], []
+        for branch in now:
+            assert branch.x is not None
+            name = branch.x.tobytes()
+            spent.append(name not in known)
+            if not has_matrix:
+                known[name] = np.zeros((0, 0), branch.x.dtype), np.array(0)
+            elif name not in known:
+                x = place(problem, branch.x)
+                known[name] = fetch(compiled(_hessian_at, "little")(problem, climber.symmetry, x))
+            hessians.append(known[name])
+        lanes = [
+            (branch.x, branch.direction, hessian, _is_up(branch), _is_second(branch, index))
+            for branch, (hessian, index) in zip(now, hessians, strict=True)
+        ]
+        moves = fetch(compiled(_begin_all, "little")(problem, climber, _stack(lanes)))
+        for row, is_first in enumerate(spent):
+            move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
+            if is_first and climber.climb.is_kept(problem):
+                own = Cost(hvps=problem.size, hessians=1)
+                move = eqx.tree_at(lambda m: m.cost, move, move.cost + own)
+            yield move
+
+
+def _stack(lanes: list[Any]) -> Any:
+    """As many as the program is wide: free lanes repeat the first."""
+    filled = lanes + lanes[:1] * (WIDTH - len(lanes))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
+
+
+def _hessian_at(
+    problem: Problem, symmetry: Symmetry | None, x: Vector
+) -> tuple[Float[Array, "n n"], Int[Array, ""]]:
+    """The Hessian, and how many of its eigenvalues are negative."""
+    hessian = problem.hessian(x)
+    modes = modes_of(hessian, orthonormal(problem, symmetry, x))
+    return hessian, jnp.sum(modes.eigenvalues < -modes.cut)
+
+
+def _is_up(branch: Branch) -> Bool[np.ndarray, ""]:
+    return np.array(branch.fingerprint[-1].up)
+
+
+def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, ""]:
+    """Whether a climb leaves a transition state along one of its modes; mixtures let go of it."""
+    is_mode = branch.fingerprint[-1].member < branch.multiplicity
+    return _is_up(branch) & is_mode & (index == 1)
+
+
+def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
+    is_kept = climber.climb.is_kept(problem)
+
+    def one(
+        x: Vector,
+        direction: Vector,
+        hessian: Float[Array, "n n"],
+        is_up: Bool[Array, ""],
+        is_second: Bool[Array, ""],
+    ) -> Move:
+        known = hessian if is_kept else None
+        return set_out(problem, climber.climb, x, direction, known, is_up, is_second)
+
+    return jax.vmap(one)(*lanes)
+
+
+def _advance(problem: Problem, climber: Climber, moves: Move) -> Move:
+    any_up = jnp.any(moves.is_up)
+    return jax.vmap(
+        lambda move: advance(problem, climber.climb, climber.symmetry, move, any_up, NUM_STEPS)
+    )(moves)
+
+
+# --- legs
+
+
+def _arrived(problem: Problem, branch: Branch, move: Move) -> Leg:
+    """The leg of a move that is over. Raises if it met what its symmetry does not leave level."""
+    where = f"on the leg {branch.fingerprint}"
+    check_level(float(move.asymmetry), int(move.generator), np.asarray(move.x).dtype, where)
+    num_steps = int(move.num_steps)
+    rows = np.asarray(move.trace)[:num_steps]
+    trace = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(TRACE)}
+    trace = {name: np.append(column, column[-1:]) for name, column in trace.items()}
+    trace["loss"][-1] = move.loss
+    trace["multiplicity"] = np.ones(num_steps + 1, rows.dtype)
+    ended_by: tuple[str, ...] = (ENDINGS[int(move.ending)],)
+    if branch.fingerprint[-1].up and trace["overlap"].min() < SLID:
+        ended_by = (*ended_by, "slid")
+    x, loss = np.asarray(move.x), float(move.loss)
+    leg = _leg(branch.fingerprint, x, loss, ended_by, trace, move.cost)
+    return replace(leg, num_steps=num_steps)
+
+
+def has_arrived(leg: Leg) -> bool:
+    """Whether a leg may have come to a stationary point."""
+    return ENDINGS[STATIONARY] in leg.ended_by or leg.ended_by == ("start",)
+
+
+def _leg(
+    name: Fingerprint,
+    x: np.ndarray,
+    loss: float,
+    ended_by: tuple[str, ...],
+    trace: dict[str, np.ndarray],
+    cost: Cost,
+) -> Leg:
+    return Leg(
+        fingerprint=name,
+        x=x,
+        loss=loss,
+        num_steps=0,
+        ended_by=ended_by,
+        eigenvalues=x[:0],
+        clusters=(),
+        num_ridges=0,
+        turns=(),
+        directions=np.zeros((0, x.size), x.dtype),
+        trace=trace,
+        cost=cost,
+    )
+
+
+def _clusters(around: Place) -> tuple[Cluster, ...]:
+    """The eigenvalues outside the symmetry, equal ones together."""
+    values, labels = np.asarray(around.eigenvalues), np.asarray(around.labels)
+    groups = [values[labels == label] for label in range(labels.max(initial=-1) + 1)]
+    means = [float(group.mean()) for group in groups] + [np.inf]
+    return tuple(
+        Cluster(
+            eigenvalue=means[i],
+            multiplicity=len(group),
+            spread=float(group[-1] - group[0]),
+            gap=float(min(means[i] - means[i - 1] if i else np.inf, means[i + 1] - means[i])),
+        )
+        for i, group in enumerate(groups)
+    )
+
+
+def _ways_on(
+    problem: Problem, climber: Climber, around: Place
+) -> tuple[tuple[tuple[int, int], ...], np.ndarray, tuple[Way, ...]]:
+    """The ridges to climb or to ride down; of those that a symmetry makes equal, one."""
+    rows, labels = np.asarray(around.rows), np.asarray(around.labels)
+    is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
+    chosen = [int(row) for row in np.flatnonzero(is_way)]
+    if around.morse_index == 1:
+        softest = np.flatnonzero(np.asarray(around.is_up))[: climber.climb.second(problem)]
+        chosen += [int(row) for row in softest]
+    turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
+    curved = np.flatnonzero(np.asarray(around.is_up) | np.asarray(around.is_down))
+    sizes = np.abs(np.asarray(around.eigenvalues))[curved]
+    if around.morse_index:
+        count, softness, lengths = climber.climb.aside(problem), SOFT_ASIDE, ASIDE
+    else:
+        count, softness, lengths = climber.climb.mixed(problem, len(chosen)), SOFT_UP, MIXED
+    mixtures = _mixtures(rows[curved], sizes**-softness, count)
+    mixtures = mixtures * np.resize(lengths, len(mixtures)).astype(rows.dtype)[:, None]
+    last = int(labels.max(initial=0))
+    first = int(np.sum(labels == last))
+    turns += tuple((last, first + number) for number in range(len(mixtures)))
+    rows = np.concatenate([rows, mixtures])
+    chosen += range(len(labels), len(rows))
+    directions = rows[chosen]
+    symmetry = climber.symmetry
+    if symmetry is None or symmetry.signature is None or not chosen:
+        return turns, directions, tuple(Way() for _ in chosen)
+    x = np.asarray(around.finish.x)
+    step = float(climber.climb.radius)
+    points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
+    marks = signatures(problem, symmetry, points)
+    classes = Classes[int]()
+    numbers = [
+        classes.add(number, mark, ALIKE * max(1.0, float(np.linalg.norm(mark))))
+        for number, mark in enumerate(marks)
+    ]
+    count, kept, ways = len(chosen), list[int](), list[Way]()
+    seen: dict[frozenset[int], int] = {}
+    for row in range(count):
+        pair = frozenset((numbers[row], numbers[row + count]))
+        if pair in seen:
+            old = ways[seen[pair]]
+            ways[seen[pair]] = replace(old, class_size=old.class_size + 1)
+            continue
+        seen[pair] = len(ways)
+        kept.append(row)
+        ways.append(Way(class_number=row, is_even=len(pair) == 1))
+    return tuple(turns[row] for row in kept), directions[kept], tuple(ways)
+
+
+def _mixtures(rows: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+    """Unit vectors among the modes, the same for whatever basis of them."""
+    if not count or not len(rows):
+        return rows[:0]
+    fixed = _fixed(count, rows.shape[1], rows.dtype)
+    mixed = ((fixed @ rows.T) * weights) @ rows
+    return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+
+
+@lru_cache(maxsize=64)  # each minimum and each saddle of a map asks for the same
+def _fixed(count: int, size: int, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(compiled(fixed_vectors, "none")(count, size, dtype))

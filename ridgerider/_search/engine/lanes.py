@@ -1,0 +1,111 @@
+"""Rides side by side: `num_lanes` of them in one compiled program, or each by itself.
+
+Rides, looks and finishes are programs of their own, so that each is compiled once: the start is
+looked at by the program that looks at the ends of rides.
+"""
+
+import math
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.placement import fetch
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.ride.ride import Ride
+from ridgerider._core.ride.rider import Rider, look_on
+from ridgerider._core.runtime.clock import check_time, seconds_left, slices
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.spectrum import Ridge, Spectrum
+
+
+def side_by_side(
+    one: Callable[..., Any], problem: Problem, rider: Rider, lanes: list[Any], num_lanes: int
+) -> list[Any]:
+    """`one(problem, rider, *lane)` for each lane; all at once if there is room.
+
+    Raises `OutOfTime` where a deadline passes.
+    """
+    check_time()
+    if one is ride_one and seconds_left() < math.inf:
+        return [_ride_in_slices(problem, rider, *lane) for lane in lanes]
+    if one is finish_one and getattr(rider.finish, "on_host", False):
+        return [fetch(one(problem, rider, *lane)) for lane in lanes]
+    if num_lanes == 1:
+        run = look_alone if one is look_at else compiled(one, rider.effort)
+        return [fetch(run(problem, rider, *lane)) for lane in lanes]
+    if not lanes:
+        return []
+    # Free lanes repeat the first one: they take no more steps than it does.
+    filled = lanes + lanes[:1] * (num_lanes - len(lanes))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *filled)
+    ends = fetch(compiled(_many, rider.effort)(one, problem, rider, stacked))
+    return [jax.tree.map(itemgetter(row), ends) for row in range(len(lanes))]
+
+
+def value_at(problem: Problem, x: Vector) -> Scalar:
+    return problem.value(x)
+
+
+def look_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    return look_on(problem, rider.spectrum, rider.batch, x, key)
+
+
+def look_alone(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    """`look_at`, as a program that riders with other finishes or steps share."""
+    return compiled(look_on, rider.effort)(problem, rider.spectrum, rider.batch, x, key)
+
+
+def ride_one(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.ride(problem, x, ridge, key)
+    return ride, rider.ended(ride)
+
+
+def begin_one(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.begin(problem, x, ridge, key)
+    return ride, rider.ended(ride)
+
+
+def go_on_one(
+    problem: Problem, rider: Rider, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""]
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.go_on(problem, ride, key, until)
+    return ride, rider.ended(ride)
+
+
+def _ride_in_slices(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> Any:
+    """A ride that looks at the clock: every few steps, or after each if steps take long."""
+    ride, ended = compiled(begin_one, rider.effort)(problem, rider, x, ridge, key)
+    for _, until in slices(rider.max_steps):
+        if np.any(ended):  # which waits for it
+            break
+        go_on = compiled(go_on_one, rider.effort)
+        ride, ended = go_on(problem, rider, ride, key, jax.device_put(until))
+        jax.block_until_ready(ended)
+    return fetch((ride, ended))
+
+
+def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
+    assert rider.finish is not None
+    # A finish of one's own need not know of paths.
+    finish = getattr(rider.finish, "with_path", rider.finish) if rider.keep_path else rider.finish
+    return finish(problem, x, key, rider.spectrum)
+
+
+def _many(one: Callable[..., Any], problem: Problem, rider: Rider, lanes: Any) -> Any:
+    return jax.vmap(lambda lane: _arrays(one(problem, rider, *lane)))(lanes)
+
+
+def _arrays(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)

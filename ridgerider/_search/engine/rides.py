@@ -1,0 +1,318 @@
+"""The one function in which core and shell meet.
+
+`ride_batch` is pure and picklable: the problem, the rider, the settings and some branches in, legs
+out. Whoever calls it, here or on another machine, gets the same legs.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from ridgerider._core.descend.trail import taken_points
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.placement import fetch, place
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.ride.ride import Ride
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.runtime.threads import one_thread
+from ridgerider._core.spectra.branches import Branching
+from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
+from ridgerider._search.engine.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
+from ridgerider._search.engine.lanes import (
+    finish_one,
+    look_alone,
+    look_at,
+    ride_one,
+    side_by_side,
+    value_at,
+)
+from ridgerider._search.tree.orders import Order, with_priority
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
+
+
+@one_thread()
+def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
+    """The start as a leg of no steps. Raises if there is nothing to ride."""
+    if isinstance(rider, Climber):
+        return begin(problem, rider, settings)
+    began = time.perf_counter()
+    problem.check_deterministic()
+    key = branch_key(settings.seed, Fingerprint())
+    loss = fetch(compiled(value_at)(problem, problem.x0))
+    spectrum = fetch(look_alone(problem, rider, problem.x0, key))
+    if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
+        what = "loss" if not np.isfinite(loss) else "Hessian"
+        why = f" ({problem.failure()})" if problem.failure() else ""
+        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite{why}.")
+    if not spectrum.scale > 0:
+        raise ValueError(_why_flat(problem, rider, key))
+    if not spectrum.num_downhill():
+        raise ValueError(
+            "`start` must have negative curvature to ride along, but its least eigenvalue is "
+            f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
+        )
+    ridges, cost = _ridges(problem, rider, settings, fetch(problem.x0), spectrum)
+    return Leg(
+        fingerprint=Fingerprint(),
+        x=fetch(problem.x0),
+        loss=float(loss),
+        num_steps=0,
+        ended_by=("start",),
+        **vars(ridges),
+        trace={},
+        cost=problem.priced(spectrum.cost + cost + Cost(values=1))
+        + Cost(seconds=time.perf_counter() - began),
+    )
+
+
+def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
+    """What to say where the Hessian is zero."""
+    what = "`start` must have negative curvature to ride along, but the Hessian there is zero"
+    random = np.random.default_rng(0).standard_normal(problem.size).astype(problem.dtype)
+    beside = place(problem, fetch(problem.x0) + 0.3 * random)
+    if float(fetch(look_alone(problem, rider, beside, key)).scale) > 0:
+        return (
+            f"{what}, though not beside it: the loss there begins with a term of higher order, as "
+            "where all layers of a deep network are zero, or has a kink (relu, abs). "
+            "network_start(params, apply, inputs, targets) makes only the last layer small."
+        )
+    return (
+        f"{what}. Is the loss linear in pieces (relu, abs, sign, max)? A smooth activation such as "
+        "tanh or softplus has curvature."
+    )
+
+
+@one_thread()
+def ride_batch(
+    problem: Problem,
+    rider: Rider | Climber,
+    settings: Settings,
+    branches: list[Branch],
+    num_lanes: int = 1,
+) -> list[Leg]:
+    """Ride each branch to its end: the unit of work, pure and picklable.
+
+    One after the other, or `num_lanes` at a time in one compiled program, which takes as many
+    steps as the longest of them.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> start = rr.search(wells(1), rr.Rider(finish=None), max_rides=0).leg("")
+    >>> branch = start.branch(rr.Turn(index=0, sign=1))
+    >>> (leg,) = rr.ride_batch(wells(1), rr.Rider(finish=None), rr.Settings(), [branch])
+    >>> str(leg.fingerprint)
+    '0+'
+    """
+    if isinstance(rider, Climber):
+        legs = climb_batch(problem, rider, settings, branches)
+        return [look_at_end(problem, rider, leg) if has_arrived(leg) else leg for leg in legs]
+    groups = (branches[i : i + num_lanes] for i in range(0, len(branches), num_lanes))
+    return [leg for group in groups for leg in _ride(problem, rider, settings, group, num_lanes)]
+
+
+def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
+    """GetRidges: both ways along every rideable ridge, light and with their priority."""
+    if settings.is_last(leg.fingerprint):
+        return []
+    places = [(leg.turns, False)] + ([] if leg.below is None else [(leg.below.turns, True)])
+    branches = (
+        leg.branch(Turn(index, sign, member, below))
+        for turns, below in places
+        for index, member in turns
+        for sign in (1, -1)
+    )
+    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
+
+
+def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
+    """A key that depends on where a branch is in the tree, never on when it is reached."""
+    words = np.frombuffer(hashed("key", seed, fingerprint), ">u4").astype(np.uint32)
+    return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
+
+
+def _ride(
+    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], num_lanes: int
+) -> list[Leg]:
+    """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
+    began = time.perf_counter()
+    problem.forget_failure()
+    lanes = [_lane(problem, settings, branch) for branch in branches]
+    rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
+    keys = [key for _, _, key in lanes]
+    ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
+    looks = side_by_side(look_at, problem, rider, ends, num_lanes)
+    ending = [
+        row
+        for row, (branch, (ride, _), spectrum) in enumerate(
+            zip(branches, rides, looks, strict=True)
+        )
+        if ride.is_finite and _is_finished(rider, settings, branch, spectrum)
+    ]
+    finishing = [ends[row] for row in ending]
+    finishes = dict(
+        zip(ending, side_by_side(finish_one, problem, rider, finishing, num_lanes), strict=True)
+    )
+    saddles = [
+        row
+        for row, finish in finishes.items()
+        if finish.kind == "saddle"
+        and not (settings.go_on == "end" and looks[row].num_downhill())
+        and not settings.is_last(branches[row].fingerprint)
+    ]
+    below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
+    views = dict(zip(saddles, side_by_side(look_at, problem, rider, below, num_lanes), strict=True))
+    legs = [
+        _leg(problem, rider, settings, branch, ride, looks[row], finishes.get(row), views.get(row))
+        for row, (branch, ride) in enumerate(zip(branches, rides, strict=True))
+    ]
+    share = Cost(seconds=(time.perf_counter() - began) / len(legs))
+    return [replace(leg, cost=leg.cost + share) for leg in legs]
+
+
+def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
+    ridge = Ridge(
+        direction=place(problem, branch.direction),
+        eigenvalue=jax.device_put(np.asarray(branch.eigenvalue, problem.dtype)),
+        index=jax.device_put(np.asarray(branch.fingerprint[-1].index)),
+        multiplicity=jax.device_put(np.asarray(branch.multiplicity)),
+    )
+    return place(problem, branch.x), ridge, branch_key(settings.seed, branch.fingerprint)
+
+
+def _leg(
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    branch: Branch,
+    ridden: tuple[Any, Any],
+    spectrum: Any,
+    finish: Any,
+    saddle: Any,
+) -> Leg:
+    """The leg, from what is on the host."""
+    ride, ended = ridden
+    cost = ride.cost + spectrum.cost
+    # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
+    # from it.
+    goes_on = ride.is_finite and (saddle is None or settings.go_on != "saddle")
+    ridges, spent = (
+        _ridges(problem, rider, settings, ride.x, spectrum)
+        if goes_on and not settings.is_last(branch.fingerprint)
+        else (_no_ridges(spectrum, bool(ride.is_finite)), Cost())
+    )
+    cost, below = cost + spent, None
+    if saddle is not None:
+        below, spent = _ridges(problem, rider, settings, finish.x, saddle)
+        cost = cost + spent + saddle.cost
+    if finish is not None:
+        cost = cost + finish.cost
+        path = None if finish.path is None else taken_points(finish.path)
+        finish = replace(finish, cost=problem.priced(finish.cost), path=path)
+    ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
+    is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
+    if problem.failure() and not (is_whole and (finish is None or np.isfinite(finish.loss))):
+        ended_by.append(f"failed: {problem.failure()}")
+    return Leg(
+        fingerprint=branch.fingerprint,
+        x=ride.x,
+        loss=float(ride.loss),
+        num_steps=int(ride.num_steps),
+        ended_by=tuple(ended_by),
+        **vars(ridges),
+        trace=_rows(ride),
+        cost=problem.priced(cost),
+        finish=finish,
+        below=below,
+    )
+
+
+def _no_ridges(spectrum: Spectrum, is_finite: bool) -> Ridges:
+    """The spectrum at a point from which nothing is ridden."""
+    return Ridges(
+        eigenvalues=np.asarray(spectrum.eigenvalues),
+        clusters=spectrum.clusters(),
+        num_ridges=spectrum.num_downhill() if is_finite else 0,
+        turns=(),
+        directions=np.asarray(spectrum.eigenvectors)[:0],
+        ways=(),
+    )
+
+
+def _is_finished(rider: Rider, settings: Settings, branch: Branch, spectrum: Spectrum) -> bool:
+    """Whether a descent follows: after each leg, or only where no other does."""
+    is_leaf = not spectrum.num_downhill() or settings.is_last(branch.fingerprint)
+    return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
+
+
+def _ridges(
+    problem: Problem, rider: Rider, settings: Settings, x: np.ndarray, spectrum: Spectrum
+) -> tuple[Ridges, Cost]:
+    """GetRidges: which clusters, which directions of each, and what it cost to find out."""
+    clusters, num_ridges = spectrum.clusters(), spectrum.num_downhill()
+    most = num_ridges if settings.max_ridges is None else min(settings.max_ridges, num_ridges)
+    found, cost = _directions(problem, rider, settings, x, spectrum, clusters[:most])
+    members = [(index, *one) for index, ones in enumerate(found) for one in ones]
+    no_rows = np.asarray(spectrum.eigenvectors)[:0]
+    ridges = Ridges(
+        eigenvalues=np.asarray(spectrum.eigenvalues),
+        clusters=clusters,
+        num_ridges=num_ridges,
+        turns=tuple((index, member) for index, member, _, _ in members),
+        directions=np.array([row for _, _, row, _ in members]) if members else no_rows,
+        ways=tuple(way for _, _, _, way in members),
+    )
+    return ridges, cost
+
+
+def _directions(
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    x: np.ndarray,
+    spectrum: Spectrum,
+    clusters: tuple[Cluster, ...],
+) -> tuple[list[list[tuple[int, np.ndarray, Way]]], Cost]:
+    """For each cluster the number, the row and the way of each direction that may be ridden."""
+    # A gauge of one's own says which direction is meant.
+    has_gauge = getattr(rider.spectrum, "gauge", "gradient") != "gradient"
+    is_repeated = any(cluster.multiplicity > 1 for cluster in clusters)
+    if settings.members in ("branches", "all") and is_repeated and not has_gauge:
+        branchings = spectrum.branches(problem, place(problem, x))[: len(clusters)]
+        cost = sum((one.cost for one in branchings), Cost())
+        return [_members(one, settings.members == "all") for one in branchings], cost
+    labels, rows, found = np.asarray(spectrum.labels), np.asarray(spectrum.eigenvectors), []
+    for index, cluster in enumerate(clusters):
+        count = cluster.multiplicity if settings.members in ("rows", "all") else 1
+        way = Way(order=int(cluster.multiplicity == 1), class_size=cluster.multiplicity)
+        own = rows[np.flatnonzero(labels == index)[:count]]
+        found.append([(member, row, way) for member, row in enumerate(own)])
+    return found, Cost()
+
+
+def _members(branching: Branching, rides_all: bool) -> list[tuple[int, np.ndarray, Way]]:
+    """All directions, or the first of each class."""
+    members, seen = [], set()
+    for member, one in enumerate(branching.directions):
+        if rides_all or one.class_number not in seen:
+            way = Way(branching.order, one.kappa, one.class_number, one.class_size)
+            members.append((member, one.direction, way))
+        seen.add(one.class_number)
+    return members
+
+
+def _rows(ride: Ride) -> dict[str, np.ndarray]:
+    """The part of the trace that was written."""
+    trace = ride.trace
+    columns = {
+        **vars(trace),
+        **vars(trace.certificate),
+        **(vars(trace.audit) if trace.audit else {}),
+    }
+    columns = {name: columns[name] for name in columns if isinstance(columns[name], np.ndarray)}
+    return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}

@@ -1,0 +1,136 @@
+"""How far a search has come, and a bar that shows it in a notebook."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._search.runfile.store import Store
+from ridgerider._search.same.points import IS_SOLUTION
+from ridgerider._search.tree.tree import Leg
+
+
+@dataclass
+class Progress:
+    """What a search has done so far; handed to `progress` after every leg.
+
+    Also after every epoch of a training that ends a leg; `training` says how far that has come.
+    `num_open` counts the branches that wait, `num_minima` the minima, as `Result.minima` does;
+    `best_loss` is the lowest loss at one of them. `waste` is the part of all steps that lanes idled
+    through while the longest ride or descent beside them went on. `max_rides` is the budget, if
+    there is one.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> def tell(done):
+    ...     print(done.num_rides, "rides,", done.num_minima, "minima")
+    >>> result = rr.search(wells(1), progress=tell)
+    1 rides, 1 minima
+    2 rides, 2 minima
+    """
+
+    num_rides: int = 0
+    num_steps: int = 0
+    num_open: int = 0
+    num_minima: int = 0
+    best_loss: float = float("inf")
+    cost: Cost = Cost()
+    training: str = ""
+    max_rides: int | None = None
+    _useful: int = field(default=0, repr=False)
+    _spent: int = field(default=0, repr=False)
+
+    @property
+    def waste(self) -> float:
+        return 1 - self._useful / self._spent if self._spent else 0.0
+
+    @property
+    def fraction(self) -> float:
+        """How much of the work known so far is done: of the budget, or of the branches found."""
+        known = self.num_rides + self.num_open
+        return self.num_rides / max(
+            1, known if self.max_rides is None else min(known, self.max_rides)
+        )
+
+    def __str__(self) -> str:
+        limit = "" if self.max_rides is None else f"/{self.max_rides}"
+        best = f", lowest loss {self.best_loss:.6g}" if self.num_minima else ""
+        return (
+            f"{self.num_rides}{limit} rides, {self.num_open} open, {self.num_minima} minima{best}, "
+            f"{self.cost.seconds:.1f} s{f', {self.training}' if self.training else ''}"
+        )
+
+    def _repr_html_(self) -> str:
+        full = f"width:{100 * self.fraction:.1f}%;height:100%;background:#3B8FC4;border-radius:5px"
+        frame = "height:10px;max-width:480px;background:#8883;border-radius:5px;margin:4px 0"
+        bar = f'<div role="progressbar" style="{frame}"><div style="{full}"></div></div>'
+        return f"<div>{bar}{self}</div>"
+
+    @staticmethod
+    def read(store: Store) -> "Progress":
+        """As far as the run in the store has come."""
+        done = Progress(store.num_legs(), store.num_steps(), cost=store.cost())
+        for _, finish in store.finishes():
+            done._add_finish(finish)
+        return done
+
+    def add(self, leg: Leg) -> None:
+        self.num_rides += 1
+        self.num_steps += leg.num_steps
+        self.cost = self.cost + leg.cost
+        self.training = ""
+        if leg.finish is not None:
+            self._add_finish(leg.finish)
+
+    def add_lanes(self, legs: Sequence[Leg], num_lanes: int) -> None:
+        """Count what rides side by side used of the steps they took."""
+        rides = [leg.num_steps for leg in legs]
+        descents = [int(leg.finish.num_steps) for leg in legs if leg.finish is not None]
+        self._useful += sum(rides) + sum(descents)
+        self._spent += num_lanes * (max(rides, default=0) + max(descents, default=0))
+
+    def _add_finish(self, finish: Finish) -> None:
+        if finish.kind in IS_SOLUTION:
+            self.best_loss = min(self.best_loss, float(finish.loss))
+
+
+class Bar:
+    """A bar that grows in a notebook while a search rides; elsewhere a line every few seconds.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> result = rr.search(wells(1), rr.Rider(finish=None), progress=rr.Bar())  # doctest: +ELLIPSIS
+    1/100 rides, 1 open, 0 minima, ... s
+    """
+
+    every: float = 0.1  # seconds between two looks in a notebook; lines are fifty times as rare
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._last = -float("inf")
+
+    def __call__(self, done: Progress) -> None:
+        is_notebook = _is_notebook()
+        every = self.every if is_notebook else 50 * self.every
+        is_last = done.fraction >= 1 and is_notebook
+        if time.monotonic() - self._last < every and not is_last:
+            return
+        self._last = time.monotonic()
+        if not is_notebook:
+            print(done)
+        elif self._shown is None:
+            from IPython.display import display
+
+            self._shown = display(done, display_id=True)
+        else:
+            self._shown.update(done)
+
+
+def _is_notebook() -> bool:
+    """Whether there is a kernel to which pictures can be sent."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None

@@ -1,0 +1,91 @@
+"""What decides a tree besides the problem and the rider, and when a search stops."""
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgerider._check import check_choice, check_count
+from ridgerider._core.problem.cost import Cost
+from ridgerider._search.tree.tree import Fingerprint
+
+MEMBERS = ("branches", "all", "rows", "one")
+GO_ON = ("saddle", "end", "both")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the tree, besides the problem and the rider. Part of a run's identity.
+
+    >>> Settings(max_depth=2).is_last(Fingerprint.parse("0+ 1-"))
+    True
+    """
+
+    seed: int = 0
+    order: str = "breadth_first"
+    members: Literal["branches", "all", "rows", "one"] = "branches"
+    max_ridges: int | None = None
+    max_depth: int | None = None
+    finish_at: Literal["leg", "leaf"] = "leg"
+    round_size: int = 1
+    asynchronous: bool = False
+    go_on: Literal["saddle", "end", "both"] = "end"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, str):
+            raise ValueError(f"`order` must be a name, not {self.order!r}.")
+        check_choice("members", self.members, MEMBERS)
+        check_choice("go_on", self.go_on, GO_ON)
+        check_choice("finish_at", self.finish_at, ("leg", "leaf"))
+        check_count("seed", self.seed, 0)
+        check_count("round_size", self.round_size, 1)
+        if not isinstance(self.asynchronous, bool):
+            raise ValueError(f"`asynchronous` must be True or False, not {self.asynchronous!r}.")
+        for name in ("max_ridges", "max_depth"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+
+    def is_last(self, fingerprint: Fingerprint) -> bool:
+        """Whether a leg is as deep as the search may go."""
+        return self.max_depth is not None and fingerprint.depth >= self.max_depth
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop. Checked between rounds; no part of a run's identity: resume may raise it."""
+
+    max_rides: int | None = 100
+    max_steps: int | None = None
+    max_hvps: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            if value is None:
+                continue
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, numbers.Real)
+                or not 0 <= float(value) < math.inf
+            ):
+                raise ValueError(
+                    f"`{name}` must be a number of at least 0, and finite, or None, not {value!r}."
+                )
+            # A NumPy number would not go into the run file.
+            plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+            object.__setattr__(self, name, plain)
+
+    def rides_left(self, rides: int, steps: int, cost: Cost) -> float:
+        """How many more rides may begin, given what was spent so far."""
+        spent = (
+            (self.max_steps, steps),
+            (self.max_hvps, cost.hvps),
+            (self.max_seconds, cost.seconds),
+        )
+        if any(limit is not None and used >= limit for limit, used in spent):
+            return 0
+        return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
+
+    def seconds_left(self, cost: Cost) -> float:
+        """How long a leg may take that begins now."""
+        return math.inf if self.max_seconds is None else self.max_seconds - float(cost.seconds)

@@ -1,0 +1,300 @@
+"""The tree of rides: turns, fingerprints, branches, legs, and the archive of them. Plain Python.
+
+A *branch* is a ridge not yet ridden, a *leg* one that was; a leg's fingerprint is the path of turns
+from the start to it. `Search` is the paper's archive: `ask` it which branches to ride next, `tell`
+it the branches that were found.
+"""
+
+import functools
+import hashlib
+import heapq
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.spectra.spectrum import Cluster
+
+_TURN = struct.Struct(">BIIB")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
+
+    It is taken at the end of the ride before it or, if `below`, at the saddle that the descent from
+    there came to. With `up` the ridge is climbed, from a minimum.
+
+    >>> str(Turn(0, 1)), str(Turn(3, -1, member=2)), str(Turn(1, -1, below=True))
+    ('0+', '3.2-', 'v1-')
+    >>> str(Turn(2, 1, up=True))
+    '2^+'
+    """
+
+    index: int
+    sign: int
+    member: int = 0
+    below: bool = False
+    up: bool = False
+
+    def __str__(self) -> str:
+        member = f".{self.member}" if self.member else ""
+        way = f"{'^' * self.up}{'+' if self.sign > 0 else '-'}"
+        return f"{'v' * self.below}{self.index}{member}{way}"
+
+    @staticmethod
+    @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
+    def parse(text: str) -> "Turn":
+        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])", text)
+        if match is None or (match[1] and match[4]):
+            raise ValueError(f"a turn must look like 0+, 3.2-, v1+ or 2^+, not {text!r}.")
+        below, index, member, up, sign = match.groups()
+        way = 1 if sign == "+" else -1
+        return Turn(int(index), way, int(member or 0), bool(below), bool(up))
+
+
+class Fingerprint(tuple[Turn, ...]):
+    """The address of a leg: its turns from the start. Prints and parses as `0+ 3- 1+`.
+
+    >>> fingerprint = Fingerprint.parse("0+ 3.2-")
+    >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
+    (Turn(index=3, sign=-1, member=2, below=False, up=False), '0+', 2)
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"Fingerprint({str(self)!r})"
+
+    @staticmethod
+    def parse(text: "str | Fingerprint") -> "Fingerprint":
+        return text if isinstance(text, Fingerprint) else Fingerprint(map(Turn.parse, text.split()))
+
+    @property
+    def depth(self) -> int:
+        return len(self)
+
+    @property
+    def parent(self) -> "Fingerprint":
+        return Fingerprint(self[:-1])
+
+    def child(self, turn: Turn) -> "Fingerprint":
+        return Fingerprint((*self, turn))
+
+    def sort_key(self) -> bytes:
+        """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
+        return b"".join(
+            _TURN.pack(turn.below + 2 * turn.up, turn.index, turn.member, turn.sign < 0)
+            for turn in self
+        )
+
+
+def hashed(purpose: str, seed: int, fingerprint: Fingerprint) -> bytes:
+    """Eight random bytes that depend on where in the tree they are wanted, never on when."""
+    text = f"{purpose} {seed}: {fingerprint}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A ridge not yet ridden, with the loss, eigenvalue and multiplicity where it begins.
+
+    >>> branch = Branch(Fingerprint.parse("0+ 1-"), loss=-1.0, eigenvalue=-0.5, multiplicity=1)
+    >>> branch.fingerprint.depth
+    2
+
+    `x` and `direction` are there when an order looks at the branch and when it is about to be
+    ridden; a branch that waits refers to its parent's and holds no array.
+    """
+
+    fingerprint: Fingerprint
+    loss: float
+    eigenvalue: float
+    multiplicity: int
+    priority: Any = None
+    x: np.ndarray | None = field(default=None, repr=False, compare=False)
+    direction: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a direction inside a repeated eigenvalue was singled out; see `Direction`.
+
+    `class_size` directions are alike; those of one `class_number` and cluster share `kappa`. With
+    `is_even` a symmetry maps the direction onto its opposite.
+
+    >>> Way(order=4, kappa=6.16, class_number=2, class_size=3).class_size
+    3
+    """
+
+    order: int = 1
+    kappa: float = float("nan")
+    class_number: int = 0
+    class_size: int = 1
+    is_even: bool = False
+
+
+@dataclass(frozen=True)
+class Ridges:
+    """The spectrum at a point, and the ridges that may be ridden from it.
+
+    These are `turns`, as (index, member) pairs, with a row of `directions` and a `Way` for each;
+    `num_ridges` counts the clusters that lead downhill.
+
+    >>> Ridges(np.zeros(2), (), 0, (), np.zeros((0, 2)), ()).num_ridges
+    0
+    """
+
+    eigenvalues: np.ndarray
+    clusters: tuple[Cluster, ...]
+    num_ridges: int
+    turns: tuple[tuple[int, int], ...]
+    directions: np.ndarray
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
+
+    - `ended_by`: the names of the rules that fired.
+    - `eigenvalues`, `clusters`, `num_ridges`: the spectrum at its end, and how many clusters lead
+      downhill.
+    - `turns`, `directions`, `ways`: the ridges that may be ridden from here, as (index, member)
+      pairs, rows, and how each was singled out.
+    - `trace`: an array per quantity with an entry for the start and for each step.
+    - `finish`: where descent from here ended, if it was run; `same_as`: the leg that had led to the
+      same solution before, if one had.
+    - `below`: the ridges that leave the saddle at which that descent ended, if it did.
+    - `linked_to`: the leg that had come to the same point before; the search goes on from there.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> leg = rr.search(wells(1), rr.Rider(finish=None), max_rides=1).leg("0+")
+    >>> leg.ended_by, leg.num_steps == len(leg.trace["loss"]) - 1
+    (('curvature_gone',), True)
+    """
+
+    fingerprint: Fingerprint
+    x: np.ndarray
+    loss: float
+    num_steps: int
+    ended_by: tuple[str, ...]
+    eigenvalues: np.ndarray
+    clusters: tuple[Cluster, ...]
+    num_ridges: int
+    turns: tuple[tuple[int, int], ...]
+    directions: np.ndarray
+    trace: dict[str, np.ndarray]
+    cost: Cost
+    finish: Finish | None = None
+    same_as: Fingerprint | None = None
+    ways: tuple[Way, ...] = ()
+    below: Ridges | None = None
+    linked_to: Fingerprint | None = None
+
+    def to_pandas(self) -> Any:
+        """A row for the start and for each step; a column for each number of the trace.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> frame = rr.search(wells(1), rr.Rider(finish=None), max_rides=1).leg("0+").to_pandas()
+        >>> frame.index.name, "overlap" in frame.columns
+        ('step', True)
+        """
+        from ridgerider._search.results.notebook import frame
+
+        rows = frame({name: column for name, column in self.trace.items() if column.ndim == 1})
+        rows.index.name = "step"
+        return rows
+
+    def _repr_html_(self) -> str:
+        from ridgerider._search.results import notebook
+
+        numbers = {
+            "steps": self.num_steps,
+            "loss": f"{self.loss:.6g}",
+            "ended by": ", ".join(self.ended_by) or "-",
+            "ridges lead on": self.num_ridges,
+            "Hessian-vector products": f"{int(self.cost.hvps):,}",
+        }
+        if self.finish is not None:
+            numbers["descent"] = f"{self.finish.kind} at {float(self.finish.loss):.6g}"
+        names = [name for name in ("loss", "eigenvalue") if len(self.trace.get(name, ())) > 1]
+        return notebook.box(
+            notebook.title(f"leg {self.fingerprint}" if self.fingerprint else "the start"),
+            notebook.tiles(numbers),
+            notebook.curves({name: self.trace[name] for name in names}),
+        )
+
+    @property
+    def ridges(self) -> Ridges:
+        """Those that leave its end."""
+        return Ridges(
+            self.eigenvalues,
+            self.clusters,
+            self.num_ridges,
+            self.turns,
+            self.directions,
+            self.ways or tuple(Way() for _ in self.turns),
+        )
+
+    def place(self, turn: Turn) -> tuple[np.ndarray, float, Ridges]:
+        """Where a turn is taken: the point, the loss, and the ridges there."""
+        if not turn.below:
+            return self.x, self.loss, self.ridges
+        assert self.finish is not None and self.below is not None
+        return np.asarray(self.finish.x), float(self.finish.loss), self.below
+
+    def branch(self, turn: Turn) -> Branch:
+        """The branch that leaves here by `turn`."""
+        x, loss, ridges = self.place(turn)
+        row = ridges.turns.index((turn.index, turn.member))
+        cluster = ridges.clusters[turn.index]
+        return Branch(
+            fingerprint=self.fingerprint.child(turn),
+            loss=loss,
+            eigenvalue=cluster.eigenvalue,
+            multiplicity=cluster.multiplicity,
+            x=x,
+            direction=turn.sign * ridges.directions[row],
+        )
+
+
+class Search:
+    """The open branches, smallest priority first; ties go by fingerprint.
+
+    What is asked depends only on what was told before, never on the order it was told in.
+
+    >>> import ridgerider as rr
+    >>> tree = rr.Search()
+    >>> for text in ("0- 1+", "0-", "0+"):
+    ...     fingerprint = rr.Fingerprint.parse(text)
+    ...     tree.tell([rr.Branch(fingerprint, 0.0, -1.0, 1, priority=fingerprint.depth)])
+    >>> [str(branch.fingerprint) for branch in tree.ask(2)], len(tree)
+    (['0+', '0-'], 1)
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, Any, Branch]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Branch]:
+        return (branch for _, _, branch in sorted(self._heap, key=lambda entry: entry[:2]))
+
+    def tell(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            heapq.heappush(self._heap, (branch.priority, branch.fingerprint.sort_key(), branch))
+
+    def ask(self, count: int) -> list[Branch]:
+        return [heapq.heappop(self._heap)[2] for _ in range(min(count, len(self._heap)))]

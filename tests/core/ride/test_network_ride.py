@@ -1,0 +1,282 @@
+"""Riding networks: the lean Krylov space, distinct eigenvalues, the shared step, the relaxation."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._core.linalg.lean import grow
+
+KEY = jax.random.key(0)
+INPUTS = jax.random.normal(KEY, (200, 6))
+LABELS = jnp.argmax(INPUTS[:, :3], axis=1)
+
+
+def quadratic(x, matrix, slope):
+    return x @ matrix @ x / 2 + slope @ x
+
+
+def with_spectrum(eigenvalues, dtype=jnp.float64, seed=0):
+    """A quadratic loss with these eigenvalues, in a random basis, and that basis as rows."""
+    random = np.random.default_rng(seed)
+    size = len(eigenvalues)
+    basis = np.linalg.qr(random.standard_normal((size, size)))[0]
+    matrix = (basis * np.asarray(eigenvalues)) @ basis.T
+    arrays = [matrix, random.standard_normal(size), np.zeros(size)]
+    matrix, slope, start = (jnp.asarray(array, dtype) for array in arrays)
+    return rr.Problem(quadratic, start, matrix, slope), basis.T
+
+
+@pytest.mark.parametrize("num_starts", [1, 2])
+def test_the_lean_space_knows_its_ritz_pairs(num_starts):
+    problem, _ = with_spectrum(np.linspace(-1, 3, 30))
+    matrix = problem.args[0]
+    starts = jax.random.normal(KEY, (num_starts, 30))
+    space = grow(lambda row: matrix @ row, starts, 8)
+    rows, ritz = np.asarray(space.rows), space.ritz()
+    np.testing.assert_allclose(rows @ rows.T, np.eye(8), atol=1e-12)
+    np.testing.assert_allclose(ritz.eigenvalues, np.linalg.eigvalsh(rows @ matrix @ rows.T))
+    vectors = np.asarray(ritz.coefficients).T @ rows
+    residuals = np.linalg.norm(vectors @ matrix - ritz.eigenvalues[:, None] * vectors, axis=1)
+    np.testing.assert_allclose(space.residuals(ritz), residuals, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_eigenvalue_is_found_once(dtype, seed):
+    noise = 1e-4 * np.random.default_rng(seed).standard_normal(60)
+    eigenvalues = np.concatenate([[-1.0] * 20, [-0.6] * 30, [-0.3] * 10]) + noise
+    problem, _ = with_spectrum(np.append(eigenvalues, np.linspace(0.1, 2, 40)), dtype, seed)
+    look = rr.NetworkSpectrum(k=6, num_hvps=40, num_probes=8)
+    spectrum = look(problem, problem.x0, jax.random.key(seed))
+    clusters = spectrum.clusters()[: spectrum.num_downhill()]
+    np.testing.assert_allclose([one.eigenvalue for one in clusters], [-1, -0.6, -0.3], atol=2e-3)
+    # The estimate's relative error is about sqrt(2 / (copies * probes)): five times that.
+    for cluster, copies in zip(clusters, (20, 30, 10), strict=True):
+        assert abs(cluster.copies - copies) <= 5 * copies * np.sqrt(2 / (8 * copies)) + 1
+    slopes = spectrum.eigenvectors[: len(clusters)] @ problem.grad(problem.x0)
+    assert (np.asarray(slopes) < 0).all() and spectrum.eigenvectors.dtype == dtype
+
+
+def test_what_has_not_converged_is_left_out():
+    problem, _ = with_spectrum(np.linspace(-1, 1, 300))
+    matrix = np.asarray(problem.args[0])
+    spectrum = rr.NetworkSpectrum(k=8, num_hvps=80, tolerance=0.01)(problem, problem.x0, KEY)
+    there = np.asarray(spectrum.is_converged)
+    rows = np.asarray(spectrum.eigenvectors)[there]
+    residuals = rows @ matrix - np.asarray(spectrum.eigenvalues)[there, None] * rows
+    assert (np.linalg.norm(residuals, axis=1) <= 0.0101).all()
+    assert 1 <= spectrum.num_downhill() <= there.sum() < 8
+
+
+def followed(problem, rows, x, ridge=None, **settings):
+    if ridge is None:
+        ridge = rr.Ridge(jnp.asarray(rows[0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    return rr.Follow(**settings)(problem, x, ridge, KEY)
+
+
+def test_a_way_down_is_kept_although_it_has_not_converged():
+    curvatures = jnp.linspace(-1.0, 9.0, 400)
+    problem = rr.Problem(lambda x, c: c @ x**2 / 2, jnp.full(400, 0.1), curvatures)
+    spectrum = rr.NetworkSpectrum(k=2, num_hvps=6)(problem, problem.x0, KEY)
+    assert spectrum.num_downhill() == 1 and not spectrum.is_converged[0]
+    lowest = spectrum.eigenvectors[0]
+    curvature = lowest @ (curvatures * lowest)
+    np.testing.assert_allclose(curvature, spectrum.eigenvalues[0], rtol=1e-9)
+    assert curvature < 0 and lowest @ problem.grad(problem.x0) < 0
+
+
+def test_the_move_is_newtons_in_the_stiff_directions():
+    eigenvalues = np.array([-1.0, -0.5, 1.0, 2.0, 3.0])
+    problem, rows = with_spectrum(eigenvalues)
+    footing = followed(problem, rows, problem.x0, max_hvps=10, min_hvps=10).ridge.memory
+    slope = rows @ np.asarray(problem.args[1])
+    damped = eigenvalues + 0.01 * 3.0
+    newton = np.where(eigenvalues > 0, -slope / damped, 0) @ rows
+    np.testing.assert_allclose(footing.move, newton, atol=1e-8)
+
+
+def test_a_quadratic_loss_is_predicted_exactly():
+    problem, rows = with_spectrum([-1.0, -0.5, 1.0, 2.0, 3.0])
+    first = followed(problem, rows, problem.x0)
+    x = problem.x0 + 0.3 * first.ridge.direction
+    x, cost = rr.Recall(reach=0.5)(problem, x, first.ridge)
+    assert cost.hvps == 0
+    # No longer than half of the step along the ridge.
+    np.testing.assert_allclose(jnp.linalg.norm(x - problem.x0), 0.3 * np.sqrt(1.25), rtol=1e-9)
+    second = followed(problem, rows, x, first.ridge)
+    assert second.ridge.memory.mistake < 1e-9
+    assert second.ridge.memory.damping < first.ridge.memory.damping
+    np.testing.assert_allclose(second.ridge.eigenvalue, -1, atol=1e-8)
+    wrong = eqx.tree_at(lambda ridge: ridge.memory.slope, first.ridge, jnp.array(50.0))
+    third = followed(problem, rows, x, wrong)
+    assert third.ridge.memory.mistake > 0.5
+    assert third.ridge.memory.damping > first.ridge.memory.damping
+
+
+def test_noise_is_no_signal():
+    """A gradient of which the halves of a batch disagree altogether moves nothing."""
+
+    def loss(x, data):
+        return jnp.mean(x @ x / 2 + data * x[0])
+
+    alternating = jnp.tile(jnp.array([1.0, -0.98]), 50)
+    problem = rr.Problem(loss, jnp.array([0.1, 0.0, 0.0]), alternating)
+    on_rows = rr.FixedRows()(problem, KEY, 0)
+    ridge = rr.Ridge(jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0), jnp.array(0), jnp.array(1))
+    moved = rr.Follow()(problem, problem.x0, ridge, KEY).ridge.memory
+    still = rr.Follow()(on_rows, problem.x0, ridge, KEY).ridge.memory
+    assert moved.noise == 0 and jnp.linalg.norm(moved.move) > 0.05
+    assert still.noise > 10 and jnp.linalg.norm(still.move) == 0
+
+
+def network(dtype=jnp.float32, seed=0):
+    keys = jax.random.split(jax.random.key(seed))
+    params = {
+        "in": jax.random.normal(keys[0], (6, 8), dtype) / 2,
+        "out": jax.random.normal(keys[1], (8, 3), dtype),
+    }
+    return rr.network_start(params, apply, INPUTS.astype(dtype), LABELS)
+
+
+def apply(params, inputs):
+    return jnp.tanh(inputs @ params["in"]) @ params["out"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_every_leg_of_a_network_goes_somewhere(dtype):
+    start = network(dtype)
+    rider = rr.Rider.for_networks(finish=None, max_steps=60)
+    result = rr.search(start.problem, rider, max_rides=6, max_depth=1)
+    assert len(result) == 6
+    for leg in result:
+        assert leg.num_steps > 0 and leg.x.dtype == dtype
+        hvps = np.asarray(leg.cost.hvps)
+        assert hvps <= 8 * 5 * (leg.num_steps + 1) + 2 * 30  # halvings included
+    assert min(leg.loss for leg in result) < 0.9 * start.loss
+
+
+def test_a_leg_of_a_network_ends_trained():
+    start = network()
+    rider = rr.Rider.for_networks(finish=rr.Relax(min_steps=2000))
+    result = rr.search(start.problem, rider, max_rides=1)
+    (leg,) = result
+    assert leg.finish.kind == "unverified" and leg.finish.x.dtype == np.float32
+    assert leg.finish.loss < 0.3 * start.loss
+    history = leg.finish.history
+    assert history["loss"][-1] == leg.finish.loss and set(history["batch_size"][1:]) >= {128}
+
+
+def test_relax_takes_no_more_steps_than_it_may():
+    start = network()
+    end = rr.Relax(epochs=1, min_steps=200, target=0.0)(start.problem, start.problem.x0, KEY)
+    assert end.num_steps <= 200 and end.cost.gradients <= 200 + 4 * 60 + 8
+
+
+def test_relax_crosses_a_plateau_where_there_is_no_noise():
+    """The loss is level to a thousandth for most of the way: no reason to take shorter steps."""
+
+    def plateau(x, y):
+        return jnp.mean(y - 1e-4 * x)
+
+    for num_rows, is_noisy in ((8, False), (300, True)):
+        problem = rr.Problem(plateau, jnp.zeros(()), jnp.ones(num_rows))
+        history = rr.Relax(min_steps=600, target=0.0)(problem, problem.x0, KEY).history
+        assert 0 < np.ptp(history["loss"]) < 0.01
+        assert (len(set(history["rate"][1:])) > 1) == is_noisy
+
+
+def test_relax_goes_back_where_the_loss_was_finite():
+    def cliff(x, y):
+        return jnp.mean((x - y) ** 2) + jnp.where(x > 0.5, jnp.nan, 0.0)
+
+    problem = rr.Problem(cliff, jnp.zeros(()), jnp.ones(8))
+    end = rr.Relax(min_steps=2000)(problem, problem.x0, KEY)
+    assert jnp.isfinite(end.loss) and jnp.all(end.x <= 0.5)
+
+
+def test_fields_of_the_rider_can_be_set():
+    rider = rr.Rider.for_networks(max_steps=7, finish=None)
+    assert rider.max_steps == 7 and rider.finish is None
+    assert dataclasses.replace(rider, max_steps=8).step == rider.step
+    with pytest.raises(TypeError, match="nonsense"):
+        rr.Rider.for_networks(nonsense=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: rr.NetworkSpectrum(k=0), "`k` must be"),
+        (lambda: rr.NetworkSpectrum(k=8, num_hvps=4), "`num_hvps` must be"),
+        (lambda: rr.Follow(min_hvps=1), "`min_hvps` must be"),
+        (lambda: rr.Follow(max_hvps=2), "`max_hvps` must be"),
+        (lambda: rr.Recall(reach=-1.0), "`reach` must be"),
+        (lambda: rr.TrustRegion(size=0.0), "`size` must be"),
+        (lambda: rr.FixedRows(0), "`size` must be"),
+        (lambda: rr.Relax(epochs=0), "`epochs` must be"),
+        (lambda: rr.Relax(target=-1.0), "`target` must be"),
+    ],
+)
+def test_bad_settings(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_the_first_row_of_a_ride_is_its_start():
+    start = network(jnp.float64)
+    problem, rider = start.problem, rr.Rider.for_networks(max_steps=3, audit_every=1)
+    x, look = problem.x0, rider.look(problem, problem.x0, KEY)
+    ride = rider.ride(problem, x, look.ridge(0), KEY)
+    assert int(ride.num_steps) == 3 and bool(ride.is_finite)
+    np.testing.assert_allclose(ride.trace.loss[0], problem.value(x), rtol=1e-12)
+    np.testing.assert_allclose(ride.trace.eigenvalue[0], look.eigenvalues[0], rtol=1e-2)
+    assert ride.trace.step_size[0] == 0
+    np.testing.assert_allclose(ride.trace.step_size[1], rider.step.size)
+    # A slice at a time leads to the same place.
+    sliced = rider.begin(problem, x, look.ridge(0), KEY)
+    assert not jnp.any(rider.ended(sliced))
+    for until in (0, 1, 2, 3):
+        sliced = rider.go_on(problem, sliced, KEY, jnp.array(until))
+        assert int(sliced.num_steps) == until
+    np.testing.assert_allclose(sliced.x, ride.x, rtol=1e-9)
+
+
+def test_a_ride_that_begins_at_nan_ends_there():
+    problem = rr.Problem(lambda x, y: jnp.mean(y * x[0] ** 2) + jnp.log(x[1]), -jnp.ones(2), INPUTS)
+    rider = rr.Rider.for_networks()
+    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ride = rider.ride(problem, problem.x0, ridge, KEY)
+    names = np.array(rider.rule_names())[np.asarray(rider.ended(ride))]
+    assert int(ride.num_steps) == 0 and "not_finite" in names
+    assert (ride.x == problem.x0).all()
+
+
+def test_a_search_compiles_no_second_look_at_the_start():
+    traces = []
+
+    def counted(params, inputs):
+        traces.append(None)
+        return apply(params, inputs)
+
+    params = {"in": jnp.eye(6, 8), "out": jnp.ones((8, 3))}
+    start = rr.network_start(params, counted, INPUTS, LABELS)
+    before = len(traces)
+    rr.search(start.problem, rr.Rider.for_networks(max_steps=7), max_rides=0)
+    # Two to see that they are the same, one for the loss on all data.
+    assert len(traces) - before <= 3
+
+
+def test_one_expansion_has_value_gradient_and_product():
+    problem = network(jnp.float64).problem
+    x = problem.x0 + 0.3
+    v = jnp.cos(jnp.arange(x.size).astype(x.dtype))
+    chunks = problem.on_rows(jnp.arange(200).reshape(4, 50))
+    for one in (problem, rr.FixedRows()(problem, KEY, 0), chunks):
+        value, grad, product = one.expanded_at(x)
+        np.testing.assert_allclose(value, problem.value(x), rtol=1e-12)
+        np.testing.assert_allclose(grad, problem.grad(x), atol=1e-12)
+        np.testing.assert_allclose(product(v), problem.hvp(x, v), atol=1e-11)

@@ -1,0 +1,118 @@
+"""Run files made without a search: any size within seconds, any name."""
+
+import numpy as np
+
+import ridgerider as rr
+from ridgerider._search.engine.rides import branches_at
+from ridgerider._search.runfile.store import Store
+from ridgerider._search.tree.tree import Fingerprint, Leg
+
+META = {
+    "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},
+    "rider": {"type": "ridgerider:Rider", "fields": {}},
+    "settings": vars(rr.Settings()),
+    "budget": {"max_rides": 100},
+}
+
+
+def make_leg(fingerprint, num_ridges=2):
+    """A leg with made-up but plausible numbers, which depend on its fingerprint alone."""
+    fingerprint = Fingerprint.parse(fingerprint)
+    random = np.random.default_rng([0, *str(fingerprint).encode()])
+    depth, num_steps = fingerprint.depth, int(random.integers(5, 60)) if fingerprint else 0
+    eigenvalues = np.sort(random.normal(0.2, 1.0, 6))
+    eigenvalues[:num_ridges] = -np.sort(random.random(num_ridges))[::-1]
+    eigenvalues[num_ridges:] = np.sort(random.random(6 - num_ridges))
+    begin = -depth + 0.3 * random.random()
+    trace = {
+        "loss": np.linspace(begin, begin - 0.7 * random.random(), num_steps + 1),
+        "eigenvalue": np.linspace(-random.random(), 0.01, num_steps + 1),
+        "overlap": 1 - 0.1 * random.random(num_steps + 1),
+        "residual": 1e-14 * random.random(num_steps + 1),
+        "gap": random.random(num_steps + 1),
+        "step_size": 0.1 * 0.5 ** random.integers(0, 4, num_steps + 1),
+        "multiplicity": np.ones(num_steps + 1, int),
+        "neighbours": np.sort(random.normal(size=(num_steps + 1, 4))),
+    }
+    loss = float(trace["loss"][-1])
+    # Twelve different minima; every tenth descent ends at a saddle.
+    minimum = int(random.integers(12))
+    end = rr.Finish(
+        x=np.eye(12)[minimum][:6] * 3 + minimum,
+        loss=-20.0 - minimum,
+        grad_norm=1e-9,
+        least_eigenvalue=0.1 + minimum / 100,
+        is_converged=True,
+        is_saddle=random.random() < 0.1,
+        num_steps=7,
+        num_kicks=0,
+        cost=rr.Cost(gradients=7),
+    )
+    return Leg(
+        fingerprint=fingerprint,
+        x=random.normal(size=6),
+        loss=loss,
+        num_steps=num_steps,
+        ended_by=("start",) if not fingerprint else (random.choice(["curvature_gone", "Stalled"]),),
+        eigenvalues=eigenvalues,
+        clusters=tuple(rr.Cluster(float(one), 1, 0.0, 0.1) for one in eigenvalues),
+        num_ridges=num_ridges,
+        turns=tuple((i, 0) for i in range(num_ridges)),
+        directions=np.eye(6)[:num_ridges],
+        trace=trace if fingerprint else {},
+        cost=rr.Cost(values=3, gradients=10, hvps=6 * num_steps, hessians=num_steps, seconds=0.25),
+        finish=end if fingerprint else None,
+    )
+
+
+def make_run(path, num_legs, num_different=200, **meta):
+    """A run of `num_legs` legs, two ridges at each point, breadth first; and its open branches.
+
+    Behind the first `num_different` legs their rows come again, for speed.
+    """
+    settings = rr.Settings()
+    frontier = [""]
+    store = None
+    for number in range(min(num_legs, num_different) + 1):
+        leg = make_leg(frontier[number])
+        found = branches_at(leg, settings, rr.breadth_first)
+        if store is None:
+            store = Store.create(path, {"name": "made up", **META, **meta}, leg, found)
+        else:
+            store.add(leg, found)
+        frontier += [str(branch.fingerprint) for branch in found]
+    copy_legs(store, frontier, num_legs, num_different)
+    store.checkpoint()
+    return store, frontier[num_legs + 1 :]
+
+
+def copy_legs(store, frontier, num_legs, num_different):
+    legs = "loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace"
+    ends = (
+        "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost,"
+        " error, arrays"
+    )
+    copies = (
+        f"INSERT INTO legs (fingerprint, parent, depth, {legs})"
+        f" SELECT :new, :parent, :depth, {legs} FROM legs WHERE"
+        " fingerprint = :old",
+        f"INSERT INTO solutions (fingerprint, {ends}) SELECT :new, {ends} FROM solutions WHERE"
+        " fingerprint = :old",
+    )
+    with store._transaction():
+        for number in range(num_different + 1, num_legs + 1):
+            new, old = frontier[number], frontier[1 + number % num_different]
+            row = {
+                "new": new,
+                "old": old,
+                "parent": new.rpartition(" ")[0],
+                "depth": len(new.split()),
+            }
+            for copy in copies:
+                store._db.execute(copy, row)
+            found = [f"{new} {turn}" for turn in ("0+", "0-", "1+", "1-")]
+            rows = [(one, new, 0.0, -1.0, 1, "1", None) for one in found]
+            insert = "INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, ?, NULL)"
+            store._db.executemany(insert, rows)
+            frontier += found
+    store.sign()
