@@ -29,11 +29,11 @@ docs: $(VENV)/ready-docs
 
 bench: $(VENV)/ready-test
 	$(BIN)/ridgerider bench
-	$(BIN)/python -m bench.matrix_free
-	$(BIN)/python -m bench.tree_search
-	$(BIN)/python -m bench.workers
-	$(BIN)/python -m bench.scale
-	$(BIN)/python -m bench.digests
+	$(BIN)/python -m ridgerider_experiments.bench.matrix_free
+	$(BIN)/python -m ridgerider_experiments.bench.tree_search
+	$(BIN)/python -m ridgerider_experiments.bench.workers
+	$(BIN)/python -m ridgerider_experiments.bench.scale
+	$(BIN)/python -m ridgerider_experiments.bench.digests
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache

@@ -13,6 +13,7 @@ import pytest
 import ridgerider
 
 ROOT = Path(ridgerider.__file__).parent
+EXPERIMENTS = ROOT.with_name("ridgerider_experiments")
 # Of dependencies that are called otherwise; a notebook's own; a peer, where the user has it.
 MODULES = ("sklearn", "dask", "jaxlib", "IPython", "topsearch")
 
@@ -32,17 +33,13 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"_core", "_search"},
     "plot": {"_core", "_search"},
     "report": {"_core", "_search", "plot"},
-    "bench": {"_core", "_search", "problems", "torch"},
     "torch": {"_core"},
     "ase": {"_core", "_search"},
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {
-    "": set(ROOMS)
-    - {"bench", "data", "dice", "problems", "environments", "baselines", "torch", "ase"},
-    "experiments": LIBRARY,
-    "demo": LIBRARY | {"experiments"},
-    "cli": LIBRARY | {"experiments", "demo"},
+    "": set(ROOMS) - {"data", "dice", "problems", "environments", "baselines", "torch", "ase"},
+    "cli": LIBRARY,
 }
 
 
@@ -108,6 +105,7 @@ def test_tests_mirror_the_packages():
     here = Path(__file__).parent
     folders = {path.name for path in here.iterdir() if path.is_dir()} - {"__pycache__"}
     packages = {path.name.lstrip("_") for path in ROOT.iterdir() if path.is_dir()}
+    packages.add("experiments")  # `ridgerider_experiments`
     # What is true of all of them has folders of its own.
     assert folders - {"another_machine", "fuzz"} <= packages
 
@@ -136,8 +134,15 @@ def test_every_import_is_of_something_declared():
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
     wanted = [re.match(r"[\w-]+", name)[0] for name in (*project["dependencies"], *extras)]
-    known = {"ridgerider", *MODULES, *wanted, *sys.stdlib_module_names}
-    for path in ROOT.rglob("*.py"):
+    known = {
+        "ridgerider",
+        "ridgerider_experiments",
+        "tests",
+        *MODULES,
+        *wanted,
+        *sys.stdlib_module_names,
+    }
+    for path in (*ROOT.rglob("*.py"), *EXPERIMENTS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -35,7 +35,8 @@ PASSED_THROUGH = (
     *("jax", "jaxlib", "equinox", "optax", "numpy", "jaxtyping", "typer", "click", "rich", "dask"),
     *("distributed", "tornado", "safetensors", "matplotlib"),
 )
-_OURS = Path(ridgerider.__file__).parent
+_HERE = Path(ridgerider.__file__).parent
+_OURS = {_HERE, _HERE.with_name("ridgerider_experiments")}
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 
@@ -135,7 +136,7 @@ def _owner(filename: str) -> str:
     path = Path(filename)
     if path == Path(__file__):
         return "passed"
-    if _OURS in path.parents:
+    if not _OURS.isdisjoint(path.parents):
         return "ours"
     for place in _LIBRARIES:
         if place in path.parents:

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ridgerider import demo as parts
-from ridgerider import experiments
+import ridgerider_experiments as experiments
 from ridgerider._check import check_choice, check_count
-from ridgerider.bench import bridges, peers
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
 from ridgerider.cli._shown import console, shown_progress
-from ridgerider.experiments import page
+from ridgerider_experiments import demo as parts
+from ridgerider_experiments import page
+from ridgerider_experiments.bench import bridges, peers
 
 BENCHES = {"peers": peers, "bridges": bridges}
 

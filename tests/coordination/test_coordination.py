@@ -21,9 +21,9 @@ from ridgerider.coordination._game import (
     game_problem,
     with_strangers,
 )
-from ridgerider.experiments.levers import deployed, greedy
 from ridgerider.problems import Levers, WornLevers, levers
 from ridgerider.problems.levers import ORIGINAL, PAPER, lever_eigenvalues, lever_saddle
+from ridgerider_experiments.levers import deployed, greedy
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from ridgerider.experiments import clusters
 from ridgerider.problems import lennard_jones
+from ridgerider_experiments import clusters
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,11 +5,11 @@ import pytest
 
 from ridgerider.data import Images, digits
 from ridgerider.environments import RULES, Scores, extrapolate, select
-from ridgerider.experiments import colored_mnist as experiment
-from ridgerider.experiments.colored_mnist import baselines
-from ridgerider.experiments.colored_mnist.baselines import Trained
-from ridgerider.experiments.colored_mnist.figures import NAMES, draw, table
 from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
+from ridgerider_experiments import colored_mnist as experiment
+from ridgerider_experiments.colored_mnist import baselines
+from ridgerider_experiments.colored_mnist.baselines import Trained
+from ridgerider_experiments.colored_mnist.figures import NAMES, draw, table
 
 
 def many(count, side=28):

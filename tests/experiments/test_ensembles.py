@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from ridgerider.data import FILES, digits
-from ridgerider.experiments import ensembles
+from ridgerider_experiments import ensembles
 
 
 def claim(ratio=(1.2, 1.5), accuracy=(-0.001, 0.001), work=(1.1, 1.5)):

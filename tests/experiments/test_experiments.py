@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider import experiments
+import ridgerider_experiments as experiments
 from ridgerider.data import digits, images_of
-from ridgerider.experiments import (
+from ridgerider.problems import classifier
+from ridgerider.problems.levers import entropy, lever_loss
+from ridgerider_experiments import (
     EXPERIMENTS,
     OWN_DATA,
     levers,
@@ -19,9 +21,7 @@ from ridgerider.experiments import (
     reproduce,
     theory,
 )
-from ridgerider.experiments.chain import chain, next_ride
-from ridgerider.problems import classifier
-from ridgerider.problems.levers import entropy, lever_loss
+from ridgerider_experiments.chain import chain, next_ride
 
 
 @pytest.mark.parametrize("name", theory.STATEMENTS)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgerider import experiments
-from ridgerider.experiments import page
+import ridgerider_experiments as experiments
+from ridgerider_experiments import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

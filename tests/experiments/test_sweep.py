@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ridgerider import dice as estimates
-from ridgerider.experiments import ablation, dice, sweep, tree_regimes, trees
-from ridgerider.experiments.sweep import interval, percent, proportion, run_jobs
-from ridgerider.experiments.tree_methods import descent, measure, random_vectors, recommended
 from ridgerider.problems.tree import make_tree
+from ridgerider_experiments import ablation, dice, sweep, tree_regimes, trees
+from ridgerider_experiments.sweep import interval, percent, proportion, run_jobs
+from ridgerider_experiments.tree_methods import descent, measure, random_vectors, recommended
 
 CALLS: list[int] = []
 

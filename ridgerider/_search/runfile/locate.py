@@ -37,7 +37,11 @@ OWN_MEASURES = {
 }
 
 
-OURS = {*BUILT_IN, *BUILT_IN.values(), "ridgerider.demo:tree"}  # anybody's file may name these
+OURS = {
+    *BUILT_IN,
+    *BUILT_IN.values(),
+    "ridgerider_experiments.demo:tree",
+}  # anybody's file may name these
 
 
 def load_problem(name: str) -> Problem:

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from bench.large_maps import ring
 from ridgerider._core.points.stationary import look_around
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._search.engine import climbs
-from ridgerider.experiments.clusters import wrong_indices
 from ridgerider.problems import (
     himmelblau,
     is_one_cluster,
@@ -18,6 +16,8 @@ from ridgerider.problems import (
     mueller_brown,
     six_hump_camel,
 )
+from ridgerider_experiments.bench.large_maps import ring
+from ridgerider_experiments.clusters import wrong_indices
 from tests.search.engine.test_explore import table_of
 
 BY_PRODUCTS = rr.Climb(engine="hvp")

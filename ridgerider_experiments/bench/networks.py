@@ -1,0 +1,275 @@
+"""Networks, all with the same settings.
+
+    python -m ridgerider_experiments.bench.networks [PART ...] [--seed N] [--data D]
+
+models    conv net and LayerNorm net on the digits, one-layer transformer on addition modulo 7:
+          accuracies after one leg, beside Adam's (4,000 steps, rate 3e-3), and processor seconds
+mnist     784-128-10 on MNIST or on the images in the folder D, beside Adam's 20 epochs (rate 1e-3);
+          not part of the default
+large     the first steps of a network of 10 million parameters and a transformer of a million
+threads   eigh of a 610 x 610 matrix with LAPACK's own number of threads and with one
+
+The seed draws initial weights, batches and what the search draws; with --twice a leg of mnist is
+ridden once more, when all is compiled.
+"""
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PyTree
+
+import ridgerider as rr
+from ridgerider._core.runtime.threads import one_thread
+from ridgerider.data import digits, from_folder, mnist
+
+KEY = jax.random.key(0)
+
+
+class Model(NamedTuple):
+    params: PyTree
+    apply: Callable[[PyTree, Array], Array]
+    train: tuple[Array, Array]
+    test: tuple[Array, Array]
+
+
+def linear(number: int, fan_in: int, fan_out: int, key: Array = KEY) -> dict[str, Array]:
+    weights = jax.random.normal(jax.random.fold_in(key, number), (fan_in, fan_out), jnp.float32)
+    return {"w": weights / fan_in**0.5, "b": jnp.zeros(fan_out, jnp.float32)}
+
+
+def through(layer: dict[str, Array], inputs: Array) -> Array:
+    return inputs @ layer["w"] + layer["b"]
+
+
+def normed(inputs: Array, scale: Array, shift: Array) -> Array:
+    mean = inputs.mean(-1, keepdims=True)
+    variance = ((inputs - mean) ** 2).mean(-1, keepdims=True)
+    return (inputs - mean) / jnp.sqrt(variance + 1e-5) * scale + shift
+
+
+def pixels() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    images = digits()
+    return (
+        (jnp.asarray(images.train_images, jnp.float32), jnp.asarray(images.train_labels)),
+        (jnp.asarray(images.test_images, jnp.float32), jnp.asarray(images.test_labels)),
+    )
+
+
+def conv_net() -> Model:
+    def filters(number: int, fan_in: int) -> Array:
+        key = jax.random.fold_in(KEY, number)
+        return jax.random.normal(key, (8, fan_in, 3, 3), jnp.float32) / (9 * fan_in) ** 0.5
+
+    def convolved(inputs: Array, kernel: Array, bias: Array) -> Array:
+        numbers = ("NCHW", "OIHW", "NCHW")
+        found = jax.lax.conv_general_dilated(
+            inputs, kernel, (2, 2), "SAME", dimension_numbers=numbers
+        )
+        return jnp.tanh(found + bias[None, :, None, None])
+
+    def apply(params: PyTree, images: Array) -> Array:
+        hidden = images.reshape(-1, 1, 8, 8)
+        for kernel, bias in params["filters"]:
+            hidden = convolved(hidden, kernel, bias)
+        return through(params["head"], hidden.reshape(len(images), -1))
+
+    layers = [(filters(number, fan_in), jnp.zeros(8)) for number, fan_in in enumerate((1, 8))]
+    return Model({"filters": layers, "head": linear(2, 32, 10)}, apply, *pixels())
+
+
+def layer_norm_net() -> Model:
+    def apply(params: PyTree, images: Array) -> Array:
+        hidden = images.reshape(len(images), -1)
+        for layer in params["hidden"]:
+            hidden = jax.nn.gelu(normed(through(layer, hidden), layer["scale"], layer["shift"]))
+        return through(params["head"], hidden)
+
+    hidden = [
+        {**linear(number, fan_in, 32), "scale": jnp.ones(32), "shift": jnp.zeros(32)}
+        for number, fan_in in enumerate((64, 32))
+    ]
+    return Model({"hidden": hidden, "head": linear(2, 32, 10)}, apply, *pixels())
+
+
+def transformer(vocabulary: int, width: int, length: int) -> tuple[PyTree, Callable]:
+    """One layer of attention and one of a perceptron; the last place is read out."""
+
+    def apply(params: PyTree, tokens: Array) -> Array:
+        x = params["embed"][tokens] + params["places"]
+        scores = (x @ params["query"]) @ jnp.swapaxes(x @ params["key"], 1, 2)
+        x = x + jax.nn.softmax(scores / width**0.5) @ (x @ params["value"]) @ params["out"]
+        x = x + through(params["down"], jax.nn.gelu(through(params["up"], x)))
+        return x[:, -1] @ params["read"]
+
+    square = {
+        name: linear(i, width, width)["w"] for i, name in enumerate(("query", "key", "value"))
+    }
+    params = {
+        **square,
+        "embed": linear(3, vocabulary, width)["w"] * (vocabulary**0.5 / 2),
+        "places": linear(4, length, width)["w"] * (length**0.5 / 2),
+        "out": linear(5, width, width)["w"],
+        "up": linear(6, width, 3 * width),
+        "down": linear(7, 3 * width, width),
+        "read": linear(8, width, vocabulary)["w"],
+    }
+    return params, apply
+
+
+def modular_addition() -> Model:
+    pairs = np.stack(np.meshgrid(np.arange(7), np.arange(7)), -1).reshape(-1, 2)
+    data = jnp.asarray(pairs), jnp.asarray(pairs.sum(1) % 7)
+    return Model(*transformer(7, 8, 2), data, data)
+
+
+def mnist_net(seed: int = 0, folder: str | None = None) -> Model:
+    def apply(params: PyTree, images: Array) -> Array:
+        return through(params[1], jnp.tanh(through(params[0], images.reshape(len(images), -1))))
+
+    images = mnist() if folder is None else from_folder(folder)
+    print(images)
+    key, num_pixels = jax.random.key(seed), images.train_images[0].size
+    train = jnp.asarray(images.train_images, jnp.float32), jnp.asarray(images.train_labels)
+    test = jnp.asarray(images.test_images, jnp.float32), jnp.asarray(images.test_labels)
+    layers = [linear(0, num_pixels, 128, key), linear(1, 128, int(train[1].max()) + 1, key)]
+    return Model(layers, apply, train, test)
+
+
+def adam(
+    model: Model, loss: Callable[..., Array], num_steps: int, rate: float, seed: int
+) -> PyTree:
+    """Epochs in random order, `num_steps` batches of 128 in all."""
+    optimizer, (inputs, targets) = optax.adam(rate), model.train
+    size = min(128, len(inputs))
+    per_epoch = len(inputs) // size
+
+    def step(inputs: Array, targets: Array, carry: Any, index: Array) -> Any:
+        params, state, order = carry
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        shuffle = partial(jax.random.permutation, key, len(inputs))
+        order = jax.lax.cond(index % per_epoch == 0, shuffle, lambda: order)
+        rows = jax.lax.dynamic_slice(order, (index % per_epoch * size,), (size,))
+        grad = jax.grad(loss)(params, inputs[rows], targets[rows])
+        updates, state = optimizer.update(grad, state)
+        return (optax.apply_updates(params, updates), state, order), None
+
+    def run(*data: Array) -> PyTree:
+        begin = (model.params, optimizer.init(model.params), jnp.arange(len(inputs)))
+        return jax.lax.scan(partial(step, *data), begin, jnp.arange(num_steps))[0][0]
+
+    return jax.jit(run)(inputs, targets)
+
+
+def models() -> None:
+    for make in (conv_net, layer_norm_net, modular_addition):
+        compare(make.__name__, make(), 4000, 3e-3)
+
+
+def on_mnist(seed: int, folder: str | None, twice: bool) -> None:
+    """One leg and Adam's 20 epochs; or the leg `twice`, the second time compiled."""
+    model = mnist_net(seed, folder)
+    compare("mnist_net", model, 20 * (len(model.train[0]) // 128), 1e-3, seed, twice)
+
+
+def compare(
+    name: str, model: Model, num_steps: int, rate: float, seed: int = 0, twice: bool = False
+) -> None:
+    """One leg, and Adam."""
+    began, clock = time.process_time(), time.perf_counter()
+    start = rr.network_start(model.params, model.apply, *model.train, seed=seed)
+    print(f"{name}, {start.problem.size} parameters. {start}")
+    rider = rr.Rider.for_networks()
+    result = rr.search(start.problem, rider, max_rides=1, seed=seed)
+    spent, passed = time.process_time() - began, time.perf_counter() - clock
+    (leg,) = result
+    accuracy = start.problem.loss.accuracy  # type: ignore[attr-defined]
+    assert leg.finish is not None  # the rider has one
+    own, ridden = (start.problem.unravel(jnp.asarray(x)) for x in (leg.finish.x, leg.x))
+    began = time.process_time()
+    other = jax.block_until_ready(adam(model, start.problem.loss, num_steps, rate, seed))
+    others = time.process_time() - began
+    print(
+        f"  {leg.num_steps} steps, {int(leg.cost.hvps)} products, "
+        f"{int(leg.cost.gradients)} gradients; train {accuracy(own, *model.train):.2%}, test "
+        f"{accuracy(own, *model.test):.2%} (after the ride {accuracy(ridden, *model.test):.2%}), "
+        f"{spent:.1f} s of processors, {passed:.1f} s\n"
+        f"  Adam: train {accuracy(other, *model.train):.2%}, test "
+        f"{accuracy(other, *model.test):.2%}, {others:.1f} s of processors",
+        flush=True,
+    )
+    if twice:
+        began = time.process_time()
+        rr.search(start.problem, rider, max_rides=1, seed=seed)
+        print(f"  compiled, a leg: {time.process_time() - began:.1f} s of processors", flush=True)
+
+
+def large() -> None:
+    random = np.random.default_rng(0)
+    images = jnp.asarray(random.standard_normal((64, 784)), jnp.float32)
+    labels = jnp.asarray(random.integers(0, 10, 64))
+    wide = {"hidden": linear(0, 784, 12_600), "head": linear(1, 12_600, 10)}
+    tokens = jnp.asarray(random.integers(0, 512, (64, 8)))
+    cases = {
+        "perceptron": (
+            wide,
+            lambda params, x: through(params["head"], jnp.tanh(through(params["hidden"], x))),
+            images,
+            labels,
+        ),
+        "transformer": (*transformer(512, 288, 8), tokens, tokens[:, 0]),
+    }
+    for name in ("transformer", "perceptron"):
+        params, apply, inputs, targets = cases[name]
+        began = time.perf_counter()
+        start = rr.network_start(params, apply, inputs, targets)
+        rider = rr.Rider.for_networks(finish=None, max_steps=3)
+        (leg,) = rr.search(start.problem, rider, max_rides=1, max_ridges=1)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(
+            f"{name}, {start.problem.size:,} parameters: {leg.num_steps} steps, "
+            f"{int(leg.cost.hvps)} products, loss {start.loss:.3f} to {leg.loss:.3f}, "
+            f"{time.perf_counter() - began:.0f} s with compilation, at most {memory:.1f} GB",
+            flush=True,
+        )
+
+
+def threads() -> None:
+    entries = np.random.default_rng(0).standard_normal((610, 610))
+    matrix = jnp.asarray(entries + entries.T)
+    solve = jax.jit(jnp.linalg.eigh)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        jax.block_until_ready(solve(matrix))
+        return time.perf_counter() - began
+
+    seconds()
+    for _ in range(3):
+        default = seconds()
+        with one_thread():
+            print(f"eigh of 610 x 610: {default:.3f} s, with one thread {seconds():.3f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="ridgerider_experiments.bench.networks")
+    parser.add_argument("parts", nargs="*", default=["models", "large", "threads"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", default=None)
+    parser.add_argument("--twice", action="store_true")
+    given = parser.parse_args()
+    parts = {
+        "models": models,
+        "large": large,
+        "threads": threads,
+        "mnist": lambda: on_mnist(given.seed, given.data, given.twice),
+    }
+    for part in given.parts:
+        parts[part]()

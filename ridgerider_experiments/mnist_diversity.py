@@ -1,0 +1,354 @@
+"""Figure 5: the first ridge decides which digits are learned first.
+
+    ridgerider reproduce mnist-diversity
+
+Near zero the Hessian of a two-layer network has only as many distinct negative eigenvalues as the
+cross-moment of labels and pixels has singular values, one less than there are classes, each
+repeated once for every hidden unit. So there are nine first ridges to choose from, not hundreds:
+raw indices 0, 4, 8, ... are all copies of the first. Both are ridden, several times on other
+batches, and a permutation test asks whether the accuracies by digit depend on the ridge. The raw
+indices are ridden once more with the paper's own settings (S = 1 and steps of 2.32e-4) and looked
+at in its windows, 200 to 600 and 4000 to 5000 steps.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import ridgerider as rr
+from ridgerider.data import Images, images_of
+from ridgerider.problems import classifier
+from ridgerider_experiments.chain import chain, downhill_ridge
+from ridgerider_experiments.sweep import Job, run_jobs
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 0
+    data: str = "mnist"  # or a folder
+    max_images: int = 100_000  # of those for training, and of those for testing
+    width: int = 128
+    init_scale: float = 1e-3  # near enough to zero for copies to be copies
+    batch_size: int = 1024
+    look_size: int = 4096  # images the first spectrum is computed on
+    num_hvps: int = 80  # for the distinct ridges
+    num_raw: int = 48  # raw indices, of which every fourth is ridden
+    cluster_tolerance: float = 0.02
+    num_repeats: int = 3
+    num_steps: int = 60  # along the first ridge
+    early: tuple[int, ...] = (30, 40, 50, 60)  # steps whose accuracies are averaged
+    max_late_hvps: int = 600  # of the rides that follow
+    num_permutations: int = 9_999
+    paper_steps: int = 5000  # with the paper's settings; fewer than 4000 leave its late window out
+    paper_every: int = 12  # raw index that is ridden
+    paper_repeats: int = 2
+    num_workers: int = 2
+
+    @staticmethod
+    def quick(seed: int) -> "Settings":
+        return Settings(
+            seed=seed,
+            data="digits",
+            max_images=2_000,
+            width=16,
+            batch_size=512,
+            look_size=1400,
+            num_raw=16,
+            num_repeats=2,
+            max_late_hvps=200,
+            num_permutations=999,
+            paper_steps=600,
+            paper_every=8,
+            num_workers=1,
+        )
+
+
+def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    ridges = {name: scene_of(replace(settings, num_workers=1)).ridges[name] for name in GROUPS}
+    about = {key: value for key, value in asdict(settings).items() if key != "num_workers"}
+    jobs = [
+        {**about, "group": name, "index": index, "repeat": repeat}
+        for name in GROUPS
+        for index in ridges[name]
+        for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
+    ]
+    done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.num_workers, say)
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in GROUPS}
+    for job, result in zip(jobs, done, strict=True):
+        found[job["group"]].setdefault(job["index"], []).append(result)
+    results: dict[str, Any] = {"data": settings.data}
+    for name in GROUPS:
+        group = {
+            "eigenvalues": [float(ridge.eigenvalue) for ridge in ridges[name].values()],
+            **compared(found[name], settings),
+        }
+        results |= group if name == "clusters" else {name: group}
+    results["paper"] |= {"steps": settings.paper_steps, "repeats": settings.paper_repeats}
+    draw(results, out)
+    return results
+
+
+def compared(found: dict[int, list[dict[str, list[float]]]], settings: Settings) -> dict[str, Any]:
+    """The accuracies of each first ridge, and whether they depend on it."""
+    group: dict[str, Any] = {"indices": list(found)}
+    for part, p_value in (("early", "p_value"), ("late", "late_p_value")):
+        rows = [[one[part] for one in repeats if part in one] for repeats in found.values()]
+        if rows[0]:
+            group[part] = np.mean(rows, axis=1).tolist()
+            group[p_value] = permutation_test(np.array(rows), settings)
+            group[f"{part}_accuracy"] = float(np.mean(rows))
+            spread = float(np.mean(rows, axis=1).std(axis=0).mean())
+            group[f"{part}_spread_between_ridges"] = spread
+    return group
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every ride needs: the data, the network at its start, and the first ridges there."""
+
+    images: Images
+    problem: rr.Problem
+    ridges: dict[str, dict[int, rr.Ridge]]
+
+
+@cache
+def scene_of(settings: Settings) -> Scene:
+    images = images_of(settings.data).some(settings.max_images, settings.max_images)
+    problem = classifier(
+        images.train_images,
+        images.train_labels,
+        widths=(settings.width,),
+        init_scale=settings.init_scale,
+        seed=settings.seed,
+    )
+    key = jax.random.key(settings.seed)
+    on_batch = rr.Batches(settings.look_size)(problem, key, 0)
+    raw = raw_ridges(settings, on_batch, key)
+    return Scene(
+        images,
+        problem,
+        {
+            "clusters": distinct_ridges(settings, on_batch, key),
+            "raw": raw,
+            "paper": {i: ridge for i, ridge in raw.items() if i % settings.paper_every == 0},
+        },
+    )
+
+
+def work(job: Job) -> dict[str, list[float]]:
+    """One ride along one first ridge: accuracy by digit, early and late."""
+    own = {field.name: job[field.name] for field in fields(Settings) if field.name in job}
+    settings = Settings(**{**own, "early": tuple(own["early"]), "num_workers": 1})
+    scene = scene_of(settings)
+    ridge = scene.ridges[job["group"]][job["index"]]
+    along = ride_paper if job["group"] == "paper" else ride
+    found = along(settings, scene.problem, scene.images, ridge, job["repeat"])
+    return {part: accuracies.tolist() for part, accuracies in found.items()}
+
+
+DIFFERENCES = (
+    ("one ridge for each distinct eigenvalue", "raw indices number copies, in an accidental basis"),
+    ("larger steps and an exact update", "ours; the paper's settings are ridden beside them"),
+)
+GROUPS = ("clusters", "raw", "paper")
+PIECE = 50  # steps of the paper's between two looks
+WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's
+
+
+def ride_paper(
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
+) -> dict[str, np.ndarray]:
+    """Accuracy by digit in the paper's windows that were reached, with its settings."""
+    rider = rr.Rider(
+        update=rr.Residual(num_steps=1, direction_rate=3.20e-6, eigenvalue_rate=0.00055),
+        step=rr.FixedStep(0.000232),
+        batch=rr.Batches(min(2824, problem.num_examples)),
+        stop=(rr.not_finite,),
+        finish=None,
+        max_steps=PIECE,
+    )
+    x, seen = problem.x0, defaultdict[str, list[np.ndarray]](list)
+    for step in range(PIECE, settings.paper_steps + 1, PIECE):
+        key = jax.random.fold_in(jax.random.key(1000 * settings.seed + repeat), step)
+        done = _ride_on(rider, problem, x, ridge, key)
+        x, ridge = done.x, done.ridge
+        for name, (first, last) in WINDOWS.items():
+            if first <= step <= last:
+                seen[name].append(by_digit(problem, x, images))
+    return {name: np.mean(rows, axis=0) for name, rows in seen.items()}
+
+
+@eqx.filter_jit
+def _ride_on(
+    rider: rr.Rider, problem: rr.Problem, x: Array, ridge: rr.Ridge, key: PRNGKeyArray
+) -> rr.Ride:
+    return rider.ride(problem, x, ridge, key)
+
+
+def distinct_ridges(
+    settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
+) -> dict[int, rr.Ridge]:
+    """One ridge per distinct eigenvalue, which points downhill."""
+    look = rr.NetworkSpectrum(
+        k=settings.num_hvps // 2,
+        num_hvps=settings.num_hvps,
+        cluster_tolerance=settings.cluster_tolerance,
+    )
+    spectrum, _ = _look(look, on_batch, key)
+    return {index: spectrum.ridge(index) for index in range(spectrum.num_downhill())}
+
+
+def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
+    """The paper's numbering: every eigenvector on its own, every fourth of them."""
+    look = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
+    spectrum, grad = _look(look, on_batch, key)
+    return {
+        row: downhill_ridge(spectrum, jnp.asarray(row), grad)
+        for row in range(0, settings.num_raw, 4)
+    }
+
+
+@eqx.filter_jit
+def _look(
+    spectrum: Callable[..., rr.Spectrum], problem: rr.Problem, key: PRNGKeyArray
+) -> tuple[rr.Spectrum, Array]:
+    return spectrum(problem, problem.x0, key), problem.grad(problem.x0)
+
+
+def ride(
+    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
+) -> dict[str, np.ndarray]:
+    """Accuracy by digit, early and late."""
+    first = rr.Rider(
+        update=rr.Davidson(tolerance=None, max_hvps=4),
+        step=rr.FixedStep(0.05),
+        batch=rr.Batches(settings.batch_size),
+        stop=(rr.not_finite,),
+        finish=None,
+        max_steps=settings.num_steps,
+        keep_path=True,
+    )
+    then = rr.Rider(
+        spectrum=rr.GradientKrylov(k=8, num_hvps=20),
+        update=rr.Davidson(tolerance=None, max_hvps=4),
+        step=rr.FixedStep(0.05),
+        correct=rr.Valley(),
+        batch=rr.Batches(settings.batch_size),
+        stop=(rr.curvature_gone, rr.not_finite),
+        finish=None,
+        max_steps=50,
+    )
+    done = _ride(first, problem, ridge, jax.random.key(1000 * settings.seed + repeat))
+    path = done.trace.path
+    assert path is not None
+    end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
+    return {
+        "early": np.mean([by_digit(problem, path[step], images) for step in settings.early], 0),
+        "late": by_digit(problem, end.x, images),
+    }
+
+
+@eqx.filter_jit
+def _ride(rider: rr.Rider, problem: rr.Problem, ridge: rr.Ridge, key: PRNGKeyArray) -> rr.Ride:
+    return rider.ride(problem, problem.x0, ridge, key)
+
+
+def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
+    guesses = np.asarray(_guesses(problem, x, jnp.asarray(images.test_images)))
+    is_right, labels = guesses == images.test_labels, images.test_labels
+    return np.array([is_right[labels == digit].mean() for digit in range(images.num_classes)])
+
+
+@eqx.filter_jit
+def _guesses(problem: rr.Problem, x: Array, images: Array) -> Array:
+    logits = problem.loss.logits(problem.unravel(x), images)  # type: ignore[attr-defined]
+    return jnp.argmax(logits, axis=1)
+
+
+def permutation_test(
+    accuracies: Float[np.ndarray, "ridges repeats digits"], settings: Any
+) -> float:
+    """How often runs dealt to ridges at random differ as much between ridges as they did.
+
+    The statistic is the variance between ridges, summed over digits.
+    """
+    random = np.random.default_rng(settings.seed)
+    runs = accuracies.reshape(-1, accuracies.shape[-1])
+
+    def between(order: np.ndarray) -> float:
+        return float(runs[order].reshape(accuracies.shape).mean(axis=1).var(axis=0).sum())
+
+    observed = between(np.arange(len(runs)))
+    # Rounding must not make a dealing that equals the observed one smaller.
+    as_large = [
+        between(random.permutation(len(runs))) >= observed * (1 - 1e-12)
+        for _ in range(settings.num_permutations)
+    ]
+    return (1 + sum(as_large)) / (1 + len(as_large))
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    groups = {
+        "one ridge per distinct eigenvalue": results,
+        "raw indices": results["raw"],
+        "raw indices, the paper's settings": results["paper"],
+    }
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    axes = figure.subplots(2, 3)
+    for column, (title, group) in enumerate(groups.items()):
+        for row, part in enumerate(("early", "late")):
+            if part in group:
+                image = _heat_map(axes[row][column], group, part)
+            else:  # so many steps were not ridden
+                axes[row][column].set_axis_off()
+        axes[0][column].set_title(title, fontsize=10)
+    figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"mnist-diversity.{suffix}", dpi=160)
+
+
+def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
+    matrix = np.asarray(group[part]).T
+    image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    ax.set_xticks(range(len(group["indices"])), group["indices"])
+    ax.set_yticks(range(len(matrix)))
+    ax.set(xlabel="index of the first ridge", ylabel=f"digit, {part}")
+    return image
+
+
+def table(results: dict[str, Any]) -> str:
+    groups = [results, results.get("raw", {}), results.get("paper", {})]
+    lines = [
+        "| | paper | distinct ridges | raw indices | raw indices, the paper's settings |",
+        "|---" * 5 + "|",
+        "| first ridges | indices up to about 50 | "
+        + " | ".join(str(len(of.get("indices", ()))) for of in groups)
+        + " |",
+    ]
+    for name, part in (("early", "p_value"), ("late", "late_p_value")):
+        cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups]
+        lines.append(f"| digits depend on the ridge, {name}: p | (picture) | {' | '.join(cells)} |")
+    for name in ("early", "late"):
+        means = [f"{100 * np.mean(of[name]):.1f} %" if name in of else "-" for of in groups]
+        lines.append(f"| mean test accuracy, {name} | | {' | '.join(means)} |")
+    if "early" in results:
+        lines += ["", "Best digit early, by distinct ridge: " + ", ".join(_best(results)) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _best(results: dict[str, Any]) -> list[str]:
+    return [
+        f"{index}: {int(np.argmax(row))}"
+        for index, row in zip(results["indices"], results["early"], strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""Where guessing fails: what the k-th solution costs, by depth and by how rare solutions are.
+
+Wide random starts find as much as Ridge Rider in the same time on the trees of Figure 2. Here both
+go on until they have found everything or run out, on deeper trees and with rarer positive leaves,
+and are compared by what they had spent when a given share of the solutions was found. Guessing gets
+the best of two step sizes for each tree, and four times the seconds that Ridge Rider took.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ridgerider.problems.tree import Tree
+from ridgerider_experiments.sweep import Job, percent, proportion
+from ridgerider_experiments.tree_methods import descent, measure, recommended
+
+PLACES = tuple((depth, rare) for rare in (0.4, 0.1, 0.02) for depth in (6, 8, 10, 12, 14))
+SHARE = 0.9  # of the solutions, at which costs are compared
+WIDE, STEP_SIZES = 3.0, (1.0, 10.0)
+PATIENCE = 4.0  # times the seconds of Ridge Rider
+MAX_DECISIONS = 64  # larger trees are left out: a dense ridge there costs more than it can save
+COLORS = {0.4: "#0072B2", 0.1: "#D55E00", 0.02: "#009E73"}
+
+
+def jobs_at(seed: int, depth: int, p_positive: float, count: int, max_steps: int) -> list[Job]:
+    return [
+        {
+            "kind": "regime",
+            "depth": depth,
+            "p_terminal": 0.4,
+            "p_positive": p_positive,
+            "seed": seed * 1000 + 500 + number,
+            "max_steps": max_steps,
+        }
+        for number in range(count)
+    ]
+
+
+def work(tree: Tree, max_steps: int) -> dict[str, Any]:
+    """Both methods on one tree, until everything is found."""
+    about = {"decisions": tree.num_decisions, "solutions": tree.num_solutions}
+    if tree.num_decisions > MAX_DECISIONS:
+        return {**about, "methods": {}}
+    ridges = measure(recommended(), tree, max_steps=max_steps, is_stopped=True)
+    seconds = max(PATIENCE * ridges["seconds"], 1.0)
+    guesses = [
+        measure(descent(size, WIDE), tree, max_seconds=seconds, is_stopped=True)
+        for size in STEP_SIZES
+    ]
+    return {**about, "methods": {"rr": ridges, "guess": best(guesses, tree.num_solutions)}}
+
+
+def best(guesses: list[dict[str, Any]], solutions: int) -> dict[str, Any]:
+    """The step size that was the first to find the share that is asked for, or found most."""
+    return min(guesses, key=lambda one: (cost(one, solutions, 1), -one["fraction"]))
+
+
+def cost(one: dict[str, Any], solutions: int, column: int, share: float = SHARE) -> float:
+    """Steps (column 0) or seconds (1) until this share of the solutions was found, or infinity."""
+    wanted = math.ceil(share * solutions)
+    found = one["discoveries"]
+    return found[wanted - 1][column] if len(found) >= wanted else math.inf
+
+
+def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the trees at one place: what was found, and how much more guessing cost (median)."""
+    kept = [one for one in done if one["methods"]]
+    found: dict[str, Any] = {"depth": place[0], "p_positive": place[1], "trees": len(kept)}
+    found["too_large"] = len(done) - len(kept)
+    if not kept:
+        return found
+    for name in ("rr", "guess"):
+        found[name] = proportion(one["methods"][name]["fraction"] for one in kept)
+    for share, suffix in ((SHARE, ""), (1.0, "_last")):
+        for unit in UNITS:
+            ratios = [ratio(one, unit, share) for one in kept]
+            known = [value for value in ratios if not math.isnan(value)]
+            middle = float(np.median(known)) if known else math.nan
+            found[f"ratio_{unit}{suffix}"] = middle if math.isfinite(middle) else None
+            found[f"rr_cheaper_{unit}{suffix}"] = sum(value > 1 for value in known)
+    found["solutions"] = float(np.mean([one["solutions"] for one in kept]))
+    found["decisions"] = float(np.mean([one["decisions"] for one in kept]))
+    found["curves"] = {name: curve(kept, name) for name in METHODS}
+    return found
+
+
+METHODS = {"rr": "Ridge Rider", "guess": "wide random starts"}
+
+
+UNITS = ("steps", "products", "seconds")
+
+
+def ratio(one: dict[str, Any], unit: str, share: float) -> float:
+    """What guessing spent over what Ridge Rider did; infinite where only guessing failed."""
+    spent = []
+    for name in METHODS:
+        found = one["methods"][name]
+        here = cost(found, one["solutions"], int(unit == "seconds"), share)
+        if unit == "products":  # a Hessian is as many products as there are logits
+            here *= (found["hvps"] + found["gradients"]) / found["iterations"]
+        spent.append(here)
+    if math.isinf(spent[0]):
+        return math.nan if math.isinf(spent[1]) else 0.0
+    return spent[1] / max(spent[0], 1e-9)
+
+
+def curve(done: list[dict[str, Any]], name: str, num_points: int = 16) -> list[list[float]]:
+    """Mean share found after so many seconds."""
+    times = np.geomspace(1e-3, 30, num_points)
+    shares = np.zeros(num_points)
+    for one in done:
+        seconds = np.array([row[1] for row in one["methods"][name]["discoveries"]])
+        shares += (seconds[:, None] <= times[None]).sum(axis=0) / one["solutions"] / len(done)
+    return np.round(np.stack([times, shares], axis=1), 4).tolist()
+
+
+def draw(regimes: list[dict[str, Any]], out: Path) -> None:
+    """The ratio of costs by depth, in each unit: above one, guessing costs more."""
+    rows = [row for row in regimes if row["trees"]]
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    for ax, unit in zip(figure.subplots(1, 3, sharey=True), UNITS, strict=True):
+        for rare in dict.fromkeys(row["p_positive"] for row in rows):
+            here = [r for r in rows if r["p_positive"] == rare and r[f"ratio_{unit}"]]
+            ax.plot(
+                [row["depth"] for row in here],
+                [row[f"ratio_{unit}"] for row in here],
+                marker="o",
+                color=COLORS.get(rare, "#444444"),
+                label=f"P(positive) = {rare:g}",
+            )
+        ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
+        ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
+        ax.set_xticks(sorted({row["depth"] for row in rows}))
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"regimes.{suffix}", dpi=160)
+
+
+def table(regimes: list[dict[str, Any]]) -> str:
+    lines = [
+        "| P(positive) | depth | trees | solutions, mean | Ridge Rider finds (%) "
+        f"| wide starts find (%) | cost of {SHARE:.0%}, wide starts / Ridge Rider, median: steps "
+        "| products | seconds | trees with fewer products by Ridge Rider | fewer seconds |",
+        "|---" * 11 + "|",
+    ]
+    for row in regimes:
+        if row["trees"]:
+            ratios = [row[f"ratio_{unit}"] for unit in UNITS]
+            cells = [
+                f"{row['p_positive']:g}",
+                row["depth"],
+                row["trees"],
+                f"{row['solutions']:.1f}",
+                percent(row["rr"]),
+                percent(row["guess"]),
+                *("-" if value is None else f"{value:.2g}" for value in ratios),
+                row["rr_cheaper_products"],
+                row["rr_cheaper_seconds"],
+            ]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"

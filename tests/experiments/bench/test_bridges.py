@@ -1,0 +1,46 @@
+"""What the benchmark of bridges measures is there, and right; not how fast it is."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from ridgerider_experiments.bench import bridges
+
+
+def test_callbacks_of_megabytes_come_back():
+    """Half of it and one more, again and again: 2. In one program, and in several threads."""
+    assert bridges.many_callbacks(30) == pytest.approx(2)
+    threads = [threading.Thread(target=bridges.many_callbacks, args=(10,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_calls_of_small_functions_are_timed():
+    ours, own = bridges.small_calls(count=5)
+    assert ours.cost > 0 and own.cost > 0 and "above the function" in ours.outcome
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
+def test_the_same_network_in_both_frameworks(monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
+    monkeypatch.setitem(bridges.HIDDEN, "10,000", 2)
+    monkeypatch.setattr(bridges, "MAX_PRODUCTS", 50)
+    rows = list(bridges.lowest_pairs(k=2))
+    assert rows[0].who == "ridgerider, loss in PyTorch" and "2 of 2" in rows[0].outcome
+    one, two = bridges.ride(num_steps=3)
+    assert "loss" in one.outcome and "loss" in two.outcome
+    rows = list(bridges.products("10,000", count=1))
+    assert len(rows) == 4 and all(np.isfinite(row.cost) for row in rows)
+
+
+@pytest.mark.long
+def test_memory_does_not_grow():
+    bridges.many_callbacks(20)
+    before = bridges._memory()
+    bridges.many_callbacks(300)  # 3 GB went through it
+    assert bridges._memory() - before < 200
