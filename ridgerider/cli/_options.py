@@ -84,17 +84,15 @@ TREE: dict[str, tuple[Any, str]] = {
     "order": (str, "breadth_first, depth_first, best_first, steepest_first or random."),
     "members": (
         str,
-        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, `rows` "
-        "of a basis, or `one` row.",
+        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, or `one`.",
     ),
-    "go_on": (str, "Take the next turns at the `end` of a ride, the `saddle` below it, or `both`."),
+    "go_on": (str, "Take the next turns at the `end` of a ride, or at the `saddle` below it."),
     "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
     "max_depth": (int | None, "The longest fingerprint, in turns."),
-    "finish_at": (str, "Descend at the end of every `leg`, or of each `leaf` only."),
     "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
-    "asynchronous": (bool, "Choose again after each leg, not after each round."),
     "seed": (int, "Every random choice derives from it."),
 }
+FLAGS = {"num_lanes": ["--lanes"]}  # of those that are not called as the argument is
 SEARCH = {**TREE, **BUDGET, **LANES}
 
 
@@ -151,7 +149,7 @@ def takes(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None if name in optional else of_search[name].default,
-                annotation=Annotated[kind, typer.Option(*_flags(name, kind), help=text)],
+                annotation=Annotated[kind, typer.Option(*FLAGS.get(name, ()), help=text)],
             )
             for name, (kind, text) in options.items()
         ]
@@ -170,10 +168,3 @@ def takes(
         return called
 
     return decorate
-
-
-def _flags(name: str, kind: Any) -> list[str]:
-    """A switch has no opposite; lanes were called batches once."""
-    if name == "num_lanes":
-        return ["--lanes", "--batch-size"]
-    return [f"--{name.replace('_', '-')}"] if kind is bool else []

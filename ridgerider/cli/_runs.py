@@ -57,10 +57,9 @@ def show(
     signature: SignatureName = None,
     metric: MetricNames = None,
     problem: ProblemName = None,
-    old_leg: Annotated[str | None, typer.Option("--leg", hidden=True)] = None,
 ) -> None:
     """Show what a run found, or one of its legs."""
-    path, leg = run_file(run), leg if leg is not None else old_leg
+    path = run_file(run)
     measure_run(path, signature, metric, problem)
     result = rr.load(path)
     if leg is None and "map" in result.meta:

@@ -18,14 +18,14 @@ TEXTS = (
 )
 PLACES = ("run.sqlite", "here", "nowhere", "", ".", "/", "/dev/null", "x" * 300, "a\nb", "mine.py")
 SEARCH = (
-    *("--order", "--members", "--go-on", "--finish-at", "--engine", "--gauge", "--out", "--dask"),
+    *("--order", "--members", "--go-on", "--engine", "--gauge", "--out", "--dask"),
     *("--max-ridges", "--max-depth", "--round-size", "--seed", "--max-steps", "--max-hvps"),
-    *("--max-seconds", "--step-size", "--delta-break", "--lease", "--lanes", "--batch-size"),
+    *("--max-seconds", "--step-size", "--delta-break", "--lease", "--lanes"),
 )
 OPTIONS = {
-    "search": (*SEARCH, "--asynchronous", "--help"),
+    "search": (*SEARCH, "--help"),
     "resume": ("--max-rides", "--max-seconds", "--problem", "--trust", "--lease", "--lanes"),
-    "show": ("--leg", "--help", "--nothing"),
+    "show": ("--help", "--nothing"),
     "report": ("--out", "--landscape", "--problem"),
     "replay": ("--problem", "--trust"),
     "check": ("--repair", "--nothing"),
@@ -66,9 +66,9 @@ def line(random):
             words.append(pick(random, ("x", "tcp://", "tcp://x:y", "")))
         elif option == "--round-size":
             words.append(pick(random, ("0", "1", "2", "-1", "x")))
-        elif option in ("--lanes", "--batch-size"):
+        elif option == "--lanes":
             words.append(pick(random, ("0", "1", "-1", "x", "inf")))
-        elif option not in ("--asynchronous", "--trust", "--repair", "--quick", "--help"):
+        elif option not in ("--trust", "--repair", "--quick", "--help"):
             words.append(pick(random, NUMBERS, TEXTS))
     if random.random() < 0.1:
         words.insert(random.integers(len(words) + 1), pick(random, TEXTS, NUMBERS))

@@ -42,7 +42,7 @@ def run(*args):
 def test_what_is_in_it_is_shown(old):
     shown = run("show", old)
     assert "12 legs, 6 branches open; 4 minima; descents ended at: minimum 7, saddle 5" in shown
-    assert "0.5625" in run("show", old, "--leg", "0+")
+    assert "0.5625" in run("show", old, "0+")
     page = Path(run("report", old).splitlines()[-1]).read_text()
     assert '"fingerprint":"0+ 1- 0+"' in page and "damaged" not in page
 
