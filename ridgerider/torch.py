@@ -257,6 +257,7 @@ class ModuleFunctions(Functions):
             point, _, grad = self._differentiated(own, rows, True)
             last = self._graph = (own, rows, point, grad)
         _, _, point, grad = last
+        self.calls.add(hvps=len(v))
         vectors = self._tensor(v)
         if len(v) == 1 or not self.is_vectorized:
             return _array(torch.stack([_gradient(grad, point, vector) for vector in vectors]))
@@ -266,6 +267,7 @@ class ModuleFunctions(Functions):
     def _differentiated(
         self, x: Point, rows: Rows, keeps_graph: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self.calls.add(gradients=1)
         with _differentiable():
             point = self._tensor(x).requires_grad_()
             value = self._loss(rows)(point)
@@ -279,6 +281,7 @@ class ModuleFunctions(Functions):
             data = tuple(tensor[chosen] for tensor in data)
 
         def loss(x: torch.Tensor) -> torch.Tensor:
+            self.calls.add(values=1)
             state = {**self.fixed, **self._parameters(x)}
             inputs = data[:-1] or data
             outputs = functional_call(self.module, state, tuple(inputs))
@@ -316,6 +319,10 @@ class ModuleFunctions(Functions):
             self.multiply(x, directions, None)
         except (NotImplementedError, RuntimeError, UserWarning):
             self.is_vectorized = False
+
+    def forget(self) -> None:
+        super().forget()
+        self._graph = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_graph": None}

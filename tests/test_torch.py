@@ -81,6 +81,22 @@ class Decayed(nn.Module):
         return self.network(inputs), sum(one.square().sum() for one in self.parameters())
 
 
+def test_every_forward_pass_is_counted():
+    calls = []
+
+    def counted_loss(outputs, targets):
+        calls.append(1)
+        return F.mse_loss(outputs, targets)
+
+    problem = ridgerider.torch.problem(mlp(torch.float64), counted_loss, *examples(torch.float64))
+    assert problem.calls().values == len(calls)
+    with problem.ledger() as ledger:
+        jax.block_until_ready((problem.grad(problem.x0), problem.hessian(problem.x0)))
+    assert problem.calls().values == len(calls)
+    counts = (ledger.calls.values, ledger.calls.gradients, ledger.calls.hvps)
+    assert counts == (2, 2, problem.size)  # the gradient, once more with its graph
+
+
 def decayed_loss(outputs, targets):
     return F.mse_loss(outputs[0], targets) + 0.01 * outputs[1]
 

@@ -11,8 +11,10 @@ the noise of the gradients, whichever is larger, and at least eps / `step` times
 and fourth derivatives, which few ask for, are differences of products.
 """
 
+import operator
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._core.problem.host import call_host
+from ridgerider._core.problem.ledger import Calls, Ledger
 
 Point = Float[np.ndarray, " n"]
 Block = Float[np.ndarray, "b n"]
@@ -31,14 +34,14 @@ GRADIENTS_PER_HVP = 4  # of differences
 STEPS = (1, -1, 2, -2)
 
 
-class Turnstile:
-    """One call at a time: many calculators are not made for threads. Another one when sent."""
+class Lock:
+    """A lock that is a new one in a copy that is sent to another process."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return Turnstile, ()
+        return Lock, ()
 
 
 class Functions:
@@ -52,7 +55,9 @@ class Functions:
     - `step`: of differences, relative to max(1, |x|); None where products are known.
     - `noise`: what a product may be off by, relative to its length.
 
-    What goes wrong in a function is NaN inside, and its message is kept in `failure`.
+    What goes wrong in a function is NaN inside, and its message is kept in `failure`. Each bridge
+    counts the calls that it makes in `calls`: points for values and gradients, vectors for HVPs; a
+    Hessian is one Hessian, and as many HVPs as there are parameters.
     """
 
     def __init__(self, size: int, dtype: Any, block: int = 1, name: str = "loss"):
@@ -60,9 +65,11 @@ class Functions:
         self.step: float | None = None
         self.noise = 0.0
         self.values_per_gradient = 0  # where gradients are differences of values
-        self.failure = ""
+        self.calls = Calls()
+        self.failure, self.num_failures = "", 0
         self._last: tuple[Any, ...] | None = None
-        self._turnstile = Turnstile()
+        # One call at a time, since many calculators are not made for threads; one ledger at a time.
+        self._calling, self._recording = Lock(), Lock()
 
     # --- what a bridge provides
 
@@ -72,15 +79,35 @@ class Functions:
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         """H(x) times each row of `v`."""
+        self.calls.add(hvps=len(v))
         return self.differences(x, v, rows)[0]
 
     def dense(self, x: Point, rows: Rows) -> Float[np.ndarray, "n n"]:
+        self.calls.add(hessians=1)
         return self.multiply(x, np.eye(self.size, dtype=self.dtype), rows)
 
     def params_of(self, x: Point) -> PyTree | None:
         """Parameters in the form that a user wants them in, or None for that of the start."""
         del x
         return None
+
+    def forget(self) -> None:
+        """Forget what is remembered of the last point, so that it is evaluated again."""
+        self._last = None
+
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """See `Problem.ledger`."""
+        ledger = Ledger()
+        with self._recording.lock:
+            with self._calling.lock:
+                self.forget()
+            before, num_failures = self.calls.total(), self.num_failures
+            try:
+                yield ledger
+            finally:
+                ledger.calls = jax.tree.map(operator.sub, self.calls.total(), before)
+                ledger.failure = self.failure if self.num_failures > num_failures else ""
 
     # --- what JAX sees
 
@@ -195,6 +222,7 @@ class Functions:
         def fill() -> None:
             for where, (point, vector, *some) in _each(lead, x, v, *rows):
                 block = self._own(vector)[None]
+                self.calls.add(hvps=1)
                 errors[where] = self.differences(self._own(point), block, _first(some))[1][0]
 
         self._guard(fill, errors)
@@ -206,12 +234,13 @@ class Functions:
 
     def _guard(self, fill: Callable[[], None], *results: np.ndarray) -> None:
         """An error must not end the program: it is NaN there, and a reason here."""
-        with self._turnstile.lock:
+        with self._calling.lock:
             try:
                 fill()
             except Exception as error:
                 self.failure = f"{type(error).__name__}: {error}".rstrip(".")
-                self._last = None
+                self.num_failures += 1
+                self.forget()
                 for result in results:
                     result[...] = np.nan
 

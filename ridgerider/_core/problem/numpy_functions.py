@@ -47,6 +47,7 @@ class NumpyFunctions(Functions):
             values, grads = zip(*map(self._from_values, x), strict=True)
             return np.array(values), np.array(grads)
         if self._is_block:
+            self.calls.add(values=len(x), gradients=len(x))
             values, grads = _pair(self._value_and_grad(self._unravel(x)))
             return np.asarray(values), self._ravel("gradient", grads, (len(x),))
         if len(x) == 1:
@@ -57,9 +58,10 @@ class NumpyFunctions(Functions):
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         if self._hvp is None and self._hessian is None:
-            return self.differences(x, v, rows)[0]
+            return super().multiply(x, v, rows)
         if self._hvp is None:
             return v @ self.dense(x, rows).T
+        self.calls.add(hvps=len(v))
         params = self._unravel(x)
         if not self._is_block:
             products = (self._hvp(params, self._unravel(one)) for one in v)
@@ -76,6 +78,7 @@ class NumpyFunctions(Functions):
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         if self._hessian is None:
             return super().dense(x, rows)
+        self.calls.add(hvps=self.size, hessians=1)
         matrix = np.asarray(self._hessian(self._unravel(x)))
         if matrix.shape != (self.size, self.size):
             raise ValueError(
@@ -86,6 +89,7 @@ class NumpyFunctions(Functions):
 
     def _one(self, x: Point) -> tuple[Any, Point]:
         assert self._value_and_grad is not None
+        self.calls.add(values=1, gradients=1)
         value, grad = _pair(self._value_and_grad(self._unravel(x)))
         if np.shape(value) != ():
             raise ValueError(
@@ -95,6 +99,7 @@ class NumpyFunctions(Functions):
 
     def _from_values(self, x: Point) -> tuple[float, Point]:
         """The gradient by differences of values, of fourth order."""
+        self.calls.add(gradients=1)
         h = _eps(self) ** 0.2 * max(1.0, float(np.linalg.norm(x)))
 
         def along(row: Point) -> float:
@@ -106,6 +111,7 @@ class NumpyFunctions(Functions):
 
     def _at(self, x: Point) -> float:
         assert self._value is not None
+        self.calls.add(values=1)
         return float(self._value(self._unravel(x)))
 
     def _unravel(self, x: np.ndarray) -> PyTree:

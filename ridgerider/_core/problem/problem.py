@@ -10,7 +10,8 @@ each of the above is a mean over equal chunks, and only one chunk at a time is h
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import GRADIENTS_PER_HVP, Functions
+from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.problem.numpy_functions import from_functions
 
 Scalar = Float[Array, ""]
@@ -274,6 +276,31 @@ class Problem(eqx.Module):
             return jnp.zeros((), x.dtype), Cost()
         functions = self.loss
         return self._mean(lambda args: functions.error(x, v, *args)), Cost(hvps=1)
+
+    def calls(self) -> Cost:
+        """How often functions outside of JAX were called so far in this process; else zero."""
+        return self.loss.calls.total() if isinstance(self.loss, Functions) else Cost()
+
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """Record which calls functions outside of JAX get inside of this context, and failures.
+
+        Only one thread at a time is inside, so that calls are nobody else's; nested contexts each
+        record their own. Wait for the results of programs before it ends. Nothing is remembered
+        from before it: the same work costs the same, whatever was done earlier.
+
+        >>> import numpy as np
+        >>> problem = Problem.from_functions(lambda x: (x @ x, 2 * x), np.ones(3))
+        >>> with problem.ledger() as ledger:
+        ...     _ = jax.block_until_ready(problem.hessian(problem.x0))
+        >>> ledger.calls.hvps, ledger.calls.gradients, ledger.failure
+        (3, 12, '')
+        """
+        if not isinstance(self.loss, Functions):
+            yield Ledger()
+            return
+        with self.loss.ledger() as ledger:
+            yield ledger
 
     def failure(self) -> str:
         """What last went wrong in functions outside of JAX; empty if nothing did."""

@@ -1,0 +1,156 @@
+"""The ledger equals counters wrapped around the user's functions."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._core.problem.ledger import Ledger
+from tests.core.problem.test_functions import (
+    DEPTHS,
+    Counted,
+    V,
+    X,
+    hessian,
+    hvp,
+    in_block,
+    loss,
+    value_and_grad,
+)
+
+CASES = {
+    "value": {"value": lambda x: value_and_grad(x)[0]},
+    "gradient": {"value_and_grad": value_and_grad},
+    "hvp": {"value_and_grad": value_and_grad, "hvp": hvp},
+    "hessian": {"value_and_grad": value_and_grad, "hessian": hessian},
+    "both": {"value_and_grad": value_and_grad, "hvp": hvp, "hessian": hessian},
+}
+
+
+def counted_problem(case):
+    counters = {name: Counted(function) for name, function in CASES[case].items()}
+    given = {"value_and_grad": None, **counters}
+    return rr.Problem.from_functions(given.pop("value_and_grad"), np.zeros(3), **given), counters
+
+
+def check_balance(calls, counters):
+    """The calls must be those that the counters saw."""
+    counts = {name: counter.count for name, counter in counters.items()}
+    if "value" in counts:
+        assert calls.values == counts["value"]
+    else:
+        assert calls.values == calls.gradients == counts["value_and_grad"]
+    if "hvp" in counts or "hessian" in counts:
+        assert calls.hvps == counts.get("hvp", 0) + 3 * counts.get("hessian", 0)
+    if "hessian" in counts:
+        assert calls.hessians == counts["hessian"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_ledger_equals_a_counter(case):
+    problem, counters = counted_problem(case)
+    check_balance(problem.calls(), counters)  # of the checks at the start
+    programs = {
+        "value": lambda: problem.value(X),
+        "gradient": lambda: jax.value_and_grad(problem.value)(X),
+        "hvp": lambda: jax.jit(problem.hvp_at(X))(V),
+        "hessian": lambda: problem.hessian(X),
+        "error": lambda: problem.hvp_error(X, V),
+        "lanes": lambda: jax.jit(jax.vmap(problem.hessian))(jnp.stack([X, 2 * X])),
+        "third": lambda: jax.jvp(lambda x: problem.hvp(x, V), (X,), (V,)),
+    }
+    for name, program in programs.items():
+        for counter in counters.values():
+            counter.count = 0
+        before = problem.calls()
+        with problem.ledger() as ledger:
+            jax.block_until_ready(program())
+        check_balance(ledger.calls, counters)
+        assert problem.calls().values - before.values == ledger.calls.values
+        if name != "error":  # that of an exact product is known
+            assert ledger.calls.values + ledger.calls.hvps > 0
+
+
+def test_searches_make_the_calls_that_are_recorded():
+    problem, counters = counted_problem("gradient")
+    counters["value_and_grad"].count = 0
+    with problem.ledger() as ledger:
+        rr.search(problem, max_rides=3, max_depth=1)
+    assert ledger.calls.gradients == ledger.calls.values == counters["value_and_grad"].count > 0
+
+
+def test_points_in_a_block_are_counted_one_by_one():
+    problem = rr.Problem.from_functions(in_block, np.zeros(6), batch=8)
+    with problem.ledger() as ledger:
+        jax.block_until_ready(problem.hessian(jnp.full(6, 0.5)))
+    assert (ledger.calls.gradients, ledger.calls.hvps, ledger.calls.hessians) == (24, 6, 1)
+
+
+def test_the_same_work_costs_the_same():
+    problem, _ = counted_problem("gradient")
+    costs = []
+    for _ in range(2):
+        with problem.ledger() as ledger:
+            jax.block_until_ready((problem.value(X), problem.grad(X)))
+        costs.append(ledger.calls.values)
+    assert costs == [1, 1]  # the second time nothing is remembered, and within one a point is
+
+
+def test_threads_do_not_see_the_calls_of_others():
+    problem, _ = counted_problem("gradient")
+
+    def work(count):
+        with problem.ledger() as ledger:
+            for number in range(count):
+                jax.block_until_ready(problem.grad(X + number))
+        return ledger.calls.gradients
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(1, 9))) == list(range(1, 9))
+
+
+def test_a_failure_is_that_of_its_own_context():
+    def fails(x):
+        if x[0] > 0.5:
+            raise RuntimeError("no convergence.")
+        return value_and_grad(x)
+
+    problem = rr.Problem.from_functions(fails, np.zeros(3), hvp=hvp)
+    with problem.ledger() as bad:
+        assert np.isnan(problem.value(jnp.ones(3)))
+    with problem.ledger() as good:
+        problem.value(jnp.zeros(3))
+    assert bad.failure == "RuntimeError: no convergence" and good.failure == ""
+    assert bad.calls.values == 1  # a call that fails is a call
+
+
+def test_losses_in_jax_are_not_called_back():
+    problem = rr.Problem(loss, jnp.zeros(3))
+    with problem.ledger() as ledger:
+        problem.value(X)
+    assert ledger.calls is None and problem.calls().values == 0
+    costs = [rr.Cost(values=1), rr.Cost(hvps=2)]
+    assert ledger.charge(costs) == costs
+
+
+def test_shares_add_up():
+    ledger = Ledger(rr.Cost(values=17, gradients=5, hvps=1))
+    costs = [rr.Cost(values=n, seconds=0.5, eigendecompositions=2) for n in (3, 0, 4, 1)]
+    charged = ledger.charge(costs)
+    total = sum(charged, rr.Cost())
+    assert (total.values, total.gradients, total.hvps) == (17, 5, 1)
+    assert charged[1].values == 0 and charged[0].eigendecompositions == 2
+    assert sum(one.values for one in ledger.charge([rr.Cost()] * 3)) == 17
+    assert ledger.charge([]) == []
+
+
+def test_a_copy_that_is_sent_counts_its_own_calls():
+    problem, _ = counted_problem("hvp")
+    again = pickle.loads(pickle.dumps(rr.Problem.from_functions(value_and_grad, np.zeros(3))))
+    assert again.calls().values == 0 and problem.calls().values > 0
+    jax.block_until_ready(again.grad(jnp.asarray(DEPTHS)))
+    assert again.calls().gradients == 1
