@@ -20,14 +20,13 @@ from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
-from ridgerider._search.engine.rides import branch_key, look, ride_batch
-from ridgerider._search.tree.settings import Settings
-from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
+from ridgerider._search.engine.loop import search
+from ridgerider._search.engine.rides import branch_key
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import (
     Game,
     NegativeEntropy,
     check_game,
-    check_num_runs,
     cross_play,
     game_problem,
     with_strangers,
@@ -36,7 +35,7 @@ from ridgerider.coordination._symmetry import SymmetryReport, symmetry_report
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
 CLUSTER_TOLERANCE = 3e-5
-# Two ways whose self-play differs by less, relatively, are images of each other.
+# Two paths whose self-play differs by less, relatively, are images of each other.
 TIE = 1e-6
 # Moves a policy off a symmetry axis before it is polished, so that rounding does not choose the
 # side for all runs alike.
@@ -50,8 +49,8 @@ RIDER = Rider(
     finish=GENTLE,
 )
 
-_RIDGE = re.compile(r"\d+(\.\d+)?")
-Ridges = tuple[tuple[int, int], ...]  # (index, member) of each ridge of a fingerprint
+_NAME = re.compile(r"\d+(\.\d+)?( \d+(\.\d+)?)*")
+Unsigned = tuple[tuple[int, int], ...]  # a fingerprint without signs: (index, member) of each ridge
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Candidate:
       for a member of a repeated eigenvalue.
     - `sign_confidence`: the same for the way along it: how much worse the other way is in
       self-play, against the spread of self-play. 0 if the two are images of each other.
-    - `ridden`: the path that each run took, signs included.
+    - `ridden`: the fingerprint that each run took, signs included.
     - `policies`: the parameters, with a leading axis of runs.
 
     >>> from ridgerider.problems import Levers
@@ -156,8 +155,8 @@ def coordinate(
     - `fingerprints`: or only these, such as `["0", "0 1", "3.2"]`: indices of ridges, most negative
       first, with `.member` inside a repeated eigenvalue.
     - `max_ridges`: at each point only this many of the most negative eigenvalues.
-    - `members`: of a repeated eigenvalue ride "one" member or "all": they are as good as each
-      other.
+    - `members`: of a repeated eigenvalue ride "one" member of the run's random basis or "all" of
+      them, which are as good as each other.
     - `rider`: its `finish` polishes the policies once the way is chosen. Give `spectrum` the gauge
       "random", or runs are not independent.
     - `noise`, `weight`, `max_saddle_steps`: of `find_saddle`, towards high entropy.
@@ -172,20 +171,14 @@ def coordinate(
     ((0,), [2])
     """
     wanted = _wanted(fingerprints, max_depth)
-    depth = max(map(len, wanted)) if wanted is not None else max_depth or 1
     if wanted is not None and any(member for ridges in wanted for _, member in ridges):
         members = "all"
-    check_num_runs(num_runs, game)
-    check_game(game)
+    check_game(game, num_runs)
     problem, regularizer = game_problem(game), NegativeEntropy(game)
     runs = []
-    for run in range(num_runs):
-        own = Settings(
-            seed=_run_seed(seed, run),
-            members="rows" if members == "all" else "one",
-            max_ridges=max_ridges,
-            go_on="end",
-        )
+    for number in range(num_runs):
+        state = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
+        run_seed = int(state[0] >> 1)
         saddle = find_saddle(
             problem,
             regularizer,
@@ -193,92 +186,100 @@ def coordinate(
             noise=noise,
             num_starts=1,
             max_steps=max_saddle_steps,
-            seed=own.seed,
+            seed=run_seed,
         )
-        if require_saddle:
-            _check_saddle(saddle, run)
-        runs.append(_Run.ride(problem, rider, own, saddle, wanted, depth))
+        if require_saddle and not saddle.is_strict:
+            raise ValueError(
+                "`game` must have a saddle near its `start`, where the gradient of self-play "
+                f"vanishes and some curvature leads up, but run {number} found none. "
+                f"{saddle.reason}"
+            )
+        prefixes = {ridges[: k + 1] for ridges in wanted or () for k in range(len(ridges))}
+        result = search(
+            problem.with_start(saddle.params),
+            replace(rider, finish=None),
+            order="breadth_first" if wanted is None else _WantedFirst(frozenset(prefixes)),
+            members=members,
+            max_ridges=max_ridges,
+            max_depth=(max_depth or 1) if wanted is None else max(map(len, wanted)),
+            # Every ridge both ways. A run that lacks a wanted ridge rides others in its place.
+            max_rides=None if wanted is None else sum(2 ** len(ridges) for ridges in prefixes),
+            seed=run_seed,
+        )
+        legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
+        runs.append(_Run(run_seed, saddle, legs))
     return _compare(game, problem, rider, runs, wanted)
 
 
 @dataclass(frozen=True)
-class _End:
-    """A leg, and the clusters it chose from, ridge by ridge."""
+class _WantedFirst:
+    """An order: the branches of these fingerprints before all others, short ones first."""
 
-    leg: Leg
-    clusters: tuple[Cluster, ...]
+    prefixes: frozenset[Unsigned]
+
+    def __call__(self, branch: Branch) -> tuple[bool, int]:
+        return _unsigned(branch.fingerprint) not in self.prefixes, branch.fingerprint.depth
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One run: the ends of all ways to ride each fingerprint."""
+    """One independent run: its saddle, and the legs that were ridden from there."""
 
-    settings: Settings
+    seed: int
     saddle: Saddle
-    ends: dict[Ridges, list[_End]]
+    legs: dict[Fingerprint, Leg]
 
-    @staticmethod
-    def ride(
-        problem: Problem,
-        rider: Rider,
-        settings: Settings,
-        saddle: Saddle,
-        wanted: list[Ridges] | None,
-        depth: int,
-    ) -> "_Run":
-        here, unpolished = problem.with_start(saddle.params), replace(rider, finish=None)
-        ends: dict[Ridges, list[_End]] = {(): [_End(look(here, unpolished, settings), ())]}
-        for num_ridden in range(depth):
-            for ridges in [one for one in ends if len(one) == num_ridden]:
-                for end in ends[ridges]:
-                    for turn in end.leg.turns:
-                        longer = (*ridges, turn)
-                        if wanted is None or any(one[: len(longer)] == longer for one in wanted):
-                            ridden = _both_ways(here, unpolished, settings, end, turn)
-                            ends.setdefault(longer, []).extend(ridden)
-        return _Run(settings, saddle, ends)
+    def paths(self, ridges: Unsigned) -> list[list[Leg]]:
+        """All ways to ride these ridges: the legs from the saddle to the end, signs included."""
+        paths = [[self.legs[Fingerprint()]]]
+        for index, member in ridges:
+            longer = []
+            for path in paths:
+                # A leg that reached the end of another one has its continuations there.
+                here = path[-1].linked_to or path[-1].fingerprint
+                names = [here.child(Turn(index, sign, member)) for sign in (1, -1)]
+                longer += [[*path, self.legs[name]] for name in names if name in self.legs]
+            paths = longer
+        return paths
 
-    def choose(self, ridges: Ridges) -> tuple[_End, float]:
-        """The way with the best self-play, and by how much; 0 if it is a matter of symmetry."""
-        ways = sorted(self.ends[ridges], key=lambda end: end.leg.loss)
-        best = ways[0].leg.loss
-        tied = [end for end in ways if end.leg.loss - best <= TIE * abs(best)]
-        chosen = min(tied, key=lambda end: hashed("way", self.settings.seed, end.leg.fingerprint))
+    def choose(self, ridges: Unsigned) -> tuple[list[Leg], float]:
+        """The path with the best self-play, and by how much; 0 if it is a matter of symmetry."""
+        paths = sorted(self.paths(ridges), key=lambda path: path[-1].loss)
+        best = paths[0][-1].loss
+        tied = [path for path in paths if path[-1].loss - best <= TIE * abs(best)]
         if len(tied) > 1:
-            return chosen, 0.0
-        return chosen, (ways[1].leg.loss - best if len(ways) > 1 else float("inf"))
-
-
-def _both_ways(
-    problem: Problem, rider: Rider, settings: Settings, end: _End, turn: tuple[int, int]
-) -> list[_End]:
-    branches = [end.leg.branch(Turn(turn[0], sign, turn[1])) for sign in (1, -1)]
-    clusters = (*end.clusters, end.leg.clusters[turn[0]])
-    return [_End(leg, clusters) for leg in ride_batch(problem, rider, settings, branches)]
+            by_key = {hashed("way", self.seed, path[-1].fingerprint): path for path in tied}
+            return by_key[min(by_key)], 0.0
+        return paths[0], (paths[1][-1].loss - best if len(paths) > 1 else float("inf"))
 
 
 def _compare(
-    game: Game, problem: Problem, rider: Rider, runs: list[_Run], wanted: list[Ridges] | None
+    game: Game, problem: Problem, rider: Rider, runs: list[_Run], wanted: list[Unsigned] | None
 ) -> Coordination:
     """Let all runs play with each other, fingerprint by fingerprint."""
-    known = set().union(*(run.ends for run in runs)) - {()}
-    shared = [ridges for ridges in known if all(ridges in run.ends for run in runs)]
-    asked = [ridges for ridges in sorted(shared) if wanted is None or ridges in wanted]
+    known = {_unsigned(name) for run in runs for name in run.legs} - {()}
+    shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
+    asked = [ridges for ridges in shared if wanted is None or ridges in wanted]
     if not asked:
         raise ValueError(
             "`fingerprints` must hold one that all runs can ride, but there are only "
-            f"{', '.join(map(_name, sorted(shared))) or 'none'}."
+            f"{', '.join(map(_name, shared)) or 'none'}."
         )
     candidates, scores, cost = [], [], Cost()
     for ridges in asked:
         chosen = [run.choose(ridges) for run in runs]
-        policies, spent = _polished(problem, rider, runs, [end for end, _ in chosen])
+        xs = []
+        for run, (path, _) in zip(runs, chosen, strict=True):
+            x = jnp.asarray(path[-1].x)
+            if rider.finish is not None:
+                finish = _polish(problem, rider, x, branch_key(run.seed, path[-1].fingerprint))
+                x, cost = finish.x, cost + jax.device_get(finish.cost)
+            xs.append(x)
+        policies = jax.vmap(problem.unravel)(jnp.stack(xs))
         scores.append(np.asarray(cross_play(game, policies)))
         candidates.append(_candidate(ridges, chosen, policies, scores[-1]))
-        cost = cost + spent
     for run in runs:
-        cost = sum((end.leg.cost for ends in run.ends.values() for end in ends), cost)
-        cost = cost + run.saddle.cost
+        cost = sum((leg.cost for leg in run.legs.values()), cost + run.saddle.cost)
     first = problem.with_start(runs[0].saddle.params)
     reversible = {ridges[0][0] for ridges in asked if runs[0].choose(ridges[:1])[1] == 0}
     return Coordination(
@@ -286,22 +287,9 @@ def _compare(
         scores=np.stack(scores, axis=-1),
         saddles=tuple(run.saddle for run in runs),
         symmetry=symmetry_report(first, rider.spectrum, reversible),
-        num_dropped=len(known) - len(shared),
+        num_dropped=sum(wanted is None or one in wanted for one in known) - len(asked),
         cost=cost,
     )
-
-
-def _polished(
-    problem: Problem, rider: Rider, runs: list[_Run], ends: list[_End]
-) -> tuple[PyTree, Cost]:
-    xs, cost = [], Cost()
-    for run, end in zip(runs, ends, strict=True):
-        x = jnp.asarray(end.leg.x)
-        if rider.finish is not None:
-            finish = _polish(problem, rider, x, branch_key(run.settings.seed, end.leg.fingerprint))
-            x, cost = finish.x, cost + jax.device_get(finish.cost)
-        xs.append(x)
-    return jax.vmap(problem.unravel)(jnp.stack(xs)), cost
 
 
 @eqx.filter_jit
@@ -312,23 +300,23 @@ def _polish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Fin
 
 
 def _candidate(
-    ridges: Ridges, chosen: list[tuple[_End, float]], policies: PyTree, scores: np.ndarray
+    ridges: Unsigned, chosen: list[tuple[list[Leg], float]], policies: PyTree, scores: np.ndarray
 ) -> Candidate:
-    ends, margins = zip(*chosen, strict=True)
-    alone = np.array([scores[(run,) * scores.ndim] for run in range(len(scores))])
-    before = [end.leg.loss for end in ends]
+    paths, margins = zip(*chosen, strict=True)
+    alone = [scores[(run,) * scores.ndim] for run in range(len(scores))]
+    # For each ridge the cluster it was taken from, in each run.
+    clusters = [
+        [path[depth].clusters[index] for path in paths] for depth, (index, _) in enumerate(ridges)
+    ]
     return Candidate(
         fingerprint=_name(ridges),
         cross_play=float(scores.mean()),
         with_strangers=with_strangers(scores),
-        self_play=float(alone.mean()),
-        multiplicity=max(cluster.multiplicity for end in ends for cluster in end.clusters),
-        confidence=min(
-            _index_confidence(column)
-            for column in zip(*(end.clusters for end in ends), strict=True)
-        ),
-        sign_confidence=_ratio(min(margins), float(np.ptp(before))),
-        ridden=tuple(end.leg.fingerprint for end in ends),
+        self_play=float(np.mean(alone)),
+        multiplicity=max(cluster.multiplicity for column in clusters for cluster in column),
+        confidence=min(map(_index_confidence, clusters)),
+        sign_confidence=_ratio(min(margins), float(np.ptp([path[-1].loss for path in paths]))),
+        ridden=tuple(path[-1].fingerprint for path in paths),
         policies=policies,
     )
 
@@ -345,20 +333,7 @@ def _ratio(gap: float, spread: float) -> float:
     return 1.0 if np.isinf(gap) else gap / (gap + spread) if gap > 0 else 0.0
 
 
-def _run_seed(seed: int, run: int) -> int:
-    return int(np.random.SeedSequence([seed, run]).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _check_saddle(saddle: Saddle, run: int) -> None:
-    if saddle.is_strict:
-        return
-    raise ValueError(
-        "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
-        f"some curvature leads up, but run {run} found none. {saddle.reason}"
-    )
-
-
-def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[Ridges] | None:
+def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[Unsigned] | None:
     if max_depth is not None:
         check_count("max_depth", max_depth)
     if fingerprints is None:
@@ -367,14 +342,17 @@ def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[R
         raise ValueError(
             "`fingerprints` must not be given together with `max_depth`, which means all of them."
         )
-    words = [] if isinstance(fingerprints, str) else [str(one).split() for one in fingerprints]
-    if not words or not all(one and all(map(_RIDGE.fullmatch, one)) for one in words):
+    names = [] if isinstance(fingerprints, str) else [" ".join(one.split()) for one in fingerprints]
+    if not names or not all(map(_NAME.fullmatch, names)):
         raise ValueError(
             f"`fingerprints` must be a list such as ['0', '0 1', '3.2'], not {fingerprints!r}."
         )
-    turns = [[Turn.parse(f"{word}+") for word in one] for one in words]
-    return [tuple((turn.index, turn.member) for turn in one) for one in turns]
+    return [_unsigned(Fingerprint.parse(name.replace(" ", "+ ") + "+")) for name in names]
 
 
-def _name(ridges: Ridges) -> str:
-    return " ".join(str(Turn(index, 1, member))[:-1] for index, member in ridges)
+def _unsigned(fingerprint: Fingerprint) -> Unsigned:
+    return tuple((turn.index, turn.member) for turn in fingerprint)
+
+
+def _name(ridges: Unsigned) -> str:
+    return " ".join(f"{index}.{member}" if member else str(index) for index, member in ridges)

@@ -61,8 +61,12 @@ class NegativeEntropy(eqx.Module):
         return -self.game.entropy(params)
 
 
-def check_game(game: Game) -> None:
-    """Raise unless `game` is what it says, as far as random policies can tell."""
+def check_game(game: Game, num_runs: int) -> None:
+    """Raise unless `game` is what it says, as far as random policies can tell.
+
+    There must be a run for each player.
+    """
+    check_count("num_runs", num_runs, num_players(game))
     missing = [
         name for name in ("start", "self_play", "cross_play", "entropy") if not hasattr(game, name)
     ]
@@ -85,11 +89,6 @@ def check_game(game: Game) -> None:
             "`game` must have a symmetric `cross_play`, as its `is_symmetric` claims, but random "
             f"policies score {one:.6g} one way round and {other:.6g} the other."
         )
-
-
-def check_num_runs(num_runs: int, game: Game) -> None:
-    """There must be one for each player."""
-    check_count("num_runs", num_runs, num_players(game))
 
 
 @eqx.filter_jit

@@ -13,7 +13,6 @@ from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider.coordination._game import (
     Game,
     check_game,
-    check_num_runs,
     cross_play,
     game_problem,
     num_players,
@@ -99,8 +98,7 @@ def other_play(
     >>> round(other_play(game, game.symmetries(), num_runs=3).cross_play, 2)
     0.8
     """
-    check_num_runs(num_runs, game)
-    check_game(game)
+    check_game(game, num_runs)
     problem = game_problem(game)
     rows = np.arange(problem.size)[None] if symmetries is None else np.asarray(symmetries)
     if rows.ndim != 2 or not np.array_equal(

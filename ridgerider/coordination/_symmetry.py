@@ -97,8 +97,12 @@ def symmetry_report(
     `reversible` names the ridges known to lead to images of each other both ways. A symmetry that
     also moves parameters which the eigenvector does not touch cannot be read off it.
     """
-    found = jax.device_get(_look(problem, spectrum, jax.random.key(0)))
-    clusters, names = found.clusters(), parameter_names(problem)
+    found = jax.device_get(eqx.filter_jit(spectrum)(problem, problem.x0, jax.random.key(0)))
+    names = [
+        f"params{jax.tree_util.keystr(path)}{list(position) or ''}"
+        for path, leaf in jax.tree.leaves_with_path(problem.start)
+        for position in np.ndindex(leaf.shape)
+    ]
     unique: list[int] = []
     groups: list[SymmetryGroup] = []
     branchings = found.branches(problem, problem.x0)
@@ -118,27 +122,9 @@ def symmetry_report(
     spared = sum(
         len(sets[0]) * (len(sets) - 2) for sets in {one.sets for one in groups if one.sets}
     )
-    return SymmetryReport(tuple(unique), tuple(groups), len(clusters), problem.size - spared)
-
-
-def parameter_names(problem: Problem) -> list[str]:
-    """A name for each entry of the vector of all parameters."""
-    names = []
-    for path, leaf in jax.tree.leaves_with_path(problem.start):
-        where = "params" + jax.tree_util.keystr(path)
-        names += [
-            where + (str(list(position)) if position else "") for position in np.ndindex(leaf.shape)
-        ]
-    return names
-
-
-@eqx.filter_jit
-def _look(
-    problem: Problem,
-    spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
-    key: PRNGKeyArray,
-) -> Spectrum:
-    return spectrum(problem, problem.x0, key)
+    return SymmetryReport(
+        tuple(unique), tuple(groups), len(found.clusters()), problem.size - spared
+    )
 
 
 def _implied_sets(rows: Float[np.ndarray, "k n"], tolerance: float = 1e-3) -> Sets:
@@ -159,21 +145,19 @@ def _implied_sets(rows: Float[np.ndarray, "k n"], tolerance: float = 1e-3) -> Se
     return tuple(sets) if is_right else ()
 
 
-def _is_symmetric(problem: Problem, sets: Sets, num_points: int = 3) -> bool:
+def _is_symmetric(problem: Problem, sets: Sets) -> bool:
     """Whether swapping any two neighbouring sets leaves the loss alone at random points."""
-    if not sets:
-        return False
+    swaps = []
     for one, two in pairwise(sets):
         swap = np.arange(problem.size)
         swap[[*one, *two]] = [*two, *one]
-        if not _keeps_loss(problem, jnp.asarray(swap), num_points):
-            return False
-    return True
+        swaps.append(swap)
+    return bool(swaps) and all(_keeps_loss(problem, jnp.asarray(swap)) for swap in swaps)
 
 
 @eqx.filter_jit
-def _keeps_loss(problem: Problem, swap: Int[Array, " n"], num_points: int) -> Bool[Array, ""]:
-    noise = jax.random.normal(jax.random.key(0), (num_points, problem.size), problem.dtype)
+def _keeps_loss(problem: Problem, swap: Int[Array, " n"]) -> Bool[Array, ""]:
+    noise = jax.random.normal(jax.random.key(0), (3, problem.size), problem.dtype)
     x = problem.x0[None] + noise
     before, after = (jax.vmap(problem.value)(points) for points in (x, x[:, swap]))
     bound = 1e3 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(before))
