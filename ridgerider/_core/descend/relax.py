@@ -205,8 +205,7 @@ class _Descent:
 
 def _num_rows(problem: Problem) -> int:
     """How many examples there are; 1 if the data cannot be cut."""
-    lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(problem.args)}
-    return 1 if len(lengths) != 1 or lengths == {()} else problem.num_examples
+    return problem.num_examples if problem.has_examples else 1
 
 
 def _is_noisy(problem: Problem) -> bool:

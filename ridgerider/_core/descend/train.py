@@ -288,10 +288,7 @@ def _epoch(
 @eqx.filter_jit
 def _on_all(problem: Problem, x: Vector, what: str) -> Array:
     """The loss or its gradient on all data, `LOOK_SIZE` rows at a time."""
-    try:
-        count = problem.num_examples
-    except ValueError:  # no data to be cut
-        return getattr(problem, what)(x)
+    count = problem.num_examples if problem.has_examples else 1
     if problem.rows is not None or count <= LOOK_SIZE:
         return getattr(problem, what)(x)
     num_whole = count // LOOK_SIZE

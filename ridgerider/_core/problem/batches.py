@@ -1,4 +1,4 @@
-"""Mini-batches: which rows of the data a step looks at.
+"""Mini-batches: which rows of the data a step uses.
 
 A batch rule is a callable `batch(problem, key, step) -> problem` that is asked once per step, so
 that all of a step (corrector, update, every attempt of a line search) sees the same rows: common
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ridgerider._check import check_at_least, check_choice, check_count
+from ridgerider._check import check_choice, check_count
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import compiled
 
@@ -29,8 +29,6 @@ class Batches(eqx.Module):
 
     - `size`: rows in a batch.
     - `kind`: `"resampled"` draws anew for each step, as the paper does, `"fixed"` once for a ride.
-    - `growth`: each step's batch is larger by this factor, up to all of the data, rounded up to
-      whole micro-batches.
     - `micro_size`: rows that are held in memory at a time; gradients and Hessian-vector products
       are accumulated over them. Default: `size`.
 
@@ -43,13 +41,11 @@ class Batches(eqx.Module):
 
     size: int = eqx.field(static=True, default=1024)
     kind: Literal["resampled", "fixed"] = eqx.field(static=True, default="resampled")
-    growth: float = eqx.field(static=True, default=1.0)
     micro_size: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         check_count("size", self.size)
         check_choice("kind", self.kind, ("resampled", "fixed"))
-        check_at_least("growth", self.growth, 1)
         if self.micro_size is not None:
             check_count("micro_size", self.micro_size)
             if self.size % self.micro_size:
@@ -58,27 +54,21 @@ class Batches(eqx.Module):
                 )
 
     def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
-        num_examples, micro_size = problem.num_examples, self.micro_size or self.size
+        num_examples = problem.num_examples
         if self.size > num_examples:
             raise ValueError(
                 f"`size` must be at most the number of examples, {num_examples}, not {self.size}."
             )
         if self.kind == "resampled":
             key = jax.random.fold_in(key, step)
-        if self.growth == 1:
-            rows = strata(key, self.size, self.size, num_examples)
-            return problem.on_rows(rows.reshape(-1, micro_size))
-        max_chunks = num_examples // micro_size
-        grown = self.size / micro_size * self.growth ** jnp.asarray(step, jnp.float32)
-        num_chunks = jnp.clip(jnp.ceil(grown), 1, max_chunks).astype(int)
-        rows = strata(key, max_chunks * micro_size, num_chunks * micro_size, num_examples)
-        return problem.on_rows(rows.reshape(-1, micro_size), num_chunks)
+        rows = strata(key, self.size, self.size, num_examples)
+        return problem.on_rows(rows.reshape(-1, self.micro_size or self.size))
 
 
 class FixedRows(eqx.Module):
-    """The same rows for every ride and look of a search, spread over the data.
+    """The same rows for every ride and spectrum of a search, spread over the data.
 
-    So all ridges are those of one function, and what a look finds a ride finds again. Data without
+    So all ridges are those of one function, and rides find what spectra found. Data without
     a common leading length, or with at most `size` rows, are taken whole.
 
     >>> import jax, jax.numpy as jnp
@@ -95,8 +85,7 @@ class FixedRows(eqx.Module):
 
     def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
         del key, step
-        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(problem.args)}
-        if len(lengths) != 1 or lengths == {()}:
+        if not problem.has_examples:
             return problem
         num_examples = problem.num_examples
         size, is_double = min(self.size, num_examples), jax.config.jax_enable_x64  # type: ignore[attr-defined]

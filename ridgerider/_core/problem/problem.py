@@ -187,15 +187,21 @@ class Problem(eqx.Module):
             )
 
     @property
+    def has_examples(self) -> bool:
+        """Whether the data have a common leading length, so that they can be cut into batches."""
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.args)}
+        return len(lengths) == 1 and lengths != {()}
+
+    @property
     def num_examples(self) -> int:
         """The common leading length of the data; raises if there is none."""
-        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.args)}
-        if len(lengths) != 1 or lengths == {()}:
+        if not self.has_examples:
+            lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.args)}
             raise ValueError(
                 "`args` must be arrays of one leading length, an entry for each example, to be cut "
                 f"into batches, not of leading lengths {sorted(lengths)}."
             )
-        return lengths.pop()[0]
+        return len(jax.tree.leaves(self.args)[0])
 
     def on_rows(
         self, rows: Int[Array, "chunks micro_size"], num_chunks: int | Int[Array, ""] | None = None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._core.problem.batches import strata
 from ridgerider._search.runfile.rules import describe, rebuild
 
 KEY = jax.random.key(0)
@@ -64,12 +65,10 @@ def test_kinds_of_batches():
     assert three.shape == (3, 4)
 
 
-def test_a_batch_grows_to_all_of_the_data():
-    grow = rr.Batches(10, growth=1.5, micro_size=5)
-    counts = [int(grow(PROBLEM, KEY, step).num_chunks) for step in range(8)]
-    assert counts == [2, 3, 5, 7, 11, 12, 12, 12]  # ceil(10 * 1.5^step / 5), at most 60 / 5
-    whole = grow(PROBLEM, KEY, 7)
-    np.testing.assert_array_equal(np.sort(whole.rows.ravel()), np.arange(60))
+def test_strata_as_many_as_rows_are_all_of_the_data():
+    for size in (60, jnp.array(60)):
+        rows = strata(KEY, 60, size, 60)
+        np.testing.assert_array_equal(np.sort(rows), np.arange(60))
 
 
 def test_a_ride_on_batches_is_audited_for_noise():
@@ -137,7 +136,6 @@ def test_a_random_loss_is_named():
     [
         (lambda: rr.Batches(0), "`size` must be a whole number of at least 1, not 0"),
         (lambda: rr.Batches(4, "some"), "`kind` must be 'resampled' or 'fixed', not 'some'"),  # type: ignore[arg-type]
-        (lambda: rr.Batches(4, growth=0.5), "`growth` must be at least 1, not 0.5"),
         (lambda: rr.Batches(10, micro_size=3), "`micro_size` must divide `size`, 10, but it is 3"),
         (
             lambda: rr.search(PROBLEM, rr.Rider(batch=rr.Batches(61))),

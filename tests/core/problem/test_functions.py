@@ -294,6 +294,9 @@ def test_without_the_direct_way_the_public_one_is_taken(monkeypatch):
     np.testing.assert_allclose(
         jax.jit(lambda x: problem.hessian(x))(X), hessian(np.asarray(X)), atol=1e-12
     )
+    points = jnp.stack([X, 2 * X])
+    products = jax.jit(jax.vmap(problem.hvp, (0, None)))(points, V)
+    np.testing.assert_allclose(products, [hvp(x, np.asarray(V)) for x in points], atol=1e-12)
 
 
 WRONG = {
