@@ -73,9 +73,18 @@ def one_line(what: object) -> str:
         text = ""
     text, _, trace = text.partition("Traceback (most recent call last):")
     text += trace.rstrip().rpartition("\n")[2]
-    text = " ".join("".join(c if c.isprintable() else " " for c in text[:2000]).split())
+    text = " ".join(printable(text[:2000]).split())
     text = text if len(text) <= 400 else f"{text[:400]}..."
     return text.rstrip(".") or type(what).__name__
+
+
+def printable(text: str) -> str:
+    """Text that cannot control a terminal: a space for each character that is not to be printed.
+
+    >>> printable("a\\x1b[31m name\\nin two lines")
+    'a [31m name\\nin two lines'
+    """
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
 
 
 def _check(name: str, value: Any, is_right: Callable[[Any], Any], wanted: str) -> None:

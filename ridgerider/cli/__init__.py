@@ -4,21 +4,17 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated
 
 import jax
 import typer
 
 import ridgerider as rr
-from ridgerider.cli import _compare, _experiments, _explore, _export, _runs, _search
-from ridgerider.cli._crew import with_local
+from ridgerider.cli import _experiments, _runs, _search
 from ridgerider.cli._errors import listen, told
-from ridgerider.cli._help import Command, Group
-
-
-def command(name: str, function: Callable[..., None], example: str) -> None:
-    """A command with an example at the end of its help."""
-    app.command(name, cls=Command, epilog=f"Example: {example}")(function)
-
+from ridgerider.cli._options import Command, Group, with_local
+from ridgerider.cli._shown import say
 
 app = typer.Typer(
     cls=Group,
@@ -28,17 +24,39 @@ app = typer.Typer(
     help=rr.__doc__.splitlines()[0],
     epilog="Example: ridgerider demo",
 )
-app.callback()(_runs.about)
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        say(f"ridgerider {version('ridgerider')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def about(
+    is_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+def command(name: str, function: Callable[..., None], example: str) -> None:
+    """A command with an example at the end of its help."""
+    app.command(name, cls=Command, epilog=f"Example: {example}")(function)
+
+
 command("search", _search.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
 command("resume", _search.resume, "ridgerider resume runs/mine --max-rides 400")
-command("explore", _explore.explore, "ridgerider explore atoms --out runs/atoms")
+command("explore", _search.explore, "ridgerider explore atoms --out runs/atoms")
 command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
 command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
 command("report", _runs.report, "ridgerider report runs/mine --landscape '0+' '1+'")
 command("watch", _runs.watch, "ridgerider watch runs/mine")
 command("check", _runs.check, "ridgerider check runs/mine --repair")
-command("compare", _compare.compare, "ridgerider compare runs/mine runs/other --out compare.html")
-command("export", _export.export, "ridgerider export runs/mine --format csv --table minima")
+command("compare", _runs.compare, "ridgerider compare runs/mine runs/other --out compare.html")
+command("export", _runs.export, "ridgerider export runs/mine --format csv --table minima")
 command("reproduce", _experiments.reproduce, "ridgerider reproduce surface --quick")
 command("demo", _experiments.demo, "ridgerider demo --out runs/demo")
 command("bench", _experiments.bench, "ridgerider bench --out runs/bench")

@@ -15,17 +15,17 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from importlib.metadata import version
 from itertools import dropwhile
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 import typer
-from rich.console import Console
 
 import ridgerider
 from ridgerider._check import one_line
-from ridgerider.cli._shown import console, hint
+from ridgerider.cli._shown import Terminal, console, hint
 
 USER, BUG = 2, 3
 GRACE = 1.5  # seconds that an interrupted command has to end by itself
@@ -61,7 +61,7 @@ def told() -> Iterator[None]:
     except SystemExit as error:
         if error.code in (130, 143) or isinstance(error.__context__, typer.Abort):
             _leave(error.code if error.code in (130, 143) else 130)
-        if not _frames_of_user(error):
+        if not is_of_user(error):
             raise
         _say(f"the problem calls sys.exit({error.code!r}).", error)
         _leave(USER)
@@ -77,33 +77,31 @@ def _explain(error: BaseException) -> int:
     """Say what went wrong and whose error it is; the exit code."""
     if isinstance(error.__cause__, StopIteration):  # in a generator of ours Python makes it another
         error = error.__cause__
-    if _frames_of_user(error):
-        _say(f"the problem raised {type(error).__name__}: {one_line(error)}.", error)
+    said = f"{type(error).__name__}: {one_line(error)}"
+    if is_of_user(error):
+        _say(f"the problem raised {said}.", error)
     elif isinstance(error, SENTENCES):
         _say(str(error) or type(error).__name__, error.__cause__)
     elif isinstance(error, jax.errors.JaxRuntimeError):
-        _say(f"JAX cannot compute the problem: {one_line(error)}.", None)
+        _say(f"JAX cannot compute the problem: {one_line(error)}.")
     else:
-        _say(
-            f"a bug in ridgerider, please report it: {type(error).__name__}: {one_line(error)}. "
-            f"Details: {_details(error)}",
-            None,
-        )
+        _say(f"a bug in ridgerider, please report it: {said}. Details: {_details(error)}")
         return BUG
     return USER
 
 
-def _say(sentence: str, error: BaseException | None) -> None:
+def _say(sentence: str, error: BaseException | None = None) -> None:
     """One sentence on one line, then the frames of the user's own code if there are any."""
     lines = [f"Error: {one_line(sentence)}."]
     if error is not None and (frames := _frames_of_user(error)):
-        shown = frames if len(frames) <= MAX_FRAMES else frames[-MAX_FRAMES:]
-        lines += ["Where, in your own code:", *_formatted(traceback.format_list(shown))]
-        lines += [f"{type(error).__name__}: {one_line(error)}"]
+        where = _formatted(traceback.format_list(frames[-MAX_FRAMES:]))
+        last = f"{type(error).__name__}: {one_line(error)}"
+        lines += ["Where, in your own code:", *where, last]
     elif isinstance(error, SyntaxError):
         lines += _formatted(traceback.format_exception_only(error))
     with contextlib.suppress(OSError, ValueError):
-        Console(stderr=True, highlight=False).print("\n".join(lines), soft_wrap=True, markup=False)
+        terminal = Terminal(stderr=True, highlight=False, markup=False)
+        terminal.print("\n".join(lines), soft_wrap=True)
 
 
 def _formatted(parts: list[str]) -> list[str]:
@@ -117,19 +115,16 @@ def is_of_user(error: BaseException) -> bool:
 
 def _frames_of_user(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of the user's code, if that is where the error comes from."""
-    frames = [(_owner(one.filename), one) for one in _frames(error.__traceback__)]
+    try:
+        trace = traceback.extract_tb(error.__traceback__)
+    except Exception:  # a source file that is gone or garbled
+        return []
+    frames = [(_owner(one.filename), one) for one in trace]
     frames = [(owner, one) for owner, one in frames if owner != "passed"]
     inside = list(dropwhile(lambda pair: pair[0] == "user", frames))  # whoever called us is not it
     if not inside or inside[-1][0] == "ours":
         return []
     return [one for owner, one in inside if owner == "user"]
-
-
-def _frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    try:
-        return list(traceback.extract_tb(trace))
-    except Exception:  # a source file that is gone or garbled
-        return []
 
 
 def _owner(filename: str) -> str:
@@ -152,7 +147,7 @@ def _details(error: BaseException) -> str:
     try:
         number, name = tempfile.mkstemp(prefix="ridgerider-", suffix=".txt")
         with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"ridgerider {ridgerider.__name__} {sys.version} {sys.argv}\n")
+            file.write(f"ridgerider {version('ridgerider')}, Python {sys.version}, {sys.argv}\n")
             traceback.print_exception(error, file=file)
     except OSError:
         return "could not be written"
@@ -172,13 +167,13 @@ def _leave(code: int) -> None:
     sys.exit(code)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped
-
-
 def listen() -> None:
     """Hear SIGTERM as Ctrl-C; and whatever the command is doing, end within two seconds."""
-    signal.signal(signal.SIGTERM, _stop)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped
+
+    signal.signal(signal.SIGTERM, stop)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

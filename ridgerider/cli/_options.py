@@ -1,53 +1,64 @@
-"""Options that commands share. Those of `rr.search` take their defaults from there."""
+"""Options, each declared once; those of `rr.search` and `rr.explore` have their defaults there."""
 
-import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.locate import load_function, own_measures
+from ridgerider._search.engine.explore import MAP_ORDERS
+from ridgerider._search.runfile.locate import OURS, load_function, name_to_load, own_measures
+from ridgerider._search.tree.orders import ORDERS
+from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
+
+RUN_FILE = "run.sqlite"
+LOCAL_CLUSTER = "local"  # what --dask stands for without an address
+
+
+def run_file(run: str) -> Path:
+    """The run file itself, from its path or its directory's."""
+    path = Path(run)
+    return path / RUN_FILE if path.is_dir() else path
+
 
 Out = Annotated[
     Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
 ]
 Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
-EngineName = Annotated[
+Engine = Annotated[
     str,
     typer.Option(
-        "--engine",
         help="dense Hessians, hvp (Hessian-vector products only), or auto: dense below "
         f"{DENSE_BELOW} parameters.",
     ),
 ]
-RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run file, or the directory that holds it.")
+NewProblem = Annotated[
+    str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
 ]
-ProblemName = Annotated[
-    str | None, typer.Option("--problem", help="Where the problem is now, as MODULE:PROBLEM.")
+Problem = Annotated[str | None, typer.Option(help="Where the problem is now, as MODULE:PROBLEM.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", parser=run_file, help="A run file, or the directory that holds it."
+    ),
 ]
-LegName = Annotated[
-    str,
-    typer.Argument(metavar="FINGERPRINT", help="A leg by its turns from the start, as '0+ 1-'."),
-]
-SignatureName = Annotated[
+Signature = Annotated[
     str | None,
     typer.Option(
-        "--signature",
         metavar="MODULE:FUNCTION",
         help="What a solution does, from its parameters: those that do the same are one.",
     ),
 ]
-MetricNames = Annotated[
+Metrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--metric",
         metavar="NAME=MODULE:FUNCTION",
         help="A number for each solution, such as accuracy=mine:accuracy. May be given again.",
     ),
@@ -71,17 +82,12 @@ Lease = Annotated[
     float | None, typer.Option(help="Replace a worker that takes more seconds than this for a leg.")
 ]
 
-BUDGET: dict[str, tuple[Any, str]] = {
-    "max_rides": (int | None, "Stop after this many rides."),
-    "max_steps": (int | None, "Stop after this many steps."),
-    "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
-    "max_seconds": (float | None, "Stop after this many seconds of riding."),
-}
-LANES: dict[str, tuple[Any, str]] = {
-    "num_lanes": (int, "Rides in one compiled program, for accelerators; best 1 on CPUs.")
-}
-TREE: dict[str, tuple[Any, str]] = {
-    "order": (str, "breadth_first, depth_first, best_first, steepest_first or random."),
+# Arguments of `rr.search`, `rr.explore` and `rr.resume` under their own names.
+ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "order": (
+        str,
+        f"What comes next. Of a search: {', '.join(ORDERS)}; of a map: {', '.join(MAP_ORDERS)}.",
+    ),
     "members": (
         str,
         "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, or `one`.",
@@ -89,11 +95,76 @@ TREE: dict[str, tuple[Any, str]] = {
     "go_on": (str, "Take the next turns at the `end` of a ride, or at the `saddle` below it."),
     "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
     "max_depth": (int | None, "The longest fingerprint, in turns."),
+    "max_modes": (int | None, "Of each minimum climb only this many of its softest modes."),
+    "max_points": (int | None, "Stop once this many stationary points are known."),
+    "max_rides": (int | None, "Stop after this many rides; of a map, climbs and descents."),
+    "max_steps": (int | None, "Stop after this many steps."),
+    "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
+    "max_seconds": (float | None, "Stop after this many seconds of riding."),
     "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
+    "num_lanes": (int, "Rides in one compiled program, for accelerators; best 1 on CPUs."),
     "seed": (int, "Every random choice derives from it."),
 }
-FLAGS = {"num_lanes": ["--lanes"]}  # of those that are not called as the argument is
-SEARCH = {**TREE, **BUDGET, **LANES}
+BUDGET = ("max_rides", "max_steps", "max_hvps", "max_seconds")
+SEARCH = (
+    *("order", "members", "go_on", "max_ridges", "max_depth", *BUDGET),
+    *("round_size", "num_lanes", "seed"),
+)
+EXPLORE = ("order", "max_modes", "max_points", "max_rides", "max_seconds", "round_size", "seed")
+
+
+def takes(
+    function: Callable[..., Any], names: Iterable[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command arguments of `function` as options, which it gets as keywords.
+
+    The default "same" of `rr.resume` is None here.
+    """
+    known = inspect.signature(function).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command).parameters.values()
+        for name in names:
+            kind, text = ARGUMENTS[name]
+            flags = ["--lanes"] if name == "num_lanes" else []
+            default = known[name].default
+            own.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=None if default == "same" else default,
+                    annotation=Annotated[kind, typer.Option(*flags, help=text)],
+                )
+            )
+        command.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in own}
+        return command
+
+    return decorate
+
+
+def with_local(words: list[str]) -> list[str]:
+    """`--dask` without an address asks for a local cluster."""
+    return [
+        f"--dask={LOCAL_CLUSTER}" if word == "--dask" and after.startswith("-") else word
+        for word, after in zip(words, [*words[1:], "-"], strict=True)
+    ]
+
+
+def problem_name(path: Path, problem: str | None, trust: bool) -> str:
+    """As the user names it, or as the run file does if that may be loaded."""
+    return problem or name_to_load(rr.load(path).meta, path, trust=trust)
+
+
+def needed_problem(path: Path, problem: str | None, options: str) -> rr.Problem:
+    """The problem that some options need: nothing that a run file names is imported for them."""
+    name = problem or rr.load(path).name
+    if problem is None and name not in OURS:
+        raise ValueError(
+            f"{options} must come with the problem, as nothing that a run file names is imported: "
+            "say --problem MODULE:PROBLEM."
+        )
+    return load_problem(name)
 
 
 def chosen_measures(
@@ -110,10 +181,9 @@ def chosen_measures(
                 f"not {one!r}."
             )
         named[name] = load_function("--metric", where)
-    if signature is None:
-        found = replace(own, metrics={**own.metrics, **named})
-    else:
-        found = rr.Measures(load_function("--signature", signature), {**own.metrics, **named})
+    found = replace(own, metrics={**own.metrics, **named})
+    if signature is not None:
+        found = rr.Measures(load_function("--signature", signature), found.metrics)
     return found or None
 
 
@@ -121,50 +191,37 @@ def measure_run(
     path: Path, signature: str | None, metrics: list[str] | None, problem: str | None
 ) -> None:
     """Measure what the options ask for, and store it with the run."""
-    if signature is None and not metrics:
-        return
-    name = problem or rr.load(path).name
-    if problem is None and name not in BUILT_IN:  # nothing that a file names is imported
-        raise ValueError(
-            "`--signature` and `--metric` need the problem: say where it is with --problem "
-            "MODULE:PROBLEM."
-        )
     measures = chosen_measures(signature, metrics)
-    assert measures is not None
-    rr.measure(path, measures, load_problem(name))
+    if measures is not None:
+        rr.measure(path, measures, needed_problem(path, problem, "`--signature` and `--metric`"))
 
 
-def takes(
-    options: dict[str, tuple[Any, str]], *, optional: Iterable[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of `rr.search`, which it gets as keywords, under their own names.
+class _Plain:
+    """Switches are shown without a type."""
 
-    Those that are `optional` are None unless they are given.
-    """
-    of_search = inspect.signature(rr.search).parameters
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for one in params:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return params
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        added = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None if name in optional else of_search[name].default,
-                annotation=Annotated[kind, typer.Option(*FLAGS.get(name, ()), help=text)],
-            )
-            for name, (kind, text) in options.items()
-        ]
-        own = [
-            parameter
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
 
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(**given)
+class Group(_Plain, TyperGroup):
+    """The command as a whole."""
 
-        called.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
-        return called
 
-    return decorate
+class Command(_Plain, TyperCommand):
+    """A command whose errors name an option as it is typed, where a function names its argument."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            found = re.match(r"`(\w+)`", str(error))
+            if found is not None and not is_of_user(error):
+                name = {"size": "step_size"}.get(found[1], found[1])  # the field of a rule
+                for one in self.params:
+                    if one.name == name and one.param_type_name == "option":
+                        error.args = (f"`{one.opts[0]}`{str(error)[found.end() :]}",)
+            raise

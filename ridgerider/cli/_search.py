@@ -1,6 +1,9 @@
-"""Commands that ride: search and resume."""
+"""Commands that search: search, explore and resume."""
 
+import re
 from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -8,40 +11,72 @@ import numpy as np
 import typer
 
 import ridgerider as rr
-from ridgerider._check import check_choice
+from ridgerider._check import check_choice, check_count
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider.cli._crew import crew
-from ridgerider.cli._explore import print_map
+from ridgerider._search.runfile.locate import load_attribute
 from ridgerider.cli._options import (
     BUDGET,
-    LANES,
+    EXPLORE,
+    LOCAL_CLUSTER,
     SEARCH,
     Dask,
-    EngineName,
+    Engine,
     Lease,
-    MetricNames,
+    Metrics,
+    NewProblem,
     Out,
-    ProblemName,
-    RunPath,
-    SignatureName,
+    Problem,
+    Run,
+    Signature,
     Trust,
     Workers,
     chosen_measures,
+    problem_name,
     takes,
 )
-from ridgerider.cli._places import new_run, problem_of, run_file
-from ridgerider.cli._shown import console, print_summary, shown_progress
-from ridgerider.problems import BUILT_IN, load_problem
+from ridgerider.cli._places import new_run
+from ridgerider.cli._shown import print_run, say, shown_progress
+from ridgerider.problems import load_problem
+
+SYMMETRIES = {"none": lambda: None, "rigid": rr.symmetry.rigid, "point_set": rr.symmetry.point_set}
+# What the landscapes of built-in problems are, unless the options say otherwise.
+OWN = {
+    "atoms": ("point_set", "ridgerider.problems:is_one_cluster"),
+    "rastrigin": ("none", "-5.12,5.12"),
+}
 
 
-@takes(SEARCH)
+@contextmanager
+def crew(
+    workers: int | None, dask: str | None, lease: float | None, round_size: int
+) -> Iterator[Executor | None]:
+    """The executor that the options ask for; None to ride in this process."""
+    if workers is not None:
+        check_count("--workers", workers)
+    if workers is None and dask is None:
+        if lease is not None:
+            raise ValueError("`--lease` needs workers: see --workers and --dask.")
+        yield None
+        return
+    if dask not in (None, LOCAL_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
+        raise ValueError(f"`--dask` must be an address such as tcp://host:8786, not {dask!r}.")
+    if round_size < (workers or 2):
+        say(f"no more than {round_size} at once will ride: that is the run's --round-size")
+    if dask is None:
+        executor: Executor = rr.workers.process_pool(workers or 1, lease=lease)
+    else:
+        address = None if dask == LOCAL_CLUSTER else dask
+        executor = rr.workers.dask(address, num_workers=workers, lease=lease)
+    with executor:
+        yield executor
+
+
+@takes(rr.search, SEARCH)
 def search(
     *,
-    problem: Annotated[
-        str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
-    ],
+    problem: NewProblem,
     out: Out = None,
-    engine: EngineName = "auto",
+    engine: Engine = "auto",
     step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
     delta_break: Annotated[
         float, typer.Option(help="Halve a step until its overlap is at least this.")
@@ -49,20 +84,27 @@ def search(
     gauge: Annotated[
         str, typer.Option(help="Direction inside a repeated eigenvalue: gradient or random.")
     ] = "gradient",
-    signature: SignatureName = None,
-    metric: MetricNames = None,
+    signature: Signature = None,
+    metric: Metrics = None,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
-    **of_search: Any,
+    **settings: Any,
 ) -> None:
     """Search a problem for different solutions."""
     measures = chosen_measures(signature, metric, problem)
-    rider = _rider(engine, load_problem(problem).size, step_size, delta_break, gauge)
+    check_choice("engine", engine, ("auto", "dense", "hvp"))
+    is_small = load_problem(problem).size < DENSE_BELOW
+    is_dense = engine == "dense" or (engine == "auto" and is_small)
+    rider = rr.Rider(
+        spectrum=(rr.DenseSpectrum if is_dense else rr.BlockSpectrum)(gauge=gauge),  # type: ignore[arg-type]
+        update=rr.Project() if is_dense else rr.Davidson(),
+        step=rr.Backtracking(step_size, delta_break),
+    )
     with (
-        crew(workers, dask, lease, of_search["round_size"]) as executor,
+        crew(workers, dask, lease, settings["round_size"]) as executor,
         new_run(out, problem) as path,
-        shown_progress(path, of_search["max_rides"]) as progress,
+        shown_progress(path, settings["max_rides"]) as progress,
     ):
         result = rr.search(
             problem,
@@ -71,70 +113,114 @@ def search(
             executor=executor,
             progress=progress,
             measures=measures,
-            **of_search,
+            **settings,
         )
-    print_summary(result)
-    for note in _notes(result):
-        console.print(f"note: {note}", soft_wrap=True)
-    console.print(f"run file: {path}", soft_wrap=True)
-
-
-def _notes(result: rr.Result) -> Iterator[str]:
-    """What may be other than the user thinks."""
-    problem, start = result.problem, result.leg("")
-    assert problem is not None
-    if problem.dtype == "float32":
-        yield "the start is float32, and so was all of the search; a float64 start is more exact"
-    norm = float(jnp.linalg.norm(problem.grad(problem.x0)))
+    print_run(path)
+    assert result.problem is not None
+    start, norm = result.leg(""), float(jnp.linalg.norm(result.problem.grad(result.problem.x0)))
+    if result.problem.dtype == "float32":
+        say("note: the start is float32, and so was all of the search; use float64 for accuracy")
     size = max(1.0, float(np.linalg.norm(start.x))) * float(np.abs(start.eigenvalues).max())
     if norm > 0.1 * size:
-        yield f"|grad| at the start is {norm:.3g}: it is no saddle; rr.find_saddle finds one"
+        say(f"note: |grad| at the start is {norm:.3g}: it is no saddle; rr.find_saddle finds one")
+    say(f"run file: {path}")
 
 
-def _rider(engine: str, size: int, step_size: float, delta_break: float, gauge: str) -> rr.Rider:
-    check_choice("engine", engine, ("auto", "dense", "hvp"))
-    is_dense = engine == "dense" or (engine == "auto" and size < DENSE_BELOW)
-    look = rr.DenseSpectrum if is_dense else rr.BlockSpectrum
-    return rr.Rider(
-        spectrum=look(gauge=gauge),  # type: ignore[arg-type]  # checked there
-        update=rr.Project() if is_dense else rr.Davidson(),
-        step=rr.Backtracking(step_size, delta_break),
-    )
+@takes(rr.explore, EXPLORE)
+def explore(
+    *,
+    problem: NewProblem,
+    out: Out = None,
+    engine: Engine = "auto",
+    symmetry: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(SYMMETRIES)} or MODULE:SYMMETRY. Default: point_set for atoms, else "
+            "none."
+        ),
+    ] = None,
+    valid: Annotated[
+        str | None,
+        typer.Option(
+            help="MODULE:FUNCTION of what belongs to the landscape, bounds LOW,HIGH, or none. "
+            "Default: what atoms and rastrigin are known for, else none."
+        ),
+    ] = None,
+    signature: Signature = None,
+    metric: Metrics = None,
+    workers: Workers = None,
+    dask: Dask = None,
+    lease: Lease = None,
+    **settings: Any,
+) -> None:
+    """Map a landscape: all minima, the transition states between them, and the barriers."""
+    climb = rr.Climb(engine=engine)  # type: ignore[arg-type]  # which it checks
+    own_symmetry, own_valid = OWN.get(problem, ("none", "none"))
+    settings["symmetry"] = _symmetry(own_symmetry if symmetry is None else symmetry)
+    settings["valid"] = _valid(own_valid if valid is None else valid)
+    measures = chosen_measures(signature, metric, problem)
+    with (
+        crew(workers, dask, lease, settings["round_size"]) as executor,
+        new_run(out, problem) as path,
+        shown_progress(path, settings["max_rides"]) as progress,
+    ):
+        rr.explore(
+            problem,
+            climb,
+            out=path,
+            executor=executor,
+            progress=progress,
+            measures=measures,
+            **settings,
+        )
+    print_run(path)
+    say(f"run file: {path}")
 
 
-@takes({**BUDGET, **LANES}, optional=BUDGET)
+def _symmetry(name: str) -> rr.Symmetry | None:
+    found: Any = SYMMETRIES.get(name) or load_attribute(name, "`--symmetry`")
+    return found() if callable(found) and not isinstance(found, rr.Symmetry) else found
+
+
+def _valid(text: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        return load_attribute(text, "`--valid`")
+    return low, high
+
+
+@takes(rr.resume, (*BUDGET, "num_lanes"))
 def resume(
     *,
-    run: RunPath,
-    problem: ProblemName = None,
-    signature: SignatureName = None,
-    metric: MetricNames = None,
+    run: Run,
+    problem: Problem = None,
+    signature: Signature = None,
+    metric: Metrics = None,
     trust: Trust = False,
     workers: Workers = None,
     dask: Dask = None,
     lease: Lease = None,
-    **of_search: Any,
+    **settings: Any,
 ) -> None:
-    """Go on with a search that was interrupted, or further with another budget."""
-    path = run_file(run)
-    before = rr.load(path)
-    name = problem or problem_of(path, trust)
-    given = {name: value for name, value in of_search.items() if value is not None}
+    """Continue a search that was interrupted, or that has another budget now."""
+    before = rr.load(run)
+    given = {name: value for name, value in settings.items() if value is not None}
     max_rides = given.get("max_rides", before.meta["budget"].get("max_rides"))
+    name = problem_name(run, problem, trust)
     with (
         crew(workers, dask, lease, before.settings.round_size) as executor,
-        shown_progress(path, max_rides) as progress,
+        shown_progress(run, max_rides) as progress,
     ):
-        result = rr.resume(
-            path,
+        rr.resume(
+            run,
             name,
             executor=executor,
             progress=progress,
             measures=chosen_measures(signature, metric, problem or before.name),
             **given,
         )
-    if "map" in before.meta:
-        print_map(rr.Landscape.load(path))
-    else:
-        print_summary(result)
-    console.print(f"run file: {path}", soft_wrap=True)
+    print_run(run)
+    say(f"run file: {run}")

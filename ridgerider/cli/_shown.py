@@ -15,15 +15,29 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
+from ridgerider._check import printable
 from ridgerider.report._plain import count
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 
-TEXT = ("fingerprint", "does", "kind")  # columns that are no numbers
-console = Console(highlight=False, markup=False)
+TEXT = ("fingerprint", "does", "kind", "between")  # columns that are not numbers
+MAX_ROWS = 20
 
 
+class Terminal(Console):
+    """A console that no string can control: those of a run file may be anybody's."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+console = Terminal(highlight=False, markup=False)
 _under_way: list[Path] = []  # the run that a command rides
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line as long as it is: whoever reads it through a pipe gets it whole."""
+    console.print(text, style=style, soft_wrap=True)
 
 
 def hint() -> None:
@@ -34,7 +48,7 @@ def hint() -> None:
         if path.exists():
             how = f"go on with: ridgerider resume {shlex.quote(str(path))}"
         with suppress(OSError, ValueError):
-            console.print(f"stopped; {how}", soft_wrap=True)
+            say(f"stopped; {how}")
 
 
 @contextmanager
@@ -61,7 +75,7 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         line = ", ".join(status(done))
         if time.monotonic() - last >= 5:
             last = time.monotonic()
-            console.print(f"{name}: {line}", soft_wrap=True)
+            say(f"{name}: {line}")
 
     try:
         if not console.is_terminal:
@@ -87,100 +101,146 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     finally:
         _under_way.clear()
         if waste:
-            console.print(f"batches: {waste:.0%} of their steps idle, beside a longer ride")
+            say(f"batches: {waste:.0%} of their steps idle, beside a longer ride")
 
 
-def print_summary(result: rr.Result) -> None:
-    """The verdict, what was run, what was found, what it cost."""
-    meta, cost = result.meta, result.cost
-    reader = read_run(result)
-    found = verdict(reader)
-    settings = ", ".join(
-        f"{name} {value}"
-        for name, value in meta["settings"].items()
-        if value is not None and value is not False
+def print_run(path: Path) -> None:
+    """What a run found and what it cost: of a search its solutions, of a map its points."""
+    result = rr.load(path)
+    if "map" in result.meta:
+        _print_map(rr.Landscape.load(path))
+    else:
+        _print_search(path, result)
+    cost, compiling = result.cost, result.meta.get("seconds_compiling")
+    line = (
+        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
+        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s"
     )
-    console.print(Text.assemble((meta["name"], "bold"), f": {settings}"), soft_wrap=True)
-    console.print(Text(f"{found['headline']}.", "bold"), soft_wrap=True)
-    console.print(" ".join(found["parts"]), soft_wrap=True)
+    if compiling is not None:
+        line += f", {min(compiling, float(cost.seconds)):.1f} s of it compiling"
+    say(line)
+
+
+def _print_search(path: Path, result: rr.Result) -> None:
+    """The verdict, the solutions of lowest loss, and how legs ended."""
+    reader = Reader(path)
+    reader.read()
+    found, minima, num_links = verdict(reader), result.minima(), len(result.links())
+    settings = [
+        f"{name} {value}"
+        for name, value in result.meta["settings"].items()
+        if value is not None and value is not False
+    ]
+    say(f"{result.name}: {', '.join(settings)}")
+    say(f"{found['headline']}.", "bold")
+    say(" ".join(found["parts"]))
     if found["go_on"]:
-        console.print(f"go on with: {found['go_on']}", soft_wrap=True)
-    minima = result.minima()
-    _print_solutions(reader)
-    ends = ", ".join(f"{reason} {count}" for reason, count in result.endings().most_common())
-    kinds = ", ".join(f"{kind} {count}" for kind, count in result.kinds().most_common())
+        say(f"go on with: {found['go_on']}")
+    legs = [reader.groups[number] for number in reader.compared()[:MAX_ROWS]]
+    print_table(_solutions(reader, legs))
+    if len(reader.groups) > len(legs):
+        say(f"... and {len(reader.groups) - len(legs)} more")
+    ends = ", ".join(f"{reason} {number}" for reason, number in result.endings().most_common())
+    kinds = ", ".join(f"{kind} {number}" for kind, number in result.kinds().most_common())
     # By a signature the headline counts solutions, and points that are one minimum may be several.
     by_points = "" if reader.signature else f"{count(len(minima), 'minimum', 'minima')}; "
-    console.print(
+    say(
         f"{count(len(result), 'leg', 'legs')}, "
         f"{count(result.num_open(), 'branch', 'branches')} open; "
         f"{by_points}descents ended at: {kinds or '-'}; "
-        f"legs ended by: {ends or '-'}",
-        soft_wrap=True,
+        f"legs ended by: {ends or '-'}"
     )
-    if result.links():
-        num = len(result.links())
-        console.print(
-            f"{count(num, 'leg', 'legs')} came to points where others had come before, and "
-            f"{'is' if num == 1 else 'are'} linked to these",
-            soft_wrap=True,
-        )
+    if num_links:
+        is_linked = "leg came" if num_links == 1 else "legs came"
+        say(f"{num_links} {is_linked} to points where others had come before, and linked to these")
     if any(one.num_copies > 1 for one in minima):
-        console.print(
-            "symmetric copies were not ridden: --members all rides them, too", soft_wrap=True
-        )
-    console.print(
-        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
-        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s"
-        f"{_compiling(meta, cost)}",
-        soft_wrap=True,
+        say("symmetric copies were not ridden: --members all rides them, too")
+
+
+def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Columns by their names, those that matter most first."""
+    columns = {
+        "fingerprint": [shortened(leg["fingerprint"], 24) for leg in legs],
+        "loss": [f"{reader.level(leg):.6g}" for leg in legs],
+    }
+    for name in reader.metric_names:
+        columns[name] = [_number(reader.metric(leg, name)) for leg in legs]
+    if reader.signature is not None:
+        columns["does"] = [shortened(reader.labels[leg["group"]], 20) for leg in legs]
+    columns["found by"] = [count(reader.num_members(leg["group"]), "leg", "legs") for leg in legs]
+    columns["kind"] = [leg.get("solution", {}).get("kind", "ride") for leg in legs]
+    if reader.has_descents:
+        ends = [leg["solution"] for leg in legs]
+        columns["least eigenvalue"] = [_number(end["least_eigenvalue"]) for end in ends]
+        columns["flat"] = [str(end["num_flat"]) for end in ends]
+    return columns
+
+
+def _print_map(landscape: rr.Landscape) -> None:
+    """The lowest minima and transition states, and how complete they are."""
+    minima, saddles, edges = landscape.minima(), landscape.saddles(), landscape.edges()
+    lowest, passes = minima[:MAX_ROWS], edges[:MAX_ROWS]
+    columns = {
+        "minimum": list(map(str, range(len(lowest)))),
+        "loss": [f"{one.loss:.6g}" for one in lowest],
+        "fingerprint": [shortened(str(one.fingerprint) or "start", 24) for one in lowest],
+    }
+    for name, values in landscape.result.measures().items():
+        found = [values.get(one.fingerprint) for one in lowest]
+        is_text = name == "signature"
+        columns[name] = [shortened(str(it), 24) if is_text else _number(it) for it in found]
+    columns["least eigenvalue"] = [f"{one.least_eigenvalue:.3g}" for one in lowest]
+    columns["found by"] = [count(one.multiplicity, "leg", "legs") for one in lowest]
+    print_table(columns)
+    ends = [["-" if end is None else str(end) for end in edge.minima] for edge in passes]
+    names = [str(saddles[edge.saddle].fingerprint) for edge in passes]
+    print_table(
+        {
+            "transition state": [str(edge.saddle) for edge in passes],
+            "loss": [f"{edge.loss:.6g}" for edge in passes],
+            "between": [" and ".join(pair) for pair in ends],
+            "fingerprint": [shortened(name, 24) for name in names],
+        }
+    )
+    say(
+        f"{count(len(minima), 'minimum', 'minima')}, "
+        f"{count(len(saddles), 'transition state', 'transition states')}, "
+        f"{count(len(landscape.components()), 'component', 'components')}; "
+        f"{landscape.completeness()}"
     )
 
 
-def _compiling(meta: dict[str, Any], cost: rr.Cost) -> str:
-    """How many of the seconds went into compiling, if that is known."""
-    seconds = meta.get("seconds_compiling")
-    return "" if seconds is None else f", {min(seconds, float(cost.seconds)):.1f} s of it compiling"
+def print_leg(leg: rr.Leg) -> None:
+    """One leg: its certificate step by step, why it ended, and what is there."""
+    names = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
+    columns = {"step": [str(step) for step in range(leg.num_steps + 1)] if leg.trace else []}
+    for name in filter(leg.trace.__contains__, names):
+        short = {"step_size": "size", "multiplicity": "mult."}.get(name, name)
+        columns[short] = [f"{float(value):.4g}" for value in leg.trace[name]]
+    say(f"leg {leg.fingerprint}", "bold")
+    print_table(columns)
+    clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
+    is_up = bool(leg.fingerprint) and leg.fingerprint[-1].up
+    say(
+        f"ended by {', '.join(leg.ended_by)}; "
+        f"{count(leg.num_ridges, 'ridge leads', 'ridges lead')} on; spectrum {clusters}"
+    )
+    if leg.finish is not None:
+        say(
+            f"{'climb' if is_up else 'descent'} ended at loss {leg.finish.loss:.6g}, "
+            f"|grad| {leg.finish.grad_norm:.2g}, "
+            f"least eigenvalue {leg.finish.least_eigenvalue:.3g}"
+        )
 
 
-def read_run(result: rr.Result) -> Reader:
-    """The run as a page reads it."""
-    assert result.path is not None
-    reader = Reader(result.path)
-    reader.read()
-    return reader
-
-
-def _print_solutions(reader: Reader) -> None:
-    """The solutions of lowest loss, with as many columns as the terminal has room for."""
-    legs = [reader.groups[number] for number in reader.compared()[:20]]
-    columns = fitting(_columns(reader, legs), console.width)
-    table = Table(title=None)
+def print_table(columns: dict[str, list[str]]) -> None:
+    """Columns by their names, as many of the first ones as the terminal has room for."""
+    columns, table = fitting(columns, console.width), Table()
     for name in columns:
         table.add_column(name, no_wrap=True, justify="left" if name in TEXT else "right")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     console.print(table)
-    if len(reader.groups) > len(legs):
-        console.print(f"... and {len(reader.groups) - len(legs)} more")
-
-
-def _columns(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """By their names, those that matter most first."""
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "fingerprint": lambda leg: shortened(leg["fingerprint"], 24),
-        "loss": lambda leg: f"{reader.level(leg):.6g}",
-    }
-    for name in reader.metric_names:
-        columns[name] = lambda leg, name=name: _number(reader.metric(leg, name))  # type: ignore[misc]
-    if reader.signature is not None:
-        columns["does"] = lambda leg: shortened(reader.labels[leg["group"]], 20)
-    columns["found by"] = lambda leg: count(reader.num_members(leg["group"]), "leg", "legs")
-    columns["kind"] = lambda leg: leg.get("solution", {}).get("kind", "ride")
-    if reader.has_descents:
-        columns["least eigenvalue"] = lambda leg: _number(leg["solution"]["least_eigenvalue"])
-        columns["flat"] = lambda leg: str(leg["solution"]["num_flat"])
-    return {name: [show(leg) for leg in legs] for name, show in columns.items()}
 
 
 def fitting_words(words: list[str], width: int) -> str:
@@ -213,7 +273,9 @@ def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     return kept
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | list[float] | None) -> str:
+    """A measured number; of a score on examples the mean, which comes first."""
+    value = value[0] if isinstance(value, list) else value
     return "-" if value is None else f"{value:.4g}"
 
 
@@ -225,36 +287,3 @@ def shortened(text: str, most: int) -> str:
     """
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[len(text) - half :]}"
-
-
-def print_leg(leg: rr.Leg) -> None:
-    """One leg: its certificate step by step, why it ended, and what is there."""
-    num_rows = leg.num_steps + 1 if leg.trace else 0
-    names = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
-    columns = {"step": [str(step) for step in range(num_rows)]}
-    if leg.trace:
-        for name in filter(leg.trace.__contains__, names):
-            short = {"step_size": "size", "multiplicity": "mult."}.get(name, name)
-            columns[short] = [f"{float(leg.trace[name][step]):.4g}" for step in range(num_rows)]
-    columns = fitting(columns, console.width)
-    table = Table()
-    for name in columns:
-        table.add_column(name, no_wrap=True, justify="right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    console.print(f"leg {leg.fingerprint}", style="bold")
-    console.print(table)
-    clusters = ", ".join(f"{c.eigenvalue:.4g} (x{c.multiplicity})" for c in leg.clusters[:8])
-    is_up = bool(leg.fingerprint) and leg.fingerprint[-1].up
-    console.print(
-        f"ended by {', '.join(leg.ended_by)}; "
-        f"{count(leg.num_ridges, 'ridge leads', 'ridges lead')} on; spectrum {clusters}",
-        soft_wrap=True,
-    )
-    if leg.finish is not None:
-        console.print(
-            f"{'climb' if is_up else 'descent'} ended at loss {leg.finish.loss:.6g}, "
-            f"|grad| {leg.finish.grad_norm:.2g}, "
-            f"least eigenvalue {leg.finish.least_eigenvalue:.3g}",
-            soft_wrap=True,
-        )

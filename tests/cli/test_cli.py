@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version as rr_version
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 import ridgerider as rr
 from ridgerider import cli
 from ridgerider._search.runfile.rules import describe_problem
-from ridgerider.cli import _crew, _experiments, _options, _runs, _search, _shown
+from ridgerider.cli import _experiments, _options, _runs, _search, _shown
 from ridgerider.problems import load_problem
+from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 
 PROBLEM_FILE = """
@@ -72,7 +74,7 @@ def test_search_show_resume_replay_report():
     assert Path("page.html").exists()
     with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
         run("report", "runs/mine-problem", "--landscape", "0+", "0-", "--problem", "mine:problem")
-    with pytest.raises(ValueError, match=r"a report imports nothing that a run file names: say"):
+    with pytest.raises(ValueError, match="a run file names is imported: say --problem"):
         run("report", "runs/mine-problem", "--landscape", "0+", "0-")
 
 
@@ -92,7 +94,7 @@ def test_a_run_that_is_there_is_measured(monkeypatch):
     Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
     run("search", "mine:problem", "--out", "here")
     for command in ("show", "report", "watch"):
-        with pytest.raises(ValueError, match="need the problem: say where it is with --problem"):
+        with pytest.raises(ValueError, match="a run file names is imported: say --problem"):
             run(command, "here", "--signature", "mine:size")
     given = ["--problem", "mine:problem"]
     assert "1 different solution by" in run("show", "here", "--signature", "mine:size", *given)
@@ -204,7 +206,9 @@ def test_the_cards_of_the_demo_and_its_reports_agree():
     for part in _experiments.parts.parts():
         result = rr.load(f"shown/{part.name}.sqlite")
         card = part.found(result)
-        found = verdict(_shown.read_run(result))
+        reader = Reader(result.path)
+        reader.read()
+        found = verdict(reader)
         assert card in index and card in Path(f"shown/{part.name}.html").read_text()
         if part.name == "tree":
             assert card.startswith("5 of 5") and found["headline"].startswith("5 different sol")
@@ -347,7 +351,7 @@ def test_workers_ride_a_problem_from_a_file():
 
 
 def test_idle_workers_are_told(capsys):
-    with _crew.crew(2, None, None, 1) as executor:
+    with _search.crew(2, None, None, 1) as executor:
         assert executor.capacity == 4
     assert (
         "no more than 1 at once will ride: that is the run's --round-size"
@@ -356,14 +360,14 @@ def test_idle_workers_are_told(capsys):
 
 
 def test_dask_needs_no_address():
-    assert _crew.with_local(["search", "wells", "--dask"])[-1] == "--dask=local"
-    assert _crew.with_local(["search", "--dask", "--seed", "1"])[1:] == [
+    assert _options.with_local(["search", "wells", "--dask"])[-1] == "--dask=local"
+    assert _options.with_local(["search", "--dask", "--seed", "1"])[1:] == [
         "--dask=local",
         "--seed",
         "1",
     ]
     given = ["resume", "runs", "--dask", "tcp://there:8786", "--seed", "1"]
-    assert _crew.with_local(given) == given
+    assert _options.with_local(given) == given
 
 
 def test_the_waste_of_batches_is_printed(capsys):
@@ -411,6 +415,23 @@ def test_a_report_into_a_directory_and_a_replay_of_nothing(directory):
     assert (directory / "pages" / "report.html").exists()
     with pytest.raises(ValueError, match="`fingerprint` must name at least one turn"):
         run("replay", "here", "")
+
+
+def test_nothing_in_a_run_file_controls_the_terminal():
+    attack = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\r"
+    for name, search in (("search", rr.search), ("map", rr.explore)):
+        problem = load_problem("himmelblau" if name == "map" else "wells")
+        search(problem, name=attack, out=f"{name}.sqlite", max_rides=1, measures=MEASURES)
+        for words in (["show"], ["show", ""], ["check"], ["report"]):
+            out = run(words[0], f"{name}.sqlite", *words[1:])
+            assert all(one.isprintable() for one in out.replace("\n", "")), (name, words)
+
+
+def signature(x):
+    return "\x1b[31m" if x[0] > 0 else "\x07"
+
+
+MEASURES = rr.Measures(signature, {"\x1b[32m": jnp.linalg.norm})
 
 
 NETWORK_FILE = """

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgerider.cli import app
-from ridgerider.cli._crew import with_local
 from ridgerider.cli._errors import told
+from ridgerider.cli._options import with_local
 
 SECONDS = 60  # no command here takes one; a busy machine may make it many
 
