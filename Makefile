@@ -27,13 +27,10 @@ docs: $(VENV)/ready-docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
 	@echo docs/_build/html/index.html
 
+BENCHES := peers matrix-free tree-search workers scale
+
 bench: $(VENV)/ready-test
-	$(BIN)/ridgerider bench
-	$(BIN)/python -m ridgerider_experiments.bench.matrix_free
-	$(BIN)/python -m ridgerider_experiments.bench.tree_search
-	$(BIN)/python -m ridgerider_experiments.bench.workers
-	$(BIN)/python -m ridgerider_experiments.bench.scale
-	$(BIN)/python -m ridgerider_experiments.bench.digests
+	for name in $(BENCHES); do $(BIN)/ridgerider bench $$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import equinox as eqx
@@ -57,6 +58,27 @@ CACHE = {
 for name, value in CACHE.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)  # for the processes that tests start
+
+# The entry points that this tree declares, for tests and the processes that they start: the
+# environment may be shared with another tree, or older than pyproject.toml.
+PROJECT = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())["project"]
+METADATA = Path(__file__).parent / ".pytest_cache" / "metadata"
+declared = METADATA / f"{PROJECT['name']}-{PROJECT['version']}.dist-info"
+declared.mkdir(parents=True, exist_ok=True)
+groups = {"console_scripts": PROJECT["scripts"], **PROJECT["entry-points"]}
+(declared / "entry_points.txt").write_text(
+    "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in groups.items()
+    )
+)
+(declared / "METADATA").write_text(
+    f"Metadata-Version: 2.1\nName: {PROJECT['name']}\nVersion: {PROJECT['version']}\n"
+)
+sys.path.insert(0, str(METADATA))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [os.environ.get("PYTHONPATH", ""), str(METADATA)])
+)
 
 collect_ignore_glob = ["docs/gallery/*.py"]  # programs: tests/test_gallery.py runs them
 

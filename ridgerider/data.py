@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._core.runtime.compile import cache_folder
+from ridgerider._core.runtime.compile import cache_folder as cache_folder
 
 FILES = {
     "train-images-idx3-ubyte.gz": (

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 
-from ridgerider._check import check_count, needs
 from ridgerider.data import images_of
 
 # Each is a module of this package, in the order of `all`.
@@ -64,7 +63,8 @@ def reproduce(
             raise ValueError(f"`options` of {name} must be some of {known}, not {option!r}.")
     settings = replace(settings, **options or {})
     if workers is not None:
-        check_count("workers", workers)
+        if workers < 1:
+            raise ValueError(f"`workers` must be a whole number of at least 1, not {workers}.")
         if not hasattr(settings, "num_workers"):
             able = [one for one in EXPERIMENTS if hasattr(module(one).Settings(), "num_workers")]
             raise ValueError(
@@ -134,5 +134,10 @@ def _mnist_place() -> str:
 
 def module(name: str) -> Any:
     """Imported when it is asked for: an experiment draws, and Matplotlib is an extra."""
-    with needs("plot", "an experiment"):
-        return importlib.import_module(f"ridgerider_experiments.{name.replace('-', '_')}")
+    try:
+        return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"an experiment needs {error.name}, which is not installed: pip install "
+            "'ridgerider[demo]'."
+        ) from error

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import ridgerider as rr
-from ridgerider._check import needs
 from ridgerider.problems.classifier import digits_classifier, digits_measures
 from ridgerider.problems.levers import lever_measures, levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
-from ridgerider.report._page import fill_page
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
 Bar = Callable[[Path, int], AbstractContextManager[Callable[[rr.Progress], None]]]
@@ -191,15 +189,13 @@ def write_index(directory: Path, done: list[Done]) -> Path:
             f'<p class="found">{html.escape(one.found)}</p><p class="quiet">{facts}</p></a>'
         )
     out = directory / "report.html"
-    out.write_text(fill_page({"cards": "\n".join(cards)}, name="index"), encoding="utf-8")
+    out.write_text(rr.report.fill_page({"cards": "\n".join(cards)}, name="index"), encoding="utf-8")
     return out
 
 
 def _picture(result: rr.Result) -> str:
-    with needs("plot", "the demo"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(5.2, 3.1), layout="constrained")
-    rr.plot.tree(result, figure.subplots())
     content = io.BytesIO()
+    figure: Any = rr.plot.tree(result).figure
+    figure.set_size_inches(5.2, 3.1)
     figure.savefig(content, format="svg")
     return base64.b64encode(content.getvalue()).decode()

@@ -29,8 +29,7 @@ from matplotlib.figure import Figure
 from scipy import ndimage, stats
 
 import ridgerider as rr
-from ridgerider._core.runtime.compile import cache_folder
-from ridgerider.data import FILES, Images, from_folder, images_of
+from ridgerider.data import FILES, Images, cache_folder, from_folder, images_of
 from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Ridges
 from ridgerider.problems import classifier
 from ridgerider_experiments.sweep import run_jobs

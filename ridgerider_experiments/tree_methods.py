@@ -15,10 +15,10 @@ import optax
 
 import ridgerider as rr
 from ridgerider import baselines
-from ridgerider._search.tree.tree import hashed
 from ridgerider.problems.tree import Tree
 
 MAX_RIDGES = 6  # the paper's N
+SHUFFLED = rr.RandomOrder(0)
 TARGET = -9.5  # a descent that returns this much is over
 
 
@@ -44,7 +44,7 @@ def ridge_rider(delta_break: float, min_overlap: float = 0.7072) -> rr.Rider:
 
 def unsolved_first(branch: rr.Branch) -> tuple[bool, int]:
     """Shuffled, and branches of policies that are solved last."""
-    return branch.loss <= TARGET, int.from_bytes(hashed("order", 0, branch.fingerprint))
+    return branch.loss <= TARGET, SHUFFLED(branch)
 
 
 def recommended() -> baselines.Rides:

@@ -34,11 +34,13 @@ ROOMS: dict[str, set[str]] = {
     "plot": {"_core", "_search"},
     "report": {"_core", "_search", "plot"},
     "torch": {"_core"},
+    "types": {"_core", "_search"},
     "ase": {"_core", "_search"},
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {
-    "": set(ROOMS) - {"data", "dice", "problems", "environments", "baselines", "torch", "ase"},
+    "": set(ROOMS)
+    - {"data", "dice", "problems", "environments", "baselines", "torch", "ase", "types"},
     "cli": LIBRARY,
 }
 
@@ -61,6 +63,8 @@ def imported_rooms(source):
             continue
         for name in names:
             package, _, rest = name.partition(".")
+            if package == "ridgerider_experiments":
+                yield package
             if package == "ridgerider":
                 room = rest.partition(".")[0]
                 yield room if room in ROOMS else ""
@@ -92,6 +96,43 @@ def test_a_turned_arrow_is_seen():
     (room,) = imported_rooms("def f():\n    from ridgerider import plot")
     assert room == "plot" and room not in ROOMS["_search"]
     assert list(imported_rooms("from ridgerider import Rider")) == [""]
+
+
+def private_names(source):
+    """What a file of the experiments uses of the library that has a leading underscore."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, *parts = name.split(".")
+            if package == "ridgerider" and any(part.startswith("_") for part in parts):
+                yield name
+        is_private = isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr)
+        if is_private and getattr(node.value, "id", "") != "self":
+            yield node.attr
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.rglob("*.py")), ids=lambda path: path.stem)
+def test_experiments_use_public_names_only(path):
+    assert not list(private_names(path.read_text()))
+
+
+def test_a_private_name_of_an_experiment_is_seen():
+    for line in (
+        "from ridgerider._core.ride.ride import Ride",
+        "from ridgerider.plot._landscape import Plane",
+        "from ridgerider.plot import _landscape",
+        "import ridgerider._search",
+        "import ridgerider as rr\nrr._core.ride",
+        "def f(problem):\n    return problem.loss._loss(None)",
+    ):
+        assert len(list(private_names(line))) == 1, line
+    assert not list(private_names("from ridgerider.types import Ridge\nself._x = Ridge.__name__"))
+    (room,) = imported_rooms("from ridgerider_experiments import demo")
+    assert all(room not in rooms for rooms in ROOMS.values())
 
 
 def test_the_folder_is_the_architecture():

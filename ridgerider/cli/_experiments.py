@@ -1,28 +1,42 @@
-"""Commands that run what comes with the library: reproduce, demo, bench."""
+"""Commands that run what comes with the library: reproduce, demo, bench.
+
+The package of experiments is found by its entry points; the library never imports it.
+"""
 
 import json
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-import ridgerider_experiments as experiments
-from ridgerider._check import check_choice, check_count
+from ridgerider._check import check_count
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
 from ridgerider.cli._shown import console, shown_progress
-from ridgerider_experiments import demo as parts
-from ridgerider_experiments import page
-from ridgerider_experiments.bench import bridges, peers
 
-BENCHES = {"peers": peers, "bridges": bridges}
+GROUP = "ridgerider.experiments"
+
+
+def _module(name: str) -> Any:
+    """One of the modules that the package of experiments announces."""
+    for found in entry_points(group=GROUP, name=name):
+        return found.load()
+    raise ValueError(f"`{name}` needs ridgerider_experiments: install ridgerider once more.")
+
+
+def _names(module: str, attribute: str) -> str:
+    """What can be asked for, as words of a help text."""
+    if not entry_points(group=GROUP, name=module):
+        return "those of ridgerider_experiments"
+    return ", ".join(getattr(_module(module), attribute))
 
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(experiments.EXPERIMENTS)}; or all.")
+        str, typer.Argument(help=f"One of {_names('reproduce', 'EXPERIMENTS')}; or all.")
     ],
     out: Out = None,
     seed: Seed = 0,
@@ -34,7 +48,7 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help=f"Images of your own, as IDX or npz files: for {', '.join(experiments.OWN_DATA)}.",
+            help=f"Your own images, as IDX or npz files: for {_names('reproduce', 'OWN_DATA')}.",
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="clusters: 13 atoms, too.")] = False,
@@ -55,7 +69,7 @@ def reproduce(
     if full:
         options["full"] = True
     directory = directory_for(out, name)
-    experiments.reproduce(
+    _module("reproduce").reproduce(
         name,
         directory,
         quick=quick,
@@ -74,7 +88,8 @@ def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> Non
     directory = out or Path("runs") / ("all-quick" if quick else "all")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
-    failed = page.run_all(directory, quick=quick, seed=seed, workers=workers, say=console.print)
+    run_all = _module("page").run_all
+    failed = run_all(directory, quick=quick, seed=seed, workers=workers, say=console.print)
     console.print(str(directory / "index.html"), soft_wrap=True)
     if failed:
         raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
@@ -82,7 +97,7 @@ def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> Non
 
 def demo(out: Out = None, seed: Seed = 0) -> None:
     """The method in about two minutes: four problems, and a report for each."""
-    directory = directory_for(out, "demo")
+    directory, parts = directory_for(out, "demo"), _module("demo")
     check_count("--seed", seed, 0, 2**31 - 1)
     if (directory / "report.html").exists():
         raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
@@ -103,20 +118,21 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")] = "peers",
+    name: Annotated[str, typer.Argument(help=f"One of {_names('bench', 'BENCHES')}.")] = "peers",
+    part: Annotated[str | None, typer.Argument(help="One of its parts; default: all.")] = None,
     out: Out = None,
     seed: Seed = 0,
 ) -> None:
     """Cost and outcome against what one would use instead, as ratios of one run."""
-    check_choice("NAME", name, tuple(BENCHES))
-    directory, rows = directory_for(out, "bench"), list[peers.Row]()
+    directory, benchmarks, rows = directory_for(out, "bench"), _module("bench"), []
     check_count("--seed", seed, 0, 2**31 - 1)
-    directory.mkdir(parents=True, exist_ok=True)
-    for row in BENCHES[name].compare(seed):
+    for row in benchmarks.compare(name, part, seed):
         console.print(
             f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}", soft_wrap=True
         )
         rows.append(row)
+    directory.mkdir(parents=True, exist_ok=True)
+    text = benchmarks.table(rows)
     (directory / "results.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
-    (directory / "table.md").write_text(peers.table(rows))
-    console.print(f"\n{peers.table(rows)}\nresults: {directory / 'results.json'}", soft_wrap=True)
+    (directory / "table.md").write_text(text)
+    console.print(f"\n{text}\nresults: {directory / 'results.json'}", soft_wrap=True)

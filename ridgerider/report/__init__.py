@@ -13,6 +13,7 @@ from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._compare import compare as compare
 from ridgerider.report._map import is_map, report_map
+from ridgerider.report._page import fill_page as fill_page
 from ridgerider.report._page import page
 from ridgerider.report._read import Reader
 

@@ -1,1 +1,89 @@
-"""What `ridgerider bench` measures: ratios of one run against what one would use instead."""
+"""What `ridgerider bench [NAME [PART]]` measures: costs as ratios of one run.
+
+A benchmark is a module with `TASKS`, functions `task(seed)` that yield rows. Machines differ and
+are noisy, so what counts is the ratio to the first row of a task.
+"""
+
+import importlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+BENCHES = (
+    *("peers", "bridges", "matrix-free", "networks", "large-maps"),
+    *("tree-search", "workers", "scale", "report-page"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one of them spent on a task, and what came of it.
+
+    >>> Row("a task", "a peer", 200.0, "HVPs", "found").cost
+    200.0
+    """
+
+    task: str
+    who: str
+    cost: float
+    unit: str
+    outcome: str = ""
+
+
+def compare(name: str = "peers", part: str | None = None, seed: int = 0) -> Iterator[Row]:
+    """The rows of a benchmark, or of one of its parts, as they are measured."""
+    if name not in BENCHES:
+        raise ValueError(f"the benchmark must be one of {', '.join(BENCHES)}, not {name!r}.")
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    tasks = {task.__name__.replace("_", "-"): task for task in module.TASKS}
+    if part is not None and part not in tasks:
+        raise ValueError(f"the part of {name} must be one of {', '.join(tasks)}, not {part!r}.")
+    for task in tasks.values() if part is None else [tasks[part]]:
+        yield from task(seed)
+
+
+def table(rows: list[Row]) -> str:
+    """As Markdown, with each cost in units of the task's first.
+
+    >>> rows = [Row("find", "ridgerider", 2.0, "HVPs", "yes"), Row("find", "x", 9.0, "HVPs", "no")]
+    >>> print(table(rows).splitlines()[-1])
+    | find | x | 9 HVPs | 4.5 | no |
+    """
+    lines = ["| task | who | cost | ratio | outcome |", "|---|---|---|---|---|"]
+    for _, of in itertools.groupby(rows, lambda row: row.task):
+        first, *others = of
+        for row in (first, *others):
+            ratio = f"{row.cost / first.cost:.3g}"
+            lines.append(
+                f"| {row.task} | {row.who} | {row.cost:.4g} {row.unit} | {ratio} | {row.outcome} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """What a function returns, and how many seconds by the clock it takes."""
+    began = time.perf_counter()
+    found = jax.block_until_ready(function(*args))
+    return found, time.perf_counter() - began
+
+
+def least(*functions: Callable[[], Any], rounds: int = 7) -> list[float]:
+    """The least processor time of each, all measured in turn: other work only ever adds to it."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(rounds):
+        for function, own in zip(functions, times, strict=True):
+            began = time.process_time()
+            jax.block_until_ready(function())
+            own.append(time.process_time() - began)
+    return [min(own) for own in times]
+
+
+def memory() -> float:
+    """What this process holds, in MB; 0 where the system does not say."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * 4096 / 1e6 if path.exists() else 0.0

@@ -1,10 +1,11 @@
 """What a map costs without a matrix, and with one.
 
-python -m ridgerider_experiments.bench.large_maps
+ridgerider bench large-maps
 """
 
-import resource
 import time
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +13,21 @@ import numpy as np
 
 import ridgerider as rr
 from ridgerider.problems import is_one_cluster, lennard_jones
+from ridgerider_experiments.bench import Row, memory
 from ridgerider_experiments.clusters import wrong_indices
 
 
-def main() -> None:
-    jax.config.update("jax_enable_x64", True)
-    print("| problem | parameters | engine | climbs that arrived | points | wrong indices ", end="")
-    print("| steps a climb | products a step | seconds | memory so far |\n|" + "---|" * 10)
+def rings(seed: int) -> Iterator[Row]:
     for size in (400, 20_000):
-        _row("ring", ring(size), rr.Climb(), {"max_rides": 16}, check=size < 1000)
-    atoms = {"symmetry": rr.symmetry.point_set(), "valid": is_one_cluster, "max_rides": 8}
-    for climb in (rr.Climb(), rr.Climb(engine="dense")):
-        _row("110 atoms", lennard_jones(110), climb, atoms)
+        yield mapped(f"ring, {size:,} parameters", ring(size), "hvp", seed, size < 1000, 16)
+
+
+def atoms(seed: int) -> Iterator[Row]:
+    options = {"symmetry": rr.symmetry.point_set(), "valid": is_one_cluster}
+    engines: tuple[Literal["hvp", "dense"], ...] = ("hvp", "dense")
+    for engine in engines:
+        problem = lennard_jones(110)
+        yield mapped("110 atoms, 330 parameters", problem, engine, seed, True, 8, **options)
 
 
 def ring(size: int) -> rr.Problem:
@@ -37,25 +41,33 @@ def ring(size: int) -> rr.Problem:
     return rr.Problem(loss, jnp.full(size, 0.9))
 
 
-def _row(
-    name: str, problem: rr.Problem, climb: rr.Climb, settings: dict, check: bool = True
-) -> None:
+def mapped(
+    task: str,
+    problem: rr.Problem,
+    engine: Literal["hvp", "dense"],
+    seed: int,
+    is_checked: bool,
+    max_rides: int,
+    **options: Any,
+) -> Row:
+    """A map of so many rides, and how many of its climbs converged."""
     began = time.perf_counter()
-    landscape = rr.explore(problem, climb, max_modes=4, **settings)
-    seconds = time.perf_counter() - began
+    climb = rr.Climb(engine=engine)
+    landscape = rr.explore(problem, climb, max_rides=max_rides, max_modes=4, seed=seed, **options)
+    spent = time.perf_counter() - began
     points = {one.fingerprint for one in (*landscape.minima(), *landscape.saddles(None))}
     legs = [landscape.leg(name) for name in landscape.fingerprints() if name and name[-1].up]
     arrived = [leg for leg in legs if "stationary" in leg.ended_by]
-    steps = [leg.num_steps for leg in arrived]
     rates = [int(leg.cost.hvps) / leg.num_steps for leg in arrived if leg.fingerprint not in points]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    engine = "dense" if climb.has_matrix(problem) else "hvp"
-    wrong = str(wrong_indices(landscape)) if check else "-"
-    rate = f"{np.mean(rates):.1f}" if rates else "-"
-    print(f"| {name} | {problem.size:,} | {engine} | {len(arrived)} of {len(legs)} ", end="")
-    print(f"| {len(points)} | {wrong} | {np.mean(steps):.0f} | {rate} ", end="")
-    print(f"| {seconds:.0f} | {memory:.1f} GB |", flush=True)
+    outcome = [
+        f"{len(arrived)} of {len(legs)} climbs converged",
+        f"{len(points)} points",
+        f"{np.mean([leg.num_steps for leg in arrived]):.0f} steps a climb",
+        *([f"{np.mean(rates):.1f} HVPs a step"] if rates else []),
+        *([f"{wrong_indices(landscape)} wrong indices"] if is_checked else []),
+        f"{memory() / 1e3:.1f} GB",
+    ]
+    return Row(task, engine, spent, "s", ", ".join(outcome))
 
 
-if __name__ == "__main__":
-    main()
+TASKS = (rings, atoms)

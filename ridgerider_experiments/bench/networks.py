@@ -1,22 +1,21 @@
 """Networks, all with the same settings.
 
-    python -m ridgerider_experiments.bench.networks [PART ...] [--seed N] [--data D]
+    ridgerider bench networks [models | large | threads | mnist]
 
 models    conv net and LayerNorm net on the digits, one-layer transformer on addition modulo 7:
           accuracies after one leg, beside Adam's (4,000 steps, rate 3e-3), and processor seconds
-mnist     784-128-10 on MNIST or on the images in the folder D, beside Adam's 20 epochs (rate 1e-3);
-          not part of the default
 large     the first steps of a network of 10 million parameters and a transformer of a million
 threads   eigh of a 610 x 610 matrix with LAPACK's own number of threads and with one
+mnist     784-128-10 on MNIST, or on the images in the folder RIDGERIDER_DATA, beside Adam's 20
+          epochs (rate 1e-3)
 
-The seed draws initial weights, batches and what the search draws; with --twice a leg of mnist is
-ridden once more, when all is compiled.
+The seed draws initial weights, batches and what the search draws.
 """
 
-import argparse
+import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PyTree
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import ridgerider as rr
-from ridgerider._core.runtime.threads import one_thread
-from ridgerider.data import digits, from_folder, mnist
+from ridgerider.data import Images, digits, images_of
+from ridgerider_experiments.bench import Row, timed
 
 KEY = jax.random.key(0)
 
@@ -55,8 +55,7 @@ def normed(inputs: Array, scale: Array, shift: Array) -> Array:
     return (inputs - mean) / jnp.sqrt(variance + 1e-5) * scale + shift
 
 
-def pixels() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    images = digits()
+def pixels(images: Images) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return (
         (jnp.asarray(images.train_images, jnp.float32), jnp.asarray(images.train_labels)),
         (jnp.asarray(images.test_images, jnp.float32), jnp.asarray(images.test_labels)),
@@ -82,7 +81,7 @@ def conv_net() -> Model:
         return through(params["head"], hidden.reshape(len(images), -1))
 
     layers = [(filters(number, fan_in), jnp.zeros(8)) for number, fan_in in enumerate((1, 8))]
-    return Model({"filters": layers, "head": linear(2, 32, 10)}, apply, *pixels())
+    return Model({"filters": layers, "head": linear(2, 32, 10)}, apply, *pixels(digits()))
 
 
 def layer_norm_net() -> Model:
@@ -96,7 +95,7 @@ def layer_norm_net() -> Model:
         {**linear(number, fan_in, 32), "scale": jnp.ones(32), "shift": jnp.zeros(32)}
         for number, fan_in in enumerate((64, 32))
     ]
-    return Model({"hidden": hidden, "head": linear(2, 32, 10)}, apply, *pixels())
+    return Model({"hidden": hidden, "head": linear(2, 32, 10)}, apply, *pixels(digits()))
 
 
 def transformer(vocabulary: int, width: int, length: int) -> tuple[PyTree, Callable]:
@@ -130,17 +129,14 @@ def modular_addition() -> Model:
     return Model(*transformer(7, 8, 2), data, data)
 
 
-def mnist_net(seed: int = 0, folder: str | None = None) -> Model:
+def mnist_net(seed: int) -> Model:
     def apply(params: PyTree, images: Array) -> Array:
         return through(params[1], jnp.tanh(through(params[0], images.reshape(len(images), -1))))
 
-    images = mnist() if folder is None else from_folder(folder)
-    print(images)
-    key, num_pixels = jax.random.key(seed), images.train_images[0].size
-    train = jnp.asarray(images.train_images, jnp.float32), jnp.asarray(images.train_labels)
-    test = jnp.asarray(images.test_images, jnp.float32), jnp.asarray(images.test_labels)
-    layers = [linear(0, num_pixels, 128, key), linear(1, 128, int(train[1].max()) + 1, key)]
-    return Model(layers, apply, train, test)
+    images, key = images_of(os.environ.get("RIDGERIDER_DATA") or "mnist"), jax.random.key(seed)
+    num_pixels = images.train_images[0].size
+    layers = [linear(0, num_pixels, 128, key), linear(1, 128, images.num_classes, key)]
+    return Model(layers, apply, *pixels(images))
 
 
 def adam(
@@ -168,108 +164,76 @@ def adam(
     return jax.jit(run)(inputs, targets)
 
 
-def models() -> None:
+def models(seed: int) -> Iterator[Row]:
     for make in (conv_net, layer_norm_net, modular_addition):
-        compare(make.__name__, make(), 4000, 3e-3)
+        yield from compare(make.__name__, make(), 4000, 3e-3, seed)
 
 
-def on_mnist(seed: int, folder: str | None, twice: bool) -> None:
-    """One leg and Adam's 20 epochs; or the leg `twice`, the second time compiled."""
-    model = mnist_net(seed, folder)
-    compare("mnist_net", model, 20 * (len(model.train[0]) // 128), 1e-3, seed, twice)
+def mnist(seed: int) -> Iterator[Row]:
+    model = mnist_net(seed)
+    yield from compare("mnist_net", model, 20 * (len(model.train[0]) // 128), 1e-3, seed)
 
 
-def compare(
-    name: str, model: Model, num_steps: int, rate: float, seed: int = 0, twice: bool = False
-) -> None:
-    """One leg, and Adam."""
-    began, clock = time.process_time(), time.perf_counter()
-    start = rr.network_start(model.params, model.apply, *model.train, seed=seed)
-    print(f"{name}, {start.problem.size} parameters. {start}")
-    rider = rr.Rider.for_networks()
-    result = rr.search(start.problem, rider, max_rides=1, seed=seed)
-    spent, passed = time.process_time() - began, time.perf_counter() - clock
-    (leg,) = result
-    accuracy = start.problem.loss.accuracy  # type: ignore[attr-defined]
-    assert leg.finish is not None  # the rider has one
-    own, ridden = (start.problem.unravel(jnp.asarray(x)) for x in (leg.finish.x, leg.x))
+def compare(name: str, model: Model, num_steps: int, rate: float, seed: int) -> Iterator[Row]:
+    """One leg, the same once more when it is compiled, and Adam."""
     began = time.process_time()
-    other = jax.block_until_ready(adam(model, start.problem.loss, num_steps, rate, seed))
-    others = time.process_time() - began
-    print(
-        f"  {leg.num_steps} steps, {int(leg.cost.hvps)} products, "
-        f"{int(leg.cost.gradients)} gradients; train {accuracy(own, *model.train):.2%}, test "
-        f"{accuracy(own, *model.test):.2%} (after the ride {accuracy(ridden, *model.test):.2%}), "
-        f"{spent:.1f} s of processors, {passed:.1f} s\n"
-        f"  Adam: train {accuracy(other, *model.train):.2%}, test "
-        f"{accuracy(other, *model.test):.2%}, {others:.1f} s of processors",
-        flush=True,
-    )
-    if twice:
+    start = rr.network_start(model.params, model.apply, *model.train, seed=seed)
+    accuracy = start.problem.loss.accuracy  # type: ignore[attr-defined]
+    task = f"{name}, {start.problem.size} parameters"
+    rider, params = rr.Rider.for_networks(), start.problem.unravel
+    for who in ("one leg", "one leg, compiled"):
+        (leg,) = rr.search(start.problem, rider, max_rides=1, seed=seed)
+        assert leg.finish is not None  # the rider has one
+        own, ridden = (params(jnp.asarray(x)) for x in (leg.finish.x, leg.x))
+        outcome = (
+            f"{leg.num_steps} steps, {int(leg.cost.hvps)} HVPs, {int(leg.cost.gradients)} "
+            f"gradients; train {accuracy(own, *model.train):.2%}, test "
+            f"{accuracy(own, *model.test):.2%}, after the ride {accuracy(ridden, *model.test):.2%}"
+        )
+        yield Row(task, who, time.process_time() - began, "s of processors", outcome)
         began = time.process_time()
-        rr.search(start.problem, rider, max_rides=1, seed=seed)
-        print(f"  compiled, a leg: {time.process_time() - began:.1f} s of processors", flush=True)
+    other = jax.block_until_ready(adam(model, start.problem.loss, num_steps, rate, seed))
+    spent = time.process_time() - began
+    scores = f"train {accuracy(other, *model.train):.2%}, test {accuracy(other, *model.test):.2%}"
+    yield Row(task, f"Adam, {num_steps} steps", spent, "s of processors", scores)
 
 
-def large() -> None:
-    random = np.random.default_rng(0)
+def large(seed: int) -> Iterator[Row]:
+    random = np.random.default_rng(seed)
     images = jnp.asarray(random.standard_normal((64, 784)), jnp.float32)
     labels = jnp.asarray(random.integers(0, 10, 64))
     wide = {"hidden": linear(0, 784, 12_600), "head": linear(1, 12_600, 10)}
     tokens = jnp.asarray(random.integers(0, 512, (64, 8)))
-    cases = {
-        "perceptron": (
-            wide,
-            lambda params, x: through(params["head"], jnp.tanh(through(params["hidden"], x))),
-            images,
-            labels,
-        ),
-        "transformer": (*transformer(512, 288, 8), tokens, tokens[:, 0]),
-    }
-    for name in ("transformer", "perceptron"):
-        params, apply, inputs, targets = cases[name]
+
+    def perceptron(params: PyTree, x: Array) -> Array:
+        return through(params["head"], jnp.tanh(through(params["hidden"], x)))
+
+    for name, params, apply, inputs, targets in (
+        ("transformer", *transformer(512, 288, 8), tokens, tokens[:, 0]),
+        ("perceptron", wide, perceptron, images, labels),
+    ):
         began = time.perf_counter()
         start = rr.network_start(params, apply, inputs, targets)
         rider = rr.Rider.for_networks(finish=None, max_steps=3)
         (leg,) = rr.search(start.problem, rider, max_rides=1, max_ridges=1)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        print(
-            f"{name}, {start.problem.size:,} parameters: {leg.num_steps} steps, "
-            f"{int(leg.cost.hvps)} products, loss {start.loss:.3f} to {leg.loss:.3f}, "
-            f"{time.perf_counter() - began:.0f} s with compilation, at most {memory:.1f} GB",
-            flush=True,
+        outcome = (
+            f"{leg.num_steps} steps, {int(leg.cost.hvps)} HVPs, loss {start.loss:.3f} to "
+            f"{leg.loss:.3f}, at most {memory:.1f} GB"
         )
+        task = f"the first steps, {start.problem.size:,} parameters, with compilation"
+        yield Row(task, name, time.perf_counter() - began, "s", outcome)
 
 
-def threads() -> None:
-    entries = np.random.default_rng(0).standard_normal((610, 610))
-    matrix = jnp.asarray(entries + entries.T)
-    solve = jax.jit(jnp.linalg.eigh)
-
-    def seconds() -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(solve(matrix))
-        return time.perf_counter() - began
-
-    seconds()
-    for _ in range(3):
-        default = seconds()
-        with one_thread():
-            print(f"eigh of 610 x 610: {default:.3f} s, with one thread {seconds():.3f} s")
+def threads(seed: int) -> Iterator[Row]:
+    entries = np.random.default_rng(seed).standard_normal((610, 610))
+    matrix, solve = jnp.asarray(entries + entries.T), jax.jit(jnp.linalg.eigh)
+    solve(matrix)
+    with threadpool_limits(1):
+        one = min(timed(solve, matrix)[1] for _ in range(3))
+    default = min(timed(solve, matrix)[1] for _ in range(3))
+    for who, spent in (("one thread", one), ("LAPACK's own number of threads", default)):
+        yield Row("eigh of 610 x 610", who, spent, "s")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="ridgerider_experiments.bench.networks")
-    parser.add_argument("parts", nargs="*", default=["models", "large", "threads"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", default=None)
-    parser.add_argument("--twice", action="store_true")
-    given = parser.parse_args()
-    parts = {
-        "models": models,
-        "large": large,
-        "threads": threads,
-        "mnist": lambda: on_mnist(given.seed, given.data, given.twice),
-    }
-    for part in given.parts:
-        parts[part]()
+TASKS = (models, large, threads, mnist)

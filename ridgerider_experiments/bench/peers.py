@@ -2,8 +2,8 @@
 
     ridgerider bench
 
-Machines differ and are noisy, so what counts is the ratio. Time is compared where the work is the
-same; elsewhere the products or gradients that were asked for, which no machine changes.
+Time is compared where the work is the same; elsewhere the HVPs or gradients that were asked for,
+which no machine changes.
 """
 
 import itertools
@@ -11,9 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -25,59 +23,12 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy.optimize import basinhopping, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from ridgerider._core.problem.problem import Problem
-from ridgerider._core.ride.davidson import Davidson
-from ridgerider._core.ride.residual import Residual
-from ridgerider._core.ride.rider import Rider
-from ridgerider._core.ride.step import Backtracking
-from ridgerider._core.ride.update import Project
-from ridgerider._core.spectra.matrix_free import BlockSpectrum
-from ridgerider._core.spectra.spectrum import Ridge
-from ridgerider._search.engine.loop import search
-from ridgerider._search.same.classes import is_same
+import ridgerider as rr
 from ridgerider.problems import surface, wells
+from ridgerider.types import Ridge
+from ridgerider_experiments.bench import Row, timed
 
 Matrix = Float[np.ndarray, "n n"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one of them spent on a task, and what came of it.
-
-    >>> Row("a task", "a peer", 200.0, "HVPs", "found").cost
-    200.0
-    """
-
-    task: str
-    who: str
-    cost: float
-    unit: str
-    outcome: str
-
-
-def compare(seed: int = 0) -> Iterator[Row]:
-    """All tasks, one after the other; of each the first row is ours."""
-    for task in (first_answer, long_ride, lowest_eigenpairs, next_ridge, all_minima):
-        yield from task(seed)
-
-
-def table(rows: list[Row]) -> str:
-    """As Markdown, with each cost in units of ours.
-
-    >>> rows = [Row("find", "ridgerider", 2.0, "HVPs", "yes"), Row("find", "x", 9.0, "HVPs", "no")]
-    >>> print(table(rows).splitlines()[-1])
-    | find | x | 9 HVPs | 4.5 | no |
-    """
-    lines = ["| task | who | cost | ratio | outcome |", "|---|---|---|---|---|"]
-    for _, of in itertools.groupby(rows, lambda row: row.task):
-        first, *others = of
-        for row in (first, *others):
-            ratio = f"{row.cost / first.cost:.3g}"
-            lines.append(
-                f"| {row.task} | {row.who} | {row.cost:.4g} {row.unit} | {ratio} | {row.outcome} |"
-            )
-    return "\n".join(lines) + "\n"
-
 
 # --- the first answer
 
@@ -111,20 +62,25 @@ def _fresh(*lines: str, repeats: int = 3) -> float:
 
 def long_ride(seed: int) -> Iterator[Row]:
     """A ride as one compiled program, and as a loop in Python."""
-    problem, size, update, key = wells(8), 0.02, Project(), jax.random.key(seed)
-    rider = Rider(update=update, step=Backtracking(size))
+    problem, size, update, key = wells(8), 0.02, rr.Project(), jax.random.key(seed)
+    rider = rr.Rider(update=update, step=rr.Backtracking(size))
     ridge = rider.spectrum(problem, problem.x0, key).ridge(0)
     compiled = eqx.filter_jit(update)
     ride = eqx.filter_jit(rider.ride)
+
+    def ridden() -> tuple[Array, Any]:
+        one = ride(problem, problem.x0, ridge, key)
+        return one.x, one.num_steps
+
     ways: dict[str, tuple[Callable[[], tuple[Array, Any]], int]] = {
-        "ridgerider": (lambda: _end(ride(problem, problem.x0, ridge, key)), 30),
+        "ridgerider": (ridden, 30),
         "Python loop, compiled step": (lambda: loop(problem, ridge, size, compiled, key), 30),
         "Python loop, eager": (lambda: loop(problem, ridge, size, update, key), 3),
     }
     x, num_steps = ways["ridgerider"][0]()
     for who, (way, repeats) in ways.items():
         end, steps = way()
-        times = [_seconds(way) for _ in range(repeats)]
+        times = [timed(way)[1] for _ in range(repeats)]
         is_equal = int(steps) == int(num_steps) and np.allclose(end, x, atol=1e-10)
         yield Row(
             f"a ride of {int(num_steps)} steps, 8 parameters",
@@ -135,18 +91,8 @@ def long_ride(seed: int) -> Iterator[Row]:
         )
 
 
-def _end(ride: Any) -> tuple[Array, Array]:
-    return jax.block_until_ready((ride.x, ride.num_steps))
-
-
-def _seconds(function: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    jax.block_until_ready(function())
-    return time.perf_counter() - began
-
-
 def loop(
-    problem: Problem, ridge: Ridge, size: float, update: Callable[..., Any], key: Any
+    problem: rr.Problem, ridge: Ridge, size: float, update: Callable[..., Any], key: Any
 ) -> tuple[Array, int]:
     """The same ride, a step at a time; on `wells` every step size is accepted."""
     x, num_steps = problem.x0, 0
@@ -172,7 +118,7 @@ def lowest_eigenpairs(seed: int) -> Iterator[Row]:
     def outcome(values: ArrayLike) -> str:
         return f"{np.isclose(np.sort(values), wanted[: np.size(values)], atol=1e-6).sum()} of 10"
 
-    spectrum = eqx.filter_jit(BlockSpectrum(k=10, dense_below=0))(problem, problem.x0, key)
+    spectrum = eqx.filter_jit(rr.BlockSpectrum(k=10, dense_below=0))(problem, problem.x0, key)
     values = np.asarray(spectrum.eigenvalues)[:10]
     yield Row(task, "ridgerider `BlockSpectrum`", int(spectrum.cost.hvps), "HVPs", outcome(values))
     products = Products(matrix)
@@ -186,45 +132,54 @@ def lowest_eigenpairs(seed: int) -> Iterator[Row]:
     yield Row(task, "JAX `lobpcg_standard`", spent, "HVPs", outcome(-negated))
 
 
-def next_ridge(seed: int) -> Iterator[Row]:
-    """An interior ridge after the Hessian has changed a little, to a residual of 1e-3."""
-    task = "the fourth ridge one step on, n = 400"
+def perturbed(seed: int, size: float) -> tuple[rr.Problem, Ridge]:
+    """A Hessian with eight ridges above a bulk, and the fourth of them before it changed a little.
+
+    The change is in units of the spectral radius; the ridges lie 0.2 apart.
+    """
     random = np.random.default_rng(seed)
     eigenvalues = np.r_[np.linspace(-2, -0.6, 8), random.uniform(-0.3, 1, 392)]
     before = symmetric(eigenvalues, seed)
     noise = random.normal(size=before.shape)
-    matrix = before + 0.2 * (noise + noise.T) / np.sqrt(8 * len(before))
-    old, new = np.linalg.eigh(before)[1][:, 3], np.linalg.eigh(matrix)[1]
-    problem, key = quadratic(matrix), jax.random.key(seed)
-    ridge = Ridge(jnp.asarray(old), jnp.array(-1.4), jnp.array(0), jnp.array(1))
+    old = jnp.asarray(np.linalg.eigh(before)[1][:, 3])
+    matrix = before + size * (noise + noise.T) / np.sqrt(8 * len(before))
+    return quadratic(matrix), Ridge(old, jnp.array(-1.4), jnp.array(0), jnp.array(1))
+
+
+def next_ridge(seed: int) -> Iterator[Row]:
+    """An interior ridge after the Hessian has changed a little, to a residual of 1e-3."""
+    task = "the fourth ridge one step on, n = 400"
+    problem, ridge = perturbed(seed, 0.2)
+    matrix, key = np.asarray(problem.args[0]), jax.random.key(seed)
+    new = np.linalg.eigh(matrix)[1][:, 3]
 
     def outcome(direction: Any) -> str:
-        return f"overlap {abs(float(np.asarray(direction) @ new[:, 3])):.4f}"
+        return f"overlap {abs(float(np.asarray(direction) @ new)):.4f}"
 
     for name, update in (
-        ("ridgerider `Davidson(resolve=False)`", Davidson(1e-3 / 2, resolve=False)),
-        ("ridgerider `Davidson`", Davidson(1e-3 / 2)),
+        ("ridgerider `Davidson(resolve=False)`", rr.Davidson(1e-3 / 2, resolve=False)),
+        ("ridgerider `Davidson`", rr.Davidson(1e-3 / 2)),
     ):
         tracked = eqx.filter_jit(update)(problem, problem.x0, ridge, key)
         yield Row(task, name, int(tracked.cost.hvps), "HVPs", outcome(tracked.ridge.direction))
-    count, direction = best_of_the_paper(problem, ridge, key)
+    count, direction = best_of_the_paper(problem, ridge)
     yield Row(task, "the paper's update, best of 25 rates", count, "HVPs", outcome(direction))
     products = Products(matrix)
-    vectors = lanczos(products, 4, 1e-3 / 2, old)[1]
+    vectors = lanczos(products, 4, 1e-3 / 2, np.asarray(ridge.direction))[1]
     yield Row(task, "SciPy `eigsh` for four", products.count, "HVPs", outcome(vectors[:, 3]))
 
 
-def best_of_the_paper(
-    problem: Problem, ridge: Ridge, key: Any, block: int = 10, max_steps: int = 4000
-) -> tuple[int, Array]:
-    """Products to a residual of 1e-3 by `Residual`, with the best of 25 pairs of rates."""
+def best_of_the_paper(problem: rr.Problem, ridge: Ridge) -> tuple[int, Array]:
+    """HVPs to a residual of 1e-3 by `Residual`, with the best of 25 pairs of rates."""
     # Of the direction, stable here below about 0.35; and of the eigenvalue.
     pairs = [*itertools.product((0.01, 0.03, 0.1, 0.2, 0.3), (0.01, 0.1, 0.3, 1.0, 2.0))]
+    block, max_steps = 10, 4000
 
     @eqx.filter_jit
     @eqx.filter_vmap(in_axes=(0, eqx.if_array(0)))
     def advance(pair: Array, ridge: Ridge) -> tuple[Ridge, Array]:
-        tracked = Residual(block, pair[0], pair[1])(problem, problem.x0, ridge, key)
+        update = rr.Residual(block, pair[0], pair[1])
+        tracked = update(problem, problem.x0, ridge, jax.random.key(0))
         return tracked.ridge, tracked.residual
 
     ridge = eqx.tree_at(lambda r: r.memory, ridge, problem.x0, is_leaf=lambda leaf: leaf is None)
@@ -272,8 +227,8 @@ def quadratic_loss(x: Float[Array, " n"], matrix: Float[Array, "n n"]) -> Float[
     return x @ matrix @ x / 2
 
 
-def quadratic(matrix: Matrix) -> Problem:
-    return Problem(quadratic_loss, jnp.zeros(len(matrix)), jnp.asarray(matrix))
+def quadratic(matrix: Matrix) -> rr.Problem:
+    return rr.Problem(quadratic_loss, jnp.zeros(len(matrix)), jnp.asarray(matrix))
 
 
 # --- minima
@@ -283,7 +238,7 @@ def all_minima(seed: int) -> Iterator[Row]:
     """Every minimum of Figure 1's surface; the others get ten times as much."""
     problem = surface()
     task = "the four minima of a surface"
-    result = search(problem, Rider(), seed=seed)
+    result = rr.search(problem, rr.Rider(), seed=seed)
     found = [np.asarray(one.params) for one in result.minima()]
     budget = int(result.cost.gradients) + int(result.cost.hvps)
     unit = "gradients and HVPs"
@@ -295,7 +250,7 @@ def all_minima(seed: int) -> Iterator[Row]:
     }.items():
         spent, distinct = 0, set[int]()
         for x, spent in ends:
-            distinct |= {i for i, one in enumerate(found) if is_same(x, one, 1e-2)}
+            distinct |= {i for i, one in enumerate(found) if np.linalg.norm(x - one) < 1e-2}
             if len(distinct) == len(found) or spent >= 10 * budget:
                 break
         yield Row(task, who, spent, unit, f"{len(distinct)} of 4")
@@ -304,7 +259,7 @@ def all_minima(seed: int) -> Iterator[Row]:
 class Gradients:
     """The loss and its gradient for SciPy, counted."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: rr.Problem) -> None:
         self.function, self.count = jax.jit(jax.value_and_grad(problem.value)), 0
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -313,7 +268,7 @@ class Gradients:
         return float(value), np.asarray(gradient)
 
 
-def descents(problem: Problem, spread: float, seed: int) -> Iterator[tuple[np.ndarray, int]]:
+def descents(problem: rr.Problem, spread: float, seed: int) -> Iterator[tuple[np.ndarray, int]]:
     """Where descents from random starts end, and the gradients spent until then."""
     random, function = np.random.default_rng(seed), Gradients(problem)
     while True:
@@ -321,7 +276,7 @@ def descents(problem: Problem, spread: float, seed: int) -> Iterator[tuple[np.nd
         yield minimize(function, start, jac=True, method="L-BFGS-B").x, function.count
 
 
-def hops(problem: Problem, budget: int, seed: int) -> list[tuple[np.ndarray, int]]:
+def hops(problem: rr.Problem, budget: int, seed: int) -> list[tuple[np.ndarray, int]]:
     """The same for the descents of one chain of hops."""
     function, ends = Gradients(problem), list[tuple[np.ndarray, int]]()
 
@@ -334,3 +289,6 @@ def hops(problem: Problem, budget: int, seed: int) -> list[tuple[np.ndarray, int
         function, np.zeros(problem.size), 10**6, minimizer_kwargs=how, callback=note, rng=seed
     )
     return ends
+
+
+TASKS = (first_answer, long_ride, lowest_eigenpairs, next_ridge, all_minima)

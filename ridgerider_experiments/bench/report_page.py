@@ -1,23 +1,22 @@
-"""How fast the page of a large run opens and moves, in Chromium.
+"""How fast the page of a large run opens and responds, in Chromium.
 
-    python -m ridgerider_experiments.bench.report_page [NUM_LEGS]
+    ridgerider bench report-page
 
 Needs playwright and chromium. Opening is timed from the navigation to the moment at which tree,
-ride, tables and curves are drawn; moving is the time of one frame while the tree is zoomed and
-panned, and of showing another ride.
+ride, tables and curves are drawn; a move is one frame while the tree is zoomed and panned, or
+another ride is shown.
 """
 
 import shutil
-import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+import ridgerider as rr
+from ridgerider_experiments.bench import Row, timed
+from ridgerider_experiments.bench.scale import cheap_search
 
-from ridgerider.report import report
-from tests.search.runfile.made_up_runs import make_run
-
+NUM_LEGS = 10_000
 MOVE = """async () => {
   const tree = document.getElementById("tree"), times = [];
   tree.focus();
@@ -31,32 +30,31 @@ MOVE = """async () => {
 }"""
 
 
-def main(num_legs: int) -> None:
+def page(seed: int) -> Iterator[Row]:
+    from playwright.sync_api import sync_playwright
+
+    task = f"the page of {NUM_LEGS:,} legs"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "run.sqlite"
-        make_run(path, num_legs)[0].close()
-        began = time.perf_counter()
-        page_path = report(path)
-        print(f"{num_legs} legs: run file {path.stat().st_size / 1e6:.1f} MB")
-        size = page_path.stat().st_size / 1e6
-        print(f"writing the page   {time.perf_counter() - began:.2f} s, {size:.1f} MB")
+        cheap_search(path, 10, seed, max_rides=NUM_LEGS)
+        _, spent = timed(rr.report.report, path)
+        size = path.with_name("report.html").stat().st_size / 1e6
+        yield Row(task, "writing it", spent, "s", f"{size:.1f} MB")
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        opened, moved = [], []
+        opened, moved = list[float](), list[float]()
         for _ in range(3):
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
-            page.goto(page_path.as_uri())
-            page.wait_for_selector("html[data-ready]", state="attached")
-            opened.append(float(page.get_attribute("html", "data-ready") or "nan") / 1000)
-            moved += page.evaluate(MOVE)
-            page.close()
+            shown = browser.new_page(viewport={"width": 1440, "height": 1000})
+            shown.goto(path.with_name("report.html").as_uri())
+            shown.wait_for_selector("html[data-ready]", state="attached")
+            opened.append(float(shown.get_attribute("html", "data-ready") or "nan") / 1000)
+            moved += shown.evaluate(MOVE)
+            shown.close()
         browser.close()
-    print(f"opening it         {min(opened):.2f} to {max(opened):.2f} s")
-    print(
-        f"a move in the tree {sorted(moved)[len(moved) // 2]:.0f} ms, at most {max(moved):.0f} ms"
-    )
+    yield Row(task, "opening it", min(opened), "s", f"at most {max(opened):.2f} s")
+    middle = sorted(moved)[len(moved) // 2] / 1000
+    yield Row(task, "a move in the tree", middle, "s", f"at most {max(moved):.0f} ms")
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
+TASKS = (page,)

@@ -1,6 +1,6 @@
 """How much faster the compiled search on trees is than a plain one.
 
-    python -m ridgerider_experiments.bench.tree_search
+    ridgerider bench tree-search
 
 The reference does the same search one ride at a time in Python: Hessian by eager autodiff, full
 eigendecomposition, overlap with the old direction, halving of the step. Both search the same trees
@@ -9,6 +9,7 @@ must end at the same points.
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
@@ -18,13 +19,16 @@ import numpy as np
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
+from ridgerider_experiments.bench import Row
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
 NUM_TRIES = 400  # of the reference; it is slow
 TREES = [(6, 0), (8, 0), (8, 4)]  # depth, seed
 
 
-def project(hessian, direction, space):
+def project(
+    hessian: np.ndarray, direction: np.ndarray, space: np.ndarray
+) -> tuple[np.ndarray, float, float, np.ndarray]:
     """The eigenspace that overlaps most with the direction, and the direction projected onto it.
 
     Returns that, its curvature, its overlap with the old eigenspace, and the new one.
@@ -39,88 +43,84 @@ def project(hessian, direction, space):
     best = max(groups, key=lambda group: np.sum((direction @ group) ** 2))
     ahead = best @ (direction @ best)
     ahead /= np.linalg.norm(ahead)
-    return ahead, ahead @ hessian @ ahead, np.linalg.norm(ahead @ space), best
+    return ahead, ahead @ hessian @ ahead, float(np.linalg.norm(ahead @ space)), best
 
 
 class Reference:
     """The ride of `ridge_rider(0.8)`, written out."""
 
-    def __init__(self, problem):
+    def __init__(self, problem: rr.Problem):
         self.problem, self.num_tries = problem, 0
 
-    def look(self, x):
+    def inspect(self, x: np.ndarray) -> tuple[np.ndarray, float]:
         self.num_tries += 1
-        x = jnp.asarray(x)
-        return np.asarray(jax.hessian(self.problem.value)(x)), float(self.problem.value(x))
+        at = jnp.asarray(x)
+        return np.asarray(jax.hessian(self.problem.value)(at)), float(self.problem.value(at))
 
-    def ride(self, x, direction, size=2.0):
-        hessian, loss = self.look(x)
+    def ride(self, x: np.ndarray, direction: np.ndarray, size: float = 2.0) -> np.ndarray:
+        hessian, loss = self.inspect(x)
         direction, eigenvalue, _, space = project(hessian, direction, direction[:, None])
         losses, overlap = [loss], 1.0
         while not self.is_over(eigenvalue, overlap, losses):
             tried, overlap = size, -1.0
             while overlap < 0.8 and (tried == size or tried >= 0.05):
-                hessian, loss = self.look(x + tried * direction)
+                hessian, loss = self.inspect(x + tried * direction)
                 ahead, eigenvalue, overlap, next_space = project(hessian, direction, space)
                 accepted, tried = tried, tried / 2
             x, direction, space = x + accepted * direction, ahead, next_space
             size = min(2 * accepted, 2.0) if accepted == size else accepted
             losses.append(loss)
-        return x, losses[-1]
+        return x
 
-    def is_over(self, eigenvalue, overlap, losses):
+    def is_over(self, eigenvalue: float, overlap: float, losses: list[float]) -> bool:
         is_flat = len(losses) > 3 and abs(losses[-1] - losses[-4]) <= 0.03 * np.ptp(losses)
-        return eigenvalue >= 0 or overlap < 0.7072 or is_flat or len(losses) > 100
+        return eigenvalue >= 0 or overlap < 0.7072 or bool(is_flat) or len(losses) > 100
 
-    def ridges(self, x):
-        """The most negative eigenvectors, with the signs of the library."""
-        hessian, _ = self.look(x)
-        eigenvalues, columns = np.linalg.eigh(hessian)
+    def ways(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The most negative eigenvectors, both ways, with the signs of the library."""
+        eigenvalues, columns = np.linalg.eigh(self.inspect(x)[0])
         is_ridge = eigenvalues < -np.sqrt(np.finfo(float).eps) * np.abs(eigenvalues).max()
-        return rr._spectrum.fix_signs(jnp.asarray(columns.T[is_ridge][:MAX_RIDGES]))
+        rows = columns.T[is_ridge][:MAX_RIDGES]
+        # The first entry that is at least half as large as the largest is positive.
+        heads = [row[np.argmax(np.abs(row) >= np.abs(row).max() / 2)] for row in rows]
+        signed = [row * np.sign(head) for row, head in zip(rows, heads, strict=True)]
+        return [(x, sign * row) for row in signed for sign in (1, -1)]
 
-    def search(self, max_tries):
-        x0 = np.zeros(self.problem.size)
-        ends, waiting = [], [(x0, sign * row) for row in self.ridges(x0) for sign in (1, -1)]
+    def search(self, max_tries: int) -> np.ndarray:
+        ends, waiting = [], self.ways(np.zeros(self.problem.size))
         while waiting and self.num_tries < max_tries:
-            x, direction = waiting.pop(0)
-            x, _ = self.ride(x, np.asarray(direction))
-            ends.append(x)
-            waiting += [(x, sign * row) for row in self.ridges(x) for sign in (1, -1)]
+            ends.append(self.ride(*waiting.pop(0)))
+            waiting += self.ways(ends[-1])
         return np.array(ends)
 
 
-def num_simple(problem):
+def num_simple(problem: rr.Problem) -> int:
     """How many ridges come before the first repeated one, whose direction is a matter of gauge."""
     spectrum = rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0))
     sizes = [cluster.multiplicity for cluster in spectrum.clusters()[: spectrum.num_downhill()]]
     return next((i for i, size in enumerate(sizes) if size > 1), len(sizes[:MAX_RIDGES]))
 
 
-def main():
-    jax.config.update("jax_enable_x64", True)
+def iterations(seed: int) -> Iterator[Row]:
     rider = replace(ridge_rider(0.8), finish=None)
     method = baselines.Rides(rider, max_ridges=MAX_RIDGES, round_size=16)
-    for depth, seed in TREES:
-        tree = make_tree(depth, seed=seed)
+    for depth, number in TREES:
+        tree = make_tree(depth, seed=number)
         problem = tree.problem()
         began, reference = time.perf_counter(), Reference(problem)
         known = reference.search(NUM_TRIES)
-        slow = reference.num_tries / (time.perf_counter() - began)
+        slow = (time.perf_counter() - began) / reference.num_tries
         method(problem, max_steps=2)
         ends = method(problem, max_steps=30_000)
-        fast = ends.num_steps / ends.cost.seconds
+        fast = float(ends.cost.seconds) / ends.num_steps
         count = min(len(known), 2 * num_simple(problem))
         gap = np.abs(known[:count] - ends.x[:count]).max()
-        same = tree.solutions(known[:count]) == tree.solutions(ends.x[:count])
-        print(
-            f"depth {depth}, {tree.num_decisions} decisions: {slow:.0f} and {fast:.0f} iterations "
-            f"per second, ratio {fast / slow:.0f}; {count} rides agree to {gap:.1e}, "
-            f"same solutions: {same}"
-        )
         # Rounding grows where a gap is small on the way; another ridge would end logits away.
-        assert gap < 1e-3 and same
+        if gap >= 1e-3 or tree.solutions(known[:count]) != tree.solutions(ends.x[:count]):
+            raise RuntimeError(f"rides on a tree of depth {depth} end {gap:.1e} apart.")
+        task = f"an iteration, depth {depth}, {tree.num_decisions} decisions"
+        yield Row(task, "ridgerider", 1e3 * fast, "ms", f"{count} rides agree to {gap:.1e}")
+        yield Row(task, "plain Python, eager", 1e3 * slow, "ms")
 
 
-if __name__ == "__main__":
-    main()
+TASKS = (iterations,)

@@ -1,6 +1,6 @@
-"""Two workers against one, the cost of searching, and searches under fire.
+"""Two workers against one, the cost of searching, and searches whose workers are killed.
 
-    python -m ridgerider_experiments.bench.workers [speed | overhead | kills]
+    ridgerider bench workers [speed | overhead | kills]
 
 speed: steps per second of one and of two single-threaded workers, on rides of a few hundred
 milliseconds. overhead: the part of the time that is spent on anything but rides, at rides of 50 ms.
@@ -10,11 +10,12 @@ tree must be that of the undisturbed search.
 
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,126 +24,106 @@ import numpy as np
 import ridgerider as rr
 from ridgerider import workers
 from ridgerider.problems import wells
+from ridgerider_experiments.bench import Row
 
 
-def coupled_loss(x, matrix, depths):
+def coupled_loss(x: jax.Array, matrix: jax.Array, depths: jax.Array) -> jax.Array:
     """Double wells in rotated coordinates."""
     y = matrix @ x
     return jnp.sum(y**4 / 4 - depths * y**2 / 2)
 
 
-def coupled(size):
-    random = np.random.default_rng(0)
-    matrix, _ = np.linalg.qr(random.normal(size=(size, size)))
-    depths = jnp.linspace(0.5, 1.5, size)
-    return rr.Problem(coupled_loss, jnp.zeros(size), jnp.asarray(matrix), depths)
-
-
-def timed(problem, rider, num_rides, executor, **settings):
+def timed(size: int, step: float, num_rides: int, executor: Any) -> tuple[float, int, float]:
     """Seconds from the first leg to the last, steps and seconds of riding in between."""
-    times, done_by_then = [], []
+    matrix, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))
+    depths = jnp.linspace(0.5, 1.5, size)
+    problem = rr.Problem(coupled_loss, jnp.zeros(size), jnp.asarray(matrix), depths)
+    rider = rr.Rider(finish=None, step=rr.FixedStep(step))
+    seen: list[tuple[float, int, float]] = []
 
-    def tell(done):
-        times.append(time.perf_counter())
-        done_by_then.append((done.num_steps, float(done.cost.seconds)))
+    def tell(done: rr.Progress) -> None:
+        seen.append((time.perf_counter(), done.num_steps, float(done.cost.seconds)))
 
-    with tempfile.TemporaryDirectory() as directory:  # the first search compiles
-        rr.search(problem, rider, executor=executor, max_rides=16, round_size=8, max_ridges=4)
+    settings: dict[str, Any] = {"executor": executor, "max_ridges": 4, "round_size": 8}
+    rr.search(problem, rider, max_rides=16, **settings)  # the first search compiles
+    with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "run.sqlite"
-        rr.search(
-            problem,
-            rider,
-            executor=executor,
-            max_rides=num_rides,
-            max_ridges=4,
-            out=path,
-            progress=tell,
-            **settings,
-        )
-    steps, ride_seconds = np.subtract(done_by_then[-1], done_by_then[0])
-    return times[-1] - times[0], int(steps), float(ride_seconds)
+        rr.search(problem, rider, max_rides=num_rides, out=path, progress=tell, **settings)
+    seconds, steps, ride_seconds = np.subtract(seen[-1], seen[0])
+    return float(seconds), int(steps), float(ride_seconds)
 
 
-def speed(size=150, step=0.01, num_rides=48, repeats=3):
-    problem, rider = coupled(size), rr.Rider(finish=None, step=rr.FixedStep(step))
-    rates = {1: [], 2: []}
+def speed(seed: int, num_rides: int = 48, repeats: int = 3) -> Iterator[Row]:
+    rates: dict[int, list[float]] = {1: [], 2: []}
     with workers.process_pool(1) as one, workers.process_pool(2) as two:
         for _ in range(repeats):  # in turn; the best of each is the least disturbed
             for num_workers, pool in ((1, one), (2, two)):
-                seconds, steps, ride_seconds = timed(problem, rider, num_rides, pool, round_size=8)
+                seconds, steps, ride_seconds = timed(150, 0.01, num_rides, pool)
                 rates[num_workers].append(steps / seconds)
-                print(
-                    f"{num_workers} workers: {steps} steps in {seconds:.1f} s, "
-                    f"{steps / seconds:.0f} per second, "
-                    f"{1e3 * ride_seconds / (num_rides - 1):.0f} ms per ride",
-                    flush=True,
-                )
-    print(f"ratio {max(rates[2]) / max(rates[1]):.2f}")
+    each = f"{1e3 * ride_seconds / (num_rides - 1):.0f} ms per ride"
+    for num_workers, of in rates.items():
+        yield Row("steps per second", f"{num_workers} workers", max(of), "steps/s", each)
 
 
-def overhead(size=60, step=0.007, num_rides=300):
-    problem, rider = coupled(size), rr.Rider(finish=None, step=rr.FixedStep(step))
-    seconds, _, ride_seconds = timed(problem, rider, num_rides, None)
-    mean = 1e3 * ride_seconds / (num_rides - 1)
-    print(f"{mean:.1f} ms per ride, overhead {1 - ride_seconds / seconds:.1%}")
+def overhead(seed: int, num_rides: int = 300) -> Iterator[Row]:
+    seconds, _, ride_seconds = timed(60, 0.007, num_rides, None)
+    for who, spent in (("rides", ride_seconds), ("anything else", seconds - ride_seconds)):
+        each = 1e3 * spent / (num_rides - 1)
+        yield Row("a leg", who, each, "ms", f"{spent / seconds:.1%} of the time")
 
 
-def kill(pids, is_over, count, longest, killed):
-    random = np.random.default_rng(0)
-    while len(killed) < count and not is_over.is_set():
-        time.sleep(random.uniform(0, longest))
-        alive = pids()
-        if alive:
-            os.kill(alive[random.integers(len(alive))], signal.SIGKILL)
-            killed.append(time.perf_counter())
-
-
-def under_fire(name, executor, pids, plain, settings, num_kills=20):
-    is_over, killed = threading.Event(), []
-    killer = threading.Thread(target=kill, args=(pids, is_over, num_kills, 3.0, killed))
-    began = time.perf_counter()
-
-    def slow_down(done):
-        if killer.is_alive():  # the search must not end before the last kill
-            time.sleep(0.15)
-
-    killer.start()
-    result = rr.search(wells(5), executor=executor, max_deaths=10, progress=slow_down, **settings)
-    is_over.set()
-    killer.join()
-    failed = sum(leg.ended_by[0].startswith("failed") for leg in result)
-    print(
-        f"{name}: {len(killed)} kills in {time.perf_counter() - began:.0f} s, {len(result)} legs, "
-        f"{failed} failed, same tree: {same_tree(plain, result)}",
-        flush=True,
-    )
-
-
-def same_tree(one, two):
-    ends = [
-        sorted((str(leg.fingerprint), leg.loss, leg.x.tobytes()) for leg in r) for r in (one, two)
-    ]
-    return ends[0] == ends[1]
-
-
-def kills():
+def kills(seed: int) -> Iterator[Row]:
     jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    settings = {"order": "best_first", "max_rides": 500, "round_size": 8}
-    plain = rr.search(wells(5), **settings)
+    plain = _ends(rr.search(wells(5), order="best_first", max_rides=500, round_size=8))
     with workers.process_pool(2) as pool:
-        under_fire("process pool", pool, pool.pids, plain, settings)
+        yield under_fire("process pool", pool, pool.pids, plain)
     with workers.dask(num_workers=2) as cluster:
+        local: Any = cluster
 
-        def pids():
-            nannies = cluster.cluster.workers.values()
+        def pids() -> list[int]:
+            nannies = local.cluster.workers.values()
             return [nanny.pid for nanny in nannies if nanny.pid is not None]
 
-        under_fire("Dask", cluster, pids, plain, settings)
+        yield under_fire("Dask", cluster, pids, plain)
 
 
-if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
-    for part in sys.argv[1:] or ("speed", "overhead", "kills"):
-        {"speed": speed, "overhead": overhead, "kills": kills}[part]()
+def under_fire(who: str, executor: Any, pids: Callable[[], list[int]], plain: Any) -> Row:
+    is_over, killed, random = threading.Event(), list[int](), np.random.default_rng(0)
+
+    def kill() -> None:
+        while len(killed) < 20 and not is_over.is_set():
+            time.sleep(random.uniform(0, 3.0))
+            if alive := pids():
+                killed.append(alive[random.integers(len(alive))])
+                os.kill(killed[-1], signal.SIGKILL)
+
+    def slow_down(done: rr.Progress) -> None:
+        if killer.is_alive():  # the search must not end before the last kill
+            time.sleep(0.15)
+
+    killer, began = threading.Thread(target=kill), time.perf_counter()
+    killer.start()
+    result = rr.search(
+        wells(5),
+        executor=executor,
+        max_deaths=10,
+        progress=slow_down,
+        order="best_first",
+        max_rides=500,
+        round_size=8,
+    )
+    is_over.set()
+    killer.join()
+    failed = sum(leg.ended_by[0].startswith("failed") for leg in result)
+    outcome = f"{len(killed)} kills, {len(result)} legs, {failed} failed, "
+    outcome += "same tree" if _ends(result) == plain else "ANOTHER TREE"
+    return Row("a search whose workers are killed", who, time.perf_counter() - began, "s", outcome)
+
+
+def _ends(result: rr.Result) -> list[tuple[str, float, bytes]]:
+    return sorted((str(leg.fingerprint), leg.loss, leg.x.tobytes()) for leg in result)
+
+
+TASKS = (speed, overhead, kills)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ridgerider._check import check_choice
 from ridgerider.data import mnist
 from ridgerider.environments import RULES, Scores, extrapolate, select
 from ridgerider.problems.colored import (
@@ -96,7 +95,8 @@ class Settings:
         )
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, ("last", "whole"))
+        if self.variant not in ("last", "whole"):
+            raise ValueError(f"`variant` must be 'last' or 'whole', not {self.variant!r}.")
 
     def num_of(self, method: str) -> int:
         """How often a job is done."""

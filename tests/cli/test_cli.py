@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import ridgerider as rr
 from ridgerider import cli
 from ridgerider._search.runfile.rules import describe_problem
-from ridgerider.cli import _experiments, _options, _runs, _search, _shown
+from ridgerider.cli import _options, _runs, _search, _shown
 from ridgerider.problems import load_problem
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
+from ridgerider_experiments import demo
 
 PROBLEM_FILE = """
 import jax.numpy as jnp
@@ -180,11 +181,11 @@ def interrupted(server):
 
 
 def test_demo_ends_with_the_page_to_open(monkeypatch):
-    (first, *others) = _experiments.parts.parts()
+    (first, *others) = demo.parts()
     assert [part.name for part in others] == ["tree", "levers", "digits"]
     for part in (first, *others):
         assert describe_problem(load_problem(part.address)) == describe_problem(part.problem)
-    monkeypatch.setattr(_experiments.parts, "parts", lambda: [first])
+    monkeypatch.setattr(demo, "parts", lambda: [first])
     out = run("demo", "--out", "shown")
     assert "A surface with four minima: 4 of 4 minima in 8 rides" in out
     assert out.splitlines()[-1] == "shown/report.html"
@@ -203,7 +204,7 @@ def test_demo_ends_with_the_page_to_open(monkeypatch):
 def test_the_cards_of_the_demo_and_its_reports_agree():
     run("demo", "--out", "shown")
     index = Path("shown/report.html").read_text()
-    for part in _experiments.parts.parts():
+    for part in demo.parts():
         result = rr.load(f"shown/{part.name}.sqlite")
         card = part.found(result)
         reader = Reader(result.path)

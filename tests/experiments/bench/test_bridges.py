@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from ridgerider_experiments.bench import bridges
+from ridgerider_experiments.bench import bridges, memory
 
 
 def test_callbacks_of_megabytes_come_back():
@@ -20,7 +20,7 @@ def test_callbacks_of_megabytes_come_back():
 
 
 def test_calls_of_small_functions_are_timed():
-    ours, own = bridges.small_calls(count=5)
+    ours, own = bridges.small_calls(0, count=5)
     assert ours.cost > 0 and own.cost > 0 and "above the function" in ours.outcome
 
 
@@ -29,18 +29,18 @@ def test_calls_of_small_functions_are_timed():
 def test_the_same_network_in_both_frameworks(monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
     monkeypatch.setitem(bridges.HIDDEN, "10,000", 2)
-    monkeypatch.setattr(bridges, "MAX_PRODUCTS", 50)
+    monkeypatch.setattr(bridges, "MAX_HVPS", 50)
     rows = list(bridges.lowest_pairs(k=2))
     assert rows[0].who == "ridgerider, loss in PyTorch" and "2 of 2" in rows[0].outcome
     one, two = bridges.ride(num_steps=3)
     assert "loss" in one.outcome and "loss" in two.outcome
-    rows = list(bridges.products("10,000", count=1))
+    rows = list(bridges.hvps_of("10,000", count=1))
     assert len(rows) == 4 and all(np.isfinite(row.cost) for row in rows)
 
 
 @pytest.mark.long
 def test_memory_does_not_grow():
     bridges.many_callbacks(20)
-    before = bridges._memory()
+    before = memory()
     bridges.many_callbacks(300)  # 3 GB went through it
-    assert bridges._memory() - before < 200
+    assert memory() - before < 200

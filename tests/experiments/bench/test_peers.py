@@ -2,9 +2,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from ridgerider import cli
+from ridgerider_experiments import bench
 from ridgerider_experiments.bench import peers
 
 
@@ -36,9 +38,14 @@ def test_minima_and_what_they_cost():
 
 
 def test_the_table_has_ratios_to_ours(monkeypatch, tmp_path):
-    rows = [peers.Row("task", who, cost, "HVPs", "all") for who, cost in (("we", 4), ("they", 10))]
+    rows = [bench.Row("task", who, cost, "HVPs", "all") for who, cost in (("we", 4), ("they", 10))]
     asked = []
-    monkeypatch.setattr(peers, "compare", lambda seed: asked.append(seed) or iter(rows))
+
+    def made_up(seed):
+        asked.append(seed)
+        return iter(rows)
+
+    monkeypatch.setattr(peers, "TASKS", [made_up])
     out = tmp_path / "new" / "bench"
     result = CliRunner().invoke(cli.app, ["bench", "--out", str(out), "--seed", "3"])
     assert result.exit_code == 0 and asked == [3]
@@ -46,3 +53,11 @@ def test_the_table_has_ratios_to_ours(monkeypatch, tmp_path):
     assert "| task | they | 10 HVPs | 2.5 | all |" in result.output
     found = json.loads(Path(out / "results.json").read_text())
     assert [row["cost"] for row in found] == [4, 10]
+
+
+def test_every_benchmark_has_tasks_and_names_its_parts():
+    for name in bench.BENCHES:
+        with pytest.raises(ValueError, match=f"the part of {name} must be one of"):
+            next(bench.compare(name, "no such part"))
+    with pytest.raises(ValueError, match="the benchmark must be one of peers, bridges"):
+        next(bench.compare("everything"))

@@ -1,0 +1,34 @@
+"""The values that rules, movers and results are made of: for annotations and plug-ins of your own.
+
+>>> from ridgerider.types import Cost
+>>> int((Cost(hvps=2) + Cost(hvps=1)).hvps)
+3
+"""
+
+from ridgerider._core.descend.finish import Finish as Finish
+from ridgerider._core.descend.train import Epoch as Epoch
+from ridgerider._core.points.find_saddle import Saddle as Saddle
+from ridgerider._core.points.network import Network as Network
+from ridgerider._core.points.network import NetworkStart as NetworkStart
+from ridgerider._core.points.symmetry import Symmetry as Symmetry
+from ridgerider._core.problem.cost import Cost as Cost
+from ridgerider._core.ride.audit import Audit as Audit
+from ridgerider._core.ride.certificate import Certificate as Certificate
+from ridgerider._core.ride.ride import Ride as Ride
+from ridgerider._core.ride.ride import Trace as Trace
+from ridgerider._core.ride.step import Trial as Trial
+from ridgerider._core.ride.update import Tracked as Tracked
+from ridgerider._core.spectra.branches import Branching as Branching
+from ridgerider._core.spectra.branches import Direction as Direction
+from ridgerider._core.spectra.spectrum import Cluster as Cluster
+from ridgerider._core.spectra.spectrum import Ridge as Ridge
+from ridgerider._core.spectra.spectrum import Spectrum as Spectrum
+from ridgerider._search.results.measures import Measures as Measures
+from ridgerider._search.results.progress import Progress as Progress
+from ridgerider._search.results.selection import Selection as Selection
+from ridgerider._search.tree.settings import Settings as Settings
+from ridgerider._search.tree.tree import Branch as Branch
+from ridgerider._search.tree.tree import Fingerprint as Fingerprint
+from ridgerider._search.tree.tree import Leg as Leg
+from ridgerider._search.tree.tree import Search as Search
+from ridgerider._search.tree.tree import Turn as Turn
