@@ -14,7 +14,7 @@ the descent began:
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -26,13 +26,17 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.descend.lbfgs import lbfgs
 from ridgerider._core.descend.trail import Trail
-from ridgerider._core.points.newton import (
+from ridgerider._core.points.classify import (
+    BATCH,
+    DOUBTS,
+    LEVEL,
     NUM_PAIRS,
+    UNKNOWN,
     Curvature,
     View,
     is_dense,
-    measure,
-    no_curvature,
+    loss_rounding,
+    lowest_curvature,
     view,
 )
 from ridgerider._core.problem.cost import Cost
@@ -41,20 +45,10 @@ from ridgerider._core.spectra.spectrum import Spectrum, tolerance_of
 
 Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
 
-# Why a point that converged may still be none of the kinds, by number.
-DOUBTS = (
-    "",
-    "the least eigenvalue was not found within `max_hvps` products",
-    "the loss falls along a direction of hardly any curvature",
-    "the loss was evaluated on a batch, not on all data",
-    "the loss is level here but for rounding",
-    "it was trained on batches, not to where the gradient vanishes",
-)
-UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
-
 MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one before it ended
 MAX_POLISH = 50  # Newton steps
-FAR = 4  # looks ahead, each four times as far, before a descent is said to run off
+FAR = 4  # points ahead, each four times as far, before a descent is said to run off
+KICK = 0.1  # how far a kick off a saddle goes
 # What comes next: to descend, to go halfway back, to try a Newton step, to look far ahead, nothing.
 DESCENT, BACK, NEWTON, AHEAD, DONE = range(5)
 MAX_BACK = 30
@@ -114,15 +108,59 @@ class Finish(eqx.Module):
         return DOUBTS[int(self.doubt_number)] if self.kind == "unverified" else ""
 
 
+class HostFinish(eqx.Module):
+    """The base of finishes that run on the host, step by step, and not in a compiled program.
+
+    Any other finish is traced and compiled.
+    """
+
+    def __call__(
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
+    ) -> Finish:
+        raise NotImplementedError
+
+    def check_not_traced(self, x: Vector) -> None:
+        if isinstance(x, jax.core.Tracer):
+            name = type(self).__name__
+            raise ValueError(f"`finish={name}(...)` cannot be part of a compiled program: call it.")
+
+
+def finish_at(
+    problem: Problem,
+    here: View,
+    cost: Cost,
+    *,
+    is_converged: Bool[Array, ""],
+    is_saddle: Bool[Array, ""],
+    **more: Any,
+) -> Finish:
+    """What was verified at a point; `more` are further fields."""
+    doubt, spent = here.doubt(problem)
+    fields = {"num_steps": jnp.array(0), "num_kicks": jnp.array(0), **more}
+    return Finish(
+        x=here.x,
+        loss=here.loss,
+        grad_norm=jnp.linalg.norm(here.grad),
+        least_eigenvalue=here.curvature.least,
+        is_converged=is_converged,
+        is_saddle=is_saddle,
+        cost=cost + spent,
+        num_flat=here.curvature.num_flat,
+        error=here.error,
+        doubt_number=doubt,
+        **fields,
+    )
+
+
 class Descend(eqx.Module):
     """Descend until the gradient vanishes, and verify what is there.
 
     A descent is followed by Newton steps as long as they lower the gradient, which leaves rounding
-    of it. Problems below 300 parameters are looked at by dense Hessians, others by Hessian-vector
-    products.
+    of it. Problems below 300 parameters are classified by dense Hessians, others by Hessian-vector
+    products (HVPs).
 
     Descent along a symmetry axis stays on it and ends at a saddle. `max_kicks` > 0 kicks it off: a
-    move of `kick_size` along the most negative eigenvector, to the lower side, and on.
+    move of 0.1 along the most negative eigenvector, to the lower side, and on.
 
     **Arguments**
 
@@ -134,8 +172,10 @@ class Descend(eqx.Module):
     - `tolerance`: converged once the Newton step is at most tolerance * max(1, |x|) long, or, where
       that is below 1e-3 * max(1, |x|), would lower the loss by less than its rounding. Default:
       eps^(1/2).
-    - `max_hvps`: products for the least eigenvalue of a problem with 300 parameters or more; what
-      it does not suffice for is "unverified". 0: no minimum is verified.
+    - `max_hvps`: HVPs for the least eigenvalue of a problem with 300 parameters or more; what they
+      do not suffice for is "unverified". 0: no minimum is verified.
+    - `keep_path`: whether `Finish.path` has a few points of the way; a rider with `keep_path` sets
+      it.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -149,8 +189,8 @@ class Descend(eqx.Module):
     max_steps: int = 2000
     tolerance: Number | None = None
     max_kicks: int = 0
-    kick_size: Number = 0.1
     max_hvps: int = eqx.field(static=True, default=1000)
+    keep_path: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         if self.optimizer is not None and not callable(self.optimizer):
@@ -158,7 +198,7 @@ class Descend(eqx.Module):
                 "`optimizer` must be None or a function that builds an optimizer, such as "
                 f"optax.lbfgs, not {self.optimizer!r}."
             )
-        for name in ("max_steps", "max_kicks", "tolerance", "kick_size"):
+        for name in ("max_steps", "max_kicks", "tolerance"):
             check_at_least(name, getattr(self, name))
         check_count("max_hvps", self.max_hvps, 0)
 
@@ -170,99 +210,69 @@ class Descend(eqx.Module):
         key: PRNGKeyArray,
         spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
     ) -> Finish:
-        del spectrum  # a descent is looked at by means of its own
-        return self._finished(problem, x, key, None)
+        del spectrum  # the curvature at the end is computed by other means
+        trail = Trail.begin(x) if self.keep_path else None
+        zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
+        cost = jax.tree.map(jnp.asarray, Cost())
+        first = Finish(x, zero, zero, zero, no, no, none, none, cost, none, zero, none, no, zero, x)
 
-    @eqx.filter_jit
-    def with_path(
-        self,
-        problem: Problem,
-        x: Vector,
-        key: PRNGKeyArray,
-        spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
-    ) -> Finish:
-        """The same, with a few points of the way: what a rider with `keep_path` calls.
-
-        >>> from ridgerider import DenseSpectrum
-        >>> from ridgerider.problems import wells
-        >>> start = jnp.array([0.2, 0.3])
-        >>> end = Descend().with_path(wells(2), start, jax.random.key(0), DenseSpectrum())
-        >>> bool((end.path[0] == start).all()), len(end.path)
-        (True, 24)
-        """
-        del spectrum
-        return self._finished(problem, x, key, Trail.begin(x))
-
-    def _finished(
-        self, problem: Problem, x: Vector, key: PRNGKeyArray, trail: Trail | None
-    ) -> Finish:
-        first = _nowhere(problem, x)
-        if self.max_kicks == 0:
-            end, _, trail = self._settled(problem, x, key, first, trail)
-            return _with(end, trail)
-
-        def go_on(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> Bool[Array, ""]:
-            return carry[2]
-
-        def settle(carry: tuple[Finish, Vector, Bool[Array, ""], Trail | None]) -> tuple:
+        def settle(carry: tuple) -> tuple:
             before, x, _, trail = carry
-            end, curvature, trail = self._settled(problem, x, key, before, trail)
+            end, lowest, trail = self._settled(problem, x, key, before, trail)
             is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
-            up, down = (end.x + sign * self.kick_size * curvature.lowest for sign in (1, -1))
+            up, down = (end.x + sign * KICK * lowest for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
             one = is_due.astype(int)
             counts = end.num_kicks + one, end.cost + Cost(values=2 * one)
             end = eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts)
             return end, kicked, is_due, None if trail is None else trail.add(kicked, is_due)
 
-        end, _, _, trail = jax.lax.while_loop(go_on, settle, (first, x, jnp.array(True), trail))
-        return _with(end, trail)
+        if self.max_kicks == 0:
+            end, _, trail = self._settled(problem, x, key, first, trail)
+        else:
+            carry = (first, x, jnp.array(True), trail)
+            end, _, _, trail = jax.lax.while_loop(lambda carry: carry[2], settle, carry)
+        return end if trail is None else replace(end, path=trail.points)
 
     def _settled(
         self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish, trail: Trail | None
-    ) -> tuple[Finish, Curvature, Trail | None]:
-        """Descend from `x` and look where that ended."""
-
-        def go_on(state: _Settling) -> Bool[Array, ""]:
-            return state.todo != DONE
+    ) -> tuple[Finish, Vector, Trail | None]:
+        """Descend from `x` and classify where that ended; the end, and its lowest eigenvector."""
 
         def turn(state: _Settling) -> _Settling:
             seen = view(problem, state.next, key, state.floor)
             return self._next(problem, self._taken(state, seen))
 
-        state = jax.lax.while_loop(go_on, turn, _start(problem, x, trail))
+        start = _start(problem, x, trail)
+        state = jax.lax.while_loop(lambda state: state.todo != DONE, turn, start)
         here, cost = state.here, before.cost + state.cost
-        curvature = here.curvature
+        is_level, is_converged = here.curvature.scale <= state.floor, self._is_converged(here)
         if not is_dense(problem) and self.max_hvps > NUM_PAIRS:
-            curvature, spent = measure(problem, here.x, here.grad, key, self.max_hvps)
-            cost = cost + spent
-        doubt, num_values = _doubt(problem, here, curvature)
-        doubt = jnp.where((doubt == 0) & (here.curvature.scale <= state.floor), LEVEL, doubt)
-        end = Finish(
-            x=here.x,
-            loss=here.loss,
-            grad_norm=jnp.linalg.norm(here.grad),
-            least_eigenvalue=curvature.least,
-            is_converged=self._is_converged(here),
+            curvature, spent = lowest_curvature(problem, here.x, here.grad, key, self.max_hvps)
+            here, cost = eqx.tree_at(lambda v: v.curvature, here, curvature), cost + spent
+        has_run_off = state.has_run_off
+        end = finish_at(
+            problem,
+            here,
+            cost,
+            is_converged=is_converged,
             # At infinity negative curvature fades, unless it is that of a saddle.
-            is_saddle=curvature.is_negative & (~state.has_run_off | state.stays_negative),
+            is_saddle=here.curvature.is_negative & (~has_run_off | state.stays_negative),
             num_steps=before.num_steps + state.num_steps,
             num_kicks=before.num_kicks,
-            cost=cost + Cost(values=num_values),
-            num_flat=curvature.num_flat,
-            error=10 * jnp.linalg.norm(here.step) + 100 * _eps(x) * here.size,
-            doubt_number=doubt,
-            is_at_infinity=state.has_run_off,
-            limit=jnp.where(state.has_run_off, state.ahead_loss, jnp.nan),
-            runaway=jnp.where(state.has_run_off, state.next - here.x, 0),
+            is_at_infinity=has_run_off,
+            limit=jnp.where(has_run_off, state.ahead_loss, jnp.nan),
+            runaway=jnp.where(has_run_off, state.next - here.x, 0),
         )
-        return end, curvature, state.trail
+        doubt = jnp.where((end.doubt_number == 0) & is_level, LEVEL, end.doubt_number)
+        end = eqx.tree_at(lambda f: f.doubt_number, end, doubt)
+        return end, here.curvature.rows[0], state.trail
 
     def _taken(self, state: "_Settling", seen: View) -> "_Settling":
         """With what was seen at `state.next`: a new point, or what lies ahead of the old one."""
         here, norm = state.here, jnp.linalg.norm(seen.grad)
         is_newton, is_ahead = state.todo == NEWTON, state.todo == AHEAD
-        slack = _loss_rounding(here.loss)
+        slack = loss_rounding(here.loss)
         is_lower = seen.loss <= jnp.where(is_ahead, state.ahead_loss, here.loss) + slack
         is_better = is_lower & (norm < 0.9 * jnp.linalg.norm(here.grad))
         # Ahead it goes down and down, ever less steeply, until nothing is left of the gradient.
@@ -313,7 +323,9 @@ class Descend(eqx.Module):
         is_long = jnp.linalg.norm(here.downhill) > 100 * _eps(here.x) ** 0.5 * here.size
         is_untried = state.num_ahead >= 0
         can_descend = (state.num_steps < self.max_steps) & (state.num_rounds < MAX_ROUNDS)
-        is_first, is_flat = state.num_rounds == 0, self._is_flat(here, state.num_rounds - 1)
+        # Two rounds on, that is as good as converged.
+        rounds = jnp.minimum(state.num_rounds - 1, 2)
+        is_flat = self._is_level(here.x, here.grad, here.curvature.scale, rounds)
         is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.875) | (
             state.is_settled & self._is_converged(here)
         )
@@ -327,7 +339,7 @@ class Descend(eqx.Module):
         todo = jnp.select(
             [
                 state.has_run_off | ~is_finite,
-                is_first,
+                state.num_rounds == 0,
                 is_beyond,
                 is_flat & is_done,
                 (is_long | (state.is_settled & ~is_done)) & is_untried,
@@ -369,11 +381,6 @@ class Descend(eqx.Module):
         is_flat = (jnp.linalg.norm(here.grad) <= bound) & jnp.isfinite(bound)
         return is_flat & ((here.reach <= tolerance) | is_rounding)
 
-    def _is_flat(self, here: View, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:
-        # Two rounds on, that is as good as converged.
-        rounds = jnp.minimum(num_rounds, 2)
-        return self._is_level(here.x, here.grad, here.curvature.scale, rounds)
-
     def _is_level(
         self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""]
     ) -> Bool[Array, ""]:
@@ -401,61 +408,58 @@ class Descend(eqx.Module):
             return self._is_level(x, grad * unit, scale, state.num_rounds)
 
         max_steps = self.max_steps - state.num_steps
-        if self.optimizer is None:
-            descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail)
-            cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
-            return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
-        return self._optimized(value, here.x, is_over, max_steps, is_wanted, state.trail)
+        if self.optimizer is not None:
+            optimizer = optax.with_extra_args_support(self.optimizer())
+            return _optimized(optimizer, value, here.x, is_over, max_steps, is_wanted, state.trail)
+        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail)
+        cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
+        return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
 
-    def _optimized(
-        self,
-        value: Callable[[Vector], Scalar],
-        x: Vector,
-        is_over: Callable[[Vector, Vector], Bool[Array, ""]],
-        max_steps: int | Int[Array, ""],
-        is_wanted: Bool[Array, ""],
-        trail: Trail | None,
-    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
-        """Descend with the optimizer, if it is wanted."""
-        assert self.optimizer is not None
-        optimizer = optax.with_extra_args_support(self.optimizer())
-        value_and_grad = jax.value_and_grad(value)
 
-        def go_on(carry: tuple) -> Bool[Array, ""]:
-            x, loss, grad, _, num_steps, _, _ = carry
-            is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
-            return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
+def _optimized(
+    optimizer: optax.GradientTransformationExtraArgs,
+    value: Callable[[Vector], Scalar],
+    x: Vector,
+    is_over: Callable[[Vector, Vector], Bool[Array, ""]],
+    max_steps: int | Int[Array, ""],
+    is_wanted: Bool[Array, ""],
+    trail: Trail | None,
+) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
+    """Descend with an optimizer of optax, if it is wanted."""
+    value_and_grad = jax.value_and_grad(value)
 
-        def step(carry: tuple) -> tuple:
-            x, loss, grad, state, num_steps, cost, trail = carry
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-                updates, state = optimizer.update(
-                    grad, state, x, value=loss, grad=grad, value_fn=value
-                )
-            x = optax.apply_updates(x, updates)
-            loss, grad = value_and_grad(x)
-            tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
-            cost = cost + Cost(values=1 + tries, gradients=1 + tries)
-            trail = None if trail is None else trail.add(x, jnp.array(True))
-            return x, loss, grad, state, num_steps + 1, cost, trail
+    def should_continue(carry: tuple) -> Bool[Array, ""]:
+        x, loss, grad, _, num_steps, _, _ = carry
+        is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
+        return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
 
-        def descend() -> tuple:
-            cost = Cost(values=1, gradients=1)
-            first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost, trail)
-            end, _, _, _, num_steps, cost, way = jax.lax.while_loop(go_on, step, first)
-            return end, num_steps, cost, way
+    def step(carry: tuple) -> tuple:
+        x, loss, grad, state, num_steps, cost, trail = carry
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(grad, state, x, value=loss, grad=grad, value_fn=value)
+        x = optax.apply_updates(x, updates)
+        loss, grad = value_and_grad(x)
+        tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
+        cost = cost + Cost(values=1 + tries, gradients=1 + tries)
+        trail = None if trail is None else trail.add(x, jnp.array(True))
+        return x, loss, grad, state, num_steps + 1, cost, trail
 
-        def stay() -> tuple:
-            cost = jax.tree.map(jnp.asarray, Cost())
-            return x, jnp.array(0), cost, trail
+    def descend() -> tuple:
+        cost = Cost(values=1, gradients=1)
+        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost, trail)
+        end, _, _, _, num_steps, cost, way = jax.lax.while_loop(should_continue, step, first)
+        return end, num_steps, cost, way
 
-        return jax.lax.cond(is_wanted, descend, stay)
+    def stay() -> tuple:
+        return x, jnp.array(0), jax.tree.map(jnp.asarray, Cost()), trail
+
+    return jax.lax.cond(is_wanted, descend, stay)
 
 
 class _Settling(eqx.Module):
     """A descent on its way: the point it has reached, where it looks next, and what for.
 
-    `num_ahead` counts the looks ahead that went well; -1 once one did not.
+    `num_ahead` counts the points ahead that went well; -1 once one did not.
     """
 
     here: View
@@ -479,68 +483,21 @@ class _Settling(eqx.Module):
 
 
 def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
+    """Before anything is known: the first thing to do is to evaluate `x`."""
     zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
     cost = jax.tree.map(jnp.asarray, Cost())
-    here = View(x, zero, x, x, x, no_curvature(problem), cost)
+    counts = ("todo", "num_back", "num_rounds", "num_polish", "num_ahead", "num_steps")
     return _Settling(
-        here=here,
+        here=View(x, zero, x, x, x, Curvature.unknown(problem, zero), cost),
         next=x,
-        todo=none,
         begin=x,
-        unit=zero,
-        floor=zero,
-        num_back=none,
-        num_rounds=none,
-        num_polish=none,
-        num_ahead=none,
-        ahead_loss=zero,
-        ahead_slope=zero,
-        is_settled=no,
-        has_run_off=no,
-        stays_negative=no,
-        num_steps=none,
         cost=cost,
         trail=trail,
+        **dict.fromkeys(counts, none),
+        **dict.fromkeys(("unit", "floor", "ahead_loss", "ahead_slope"), zero),
+        **dict.fromkeys(("is_settled", "has_run_off", "stays_negative"), no),
     )
-
-
-def _with(end: Finish, trail: Trail | None) -> Finish:
-    return end if trail is None else replace(end, path=trail.points)
-
-
-def _nowhere(problem: Problem, x: Vector) -> Finish:
-    zero, no, none = jnp.zeros((), x.dtype), jnp.array(False), jnp.array(0)
-    cost = jax.tree.map(jnp.asarray, Cost())
-    return Finish(x, zero, zero, zero, no, no, none, none, cost, none, zero, none, no, zero, x)
 
 
 def _eps(x: Vector) -> float:
     return float(jnp.finfo(x.dtype).eps)
-
-
-def _loss_rounding(loss: Scalar) -> Scalar:
-    return 1000 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
-
-
-def _doubt(
-    problem: Problem, here: View, curvature: Curvature
-) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """What speaks against a minimum, and how many values it took to say so.
-
-    Curvature decides nothing along directions of hardly any: there, the loss is compared a little
-    way off.
-    """
-    if problem.rows is not None and problem.rows.size < problem.num_examples:
-        return jnp.array(BATCH), jnp.array(0)
-
-    def falls(row: Vector) -> Bool[Array, ""]:
-        def either_way() -> Bool[Array, ""]:
-            ways = 0.01 * here.size * jnp.stack([row, -row])
-            lowest = jnp.min(jax.lax.map(lambda way: problem.value(here.x + way), ways))
-            return lowest < here.loss - _loss_rounding(here.loss)
-
-        return jax.lax.cond(jnp.any(row != 0), either_way, lambda: jnp.array(False))
-
-    any_falls = jnp.any(jax.lax.map(falls, curvature.weak))
-    doubt = jnp.where(~curvature.is_known, UNKNOWN, jnp.where(any_falls, FALLS, 0))
-    return doubt, 2 * jnp.sum(jnp.any(curvature.weak != 0, axis=1))

@@ -9,7 +9,7 @@ In the last third of the steps the rate falls to zero.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
-from ridgerider._core.descend.finish import TRAINED, Finish
-from ridgerider._core.descend.train import Epoch, tell
+from ridgerider._core.descend.finish import Finish, HostFinish
+from ridgerider._core.descend.train import Epoch, tell, trained
 from ridgerider._core.problem.batches import FixedRows, strata
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
@@ -38,7 +38,7 @@ DECAY = 1 / 3  # of all steps, during which the rate falls to zero
 BETA, BETA_SQUARES, EPS = 0.9, 0.999, 1e-8  # of Adam
 
 
-class Relax(eqx.Module):
+class Relax(HostFinish):
     """Descend by mini-batches with a rate and a batch that are found on the way.
 
     The finish of `Rider.for_networks`. Its steps are those of Adam. What it ends at is
@@ -61,7 +61,6 @@ class Relax(eqx.Module):
     epochs: int = eqx.field(static=True, default=20)
     min_steps: int = eqx.field(static=True, default=4000)
     target: float = eqx.field(static=True, default=1e-3)
-    on_host: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_count("epochs", self.epochs)
@@ -72,8 +71,7 @@ class Relax(eqx.Module):
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
     ) -> Finish:
         del spectrum
-        if isinstance(x, jax.core.Tracer):
-            raise ValueError("`finish=Relax(...)` cannot be part of a compiled program: call it.")
+        self.check_not_traced(x)
         per_epoch = max(_num_rows(problem) // MICRO_SIZE, 1)
         fewest = self.min_steps if _is_noisy(problem) else WHOLE * self.min_steps
         most = max(self.epochs * per_epoch, fewest)
@@ -186,19 +184,14 @@ class _Descent:
 
     def finish(self) -> Finish:
         x = self.state.x
-        grad_norm = compiled(_grad_norm, "little")(self.problem, x)
         history = {"loss": self.losses, "rate": self.rates, "batch_size": self.sizes}
-        return Finish(
-            x=x,
-            loss=jnp.asarray(self.loss, x.dtype),
-            grad_norm=grad_norm,
-            least_eigenvalue=jnp.asarray(jnp.nan, x.dtype),
-            is_converged=jnp.asarray(self.is_finite),
-            is_saddle=jnp.asarray(False),
-            num_steps=self.state.count,
-            num_kicks=jnp.asarray(0),
+        return trained(
+            x,
+            self.loss,
+            grad_norm=float(compiled(_grad_norm, "little")(self.problem, x)),
+            is_converged=self.is_finite,
+            num_steps=int(self.state.count),
             cost=Cost(values=len(self.losses), gradients=self.num_gradients + 1),
-            doubt_number=TRAINED,
             history={name: np.asarray(column) for name, column in history.items()},
         )
 

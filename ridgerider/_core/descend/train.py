@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,7 +21,8 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count
-from ridgerider._core.descend.finish import TRAINED, Finish
+from ridgerider._core.descend.finish import Finish, HostFinish
+from ridgerider._core.points.classify import TRAINED
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch
@@ -69,7 +70,7 @@ def tell(epoch: Epoch) -> None:
         listener(epoch)
 
 
-class Train(eqx.Module):
+class Train(HostFinish):
     """Train by mini-batches, as the end of a leg: `Rider(finish=Train(...))`.
 
     What it ends at is no minimum but what training makes of one: its kind is "unverified", or
@@ -103,7 +104,6 @@ class Train(eqx.Module):
     target: float | None = eqx.field(static=True, default=None)
     metrics: Callable[[PyTree], dict[str, Scalar]] | None = None
     folder: str | None = eqx.field(static=True, default=None)
-    on_host: ClassVar[bool] = True  # never inside a compiled program
 
     def __check_init__(self) -> None:
         if not (callable(self.optimizer) or hasattr(self.optimizer, "update")):
@@ -125,8 +125,7 @@ class Train(eqx.Module):
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
     ) -> Finish:
         del spectrum
-        if isinstance(x, jax.core.Tracer):
-            raise ValueError("`finish=Train(...)` cannot be part of a compiled program: call it.")
+        self.check_not_traced(x)
         num_batches = self._num_batches(problem)
         path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
         now = self._read(path, problem, x) or self._begin(problem, x)
@@ -141,30 +140,20 @@ class Train(eqx.Module):
             if path is not None:
                 _write(path, now)
         self._tell(now)
-        cost = Cost(values=now.number + 1, gradients=now.number * num_batches + 1)
-        return self._finish(problem, now, num_batches, cost)
+        return trained(
+            now.x,
+            now.loss,
+            grad_norm=float(jnp.linalg.norm(_on_all(problem, now.x, "grad"))),
+            is_converged=now.is_finite and (self.target is None or now.losses[-1] <= self.target),
+            num_steps=now.number * num_batches,
+            cost=Cost(values=now.number + 1, gradients=now.number * num_batches + 1),
+            history=now.history,
+        )
 
     def _begin(self, problem: Problem, x: Vector) -> "_Now":
         state = _built(self.optimizer).init(problem.unravel(x))
         row = self._look(problem, x)
         return _Now(x, state, {name: np.array([value]) for name, value in row.items()})
-
-    def _finish(self, problem: Problem, now: "_Now", num_batches: int, cost: Cost) -> Finish:
-        is_converged = now.is_finite and (self.target is None or now.losses[-1] <= self.target)
-        grad_norm = float(jnp.linalg.norm(_on_all(problem, now.x, "grad")))
-        return Finish(
-            x=now.x,
-            loss=np.asarray(now.loss, now.x.dtype),  # type: ignore[arg-type]  # on the host
-            grad_norm=np.asarray(grad_norm, now.x.dtype),  # type: ignore[arg-type]
-            least_eigenvalue=np.asarray(np.nan, now.x.dtype),  # type: ignore[arg-type]
-            is_converged=np.asarray(is_converged),  # type: ignore[arg-type]
-            is_saddle=np.asarray(False),  # type: ignore[arg-type]
-            num_steps=np.asarray(now.number * num_batches),  # type: ignore[arg-type]
-            num_kicks=np.asarray(0),  # type: ignore[arg-type]
-            cost=cost,
-            doubt_number=TRAINED,
-            history=now.history,
-        )
 
     def _is_over(self, now: "_Now") -> bool:
         is_there = self.target is not None and now.losses[-1] <= self.target
@@ -244,6 +233,32 @@ class _Now:
         history = {name: np.append(self.history[name], value) for name, value in row.items()}
         is_finite = np.isfinite(row["loss"])
         return _Now(x if is_finite else self.x, state if is_finite else self.state, history)
+
+
+def trained(
+    x: Vector,
+    loss: float,
+    grad_norm: float,
+    is_converged: bool,
+    num_steps: int,
+    cost: Cost,
+    history: dict[str, np.ndarray],
+) -> Finish:
+    """The end of a training on the host: its kind is never verified."""
+    loss, grad_norm, least = (np.asarray(one, x.dtype) for one in (loss, grad_norm, np.nan))  # type: ignore[assignment]
+    return Finish(
+        x=x,
+        loss=loss,  # type: ignore[arg-type]  # on the host
+        grad_norm=grad_norm,  # type: ignore[arg-type]
+        least_eigenvalue=least,  # type: ignore[arg-type]
+        is_converged=np.asarray(is_converged),  # type: ignore[arg-type]
+        is_saddle=np.asarray(False),  # type: ignore[arg-type]
+        num_steps=np.asarray(num_steps),  # type: ignore[arg-type]
+        num_kicks=np.asarray(0),  # type: ignore[arg-type]
+        cost=cost,
+        doubt_number=TRAINED,
+        history=history,
+    )
 
 
 def _built(optimizer: Any) -> optax.GradientTransformation:

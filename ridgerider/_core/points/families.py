@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ridgerider._core.points.newton import View, flat_part, view
+from ridgerider._core.points.classify import View, flat_part, view
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import fixed_vectors, tolerance_of
 

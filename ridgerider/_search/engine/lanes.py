@@ -6,6 +6,7 @@ looked at by the program that looks at the ends of rides.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._core.descend.finish import Finish
+from ridgerider._core.descend.finish import Descend, Finish, HostFinish
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.ride import Ride
@@ -34,7 +35,7 @@ def side_by_side(
     check_time()
     if one is ride_one and seconds_left() < math.inf:
         return [_ride_in_slices(problem, rider, *lane) for lane in lanes]
-    if one is finish_one and getattr(rider.finish, "on_host", False):
+    if one is finish_one and isinstance(rider.finish, HostFinish):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
         run = look_alone if one is look_at else compiled(one, rider.effort)
@@ -98,8 +99,9 @@ def _ride_in_slices(
 
 def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
-    # A finish of one's own need not know of paths.
-    finish = getattr(rider.finish, "with_path", rider.finish) if rider.keep_path else rider.finish
+    finish = rider.finish
+    if rider.keep_path and isinstance(finish, Descend):
+        finish = replace(finish, keep_path=True)
     return finish(problem, x, key, rider.spectrum)
 
 

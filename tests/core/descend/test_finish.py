@@ -145,8 +145,7 @@ def test_a_path_goes_downhill_and_changes_nothing(descend, dtype):
     )
     x = jnp.array([0.05, 0.3], dtype)
     end = finish(descend, problem, x)
-    run = eqx.filter_jit(lambda d, p, x: d.with_path(p, x, KEY, rr.DenseSpectrum()))
-    seen = jax.device_get(run(descend, problem, x))
+    seen = finish(replace(descend, keep_path=True), problem, x)
     for one, two in zip(
         jax.tree.leaves(end), jax.tree.leaves(replace(seen, path=None)), strict=True
     ):
@@ -163,7 +162,7 @@ def test_without_a_path_there_is_no_room_for_one():
     problem = wells(3)
     traced = [
         str(jax.make_jaxpr(lambda x, run=run: run(problem, x, KEY, None).x)(problem.x0))
-        for run in (rr.Descend(), rr.Descend().with_path)
+        for run in (rr.Descend(), rr.Descend(keep_path=True))
     ]
     assert [f"[{MAX_POINTS},3]" in text for text in traced] == [False, True]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.points.newton import view
+from ridgerider._core.points.classify import view
 from ridgerider._core.problem import host
 from ridgerider.workers import process_pool
 

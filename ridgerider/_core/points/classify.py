@@ -1,0 +1,307 @@
+r"""What a stationary point is: its Newton step, the curvature around it, its kind and Morse index.
+
+Small problems are classified by a dense Hessian, large ones by Hessian-vector products (HVPs).
+The sign of an eigenvalue is known only beyond its *error*, what a zero eigenvalue may be computed
+as:
+
+    error = 1000 sqrt(n) eps max |eigenvalue| + |H - H^T| + noise + 10 |grad| / max(1, |x|)
+
+Eigenvalues within it are *flat*. The first term bounds rounding: `eigh` is backward stable, with an
+error of at most p(n) eps |H|, p(n) of the order of sqrt(n) to n, and the entries of H are sums that
+cancel (as r^-12 - r^-6 does), which costs two to three digits. Too large a factor is the safer one:
+an eigenvalue that is called flat is left out of the index, and the loss itself is compared along
+its direction, whereas a zero that is called negative makes a saddle of a minimum. The second term
+is rounding as it is seen, the third one the error of HVPs that are finite differences, ten times as
+it was measured. The last one is the curvature that a rotation has where the gradient does not quite
+vanish; a rotation has no part in the gradient, so that Newton steps leave this term out.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ridgerider._core.linalg.krylov import Pairs, Product, lanczos, lowest_pairs
+from ridgerider._core.linalg.probe import outside
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
+
+# Why a stationary point may still be none of the kinds, by number.
+DOUBTS = (
+    "",
+    "the least eigenvalue was not found within `max_hvps` products",
+    "the loss falls along a direction of hardly any curvature",
+    "the loss was evaluated on a batch, not on all data",
+    "the loss is level here but for rounding",
+    "it was trained on batches, not to where the gradient vanishes",
+)
+UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
+
+NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not fit
+MAX_SOLVE = 100  # HVPs for one Newton step there
+
+
+class Curvature(eqx.Module):
+    """The lowest eigenpairs around a point, all of them if the Hessian is dense.
+
+    - `eigenvalues` ascend; `rows` are their unit vectors, `residuals` the norms |H e - lambda e|.
+      Pairs that are not known have the eigenvalue infinity and the row zero.
+    - `rounding`: what a zero eigenvalue may be computed as; `error`: off a stationary point, too.
+    - `is_known`: the computation converged, so that there is no other negative eigenvalue.
+    """
+
+    eigenvalues: Float[Array, " k"]
+    rows: Float[Array, "k n"]
+    residuals: Float[Array, " k"]
+    scale: Scalar
+    rounding: Scalar
+    error: Scalar
+    is_known: Bool[Array, ""]
+
+    @property
+    def is_flat(self) -> Bool[Array, " k"]:
+        return jnp.abs(self.eigenvalues) <= jnp.maximum(self.error, self.residuals)
+
+    @property
+    def num_flat(self) -> Int[Array, ""]:
+        return jnp.sum(self.is_flat)
+
+    @property
+    def morse_index(self) -> Int[Array, ""]:
+        """How many eigenvalues are negative; at least so many, unless all are known.
+
+        By Cauchy's interlacing theorem Ritz values count no more of them than there are, converged
+        or not.
+        """
+        return jnp.sum(self.eigenvalues < -self.error)
+
+    @property
+    def is_negative(self) -> Bool[Array, ""]:
+        return self.eigenvalues[0] < -self.error
+
+    @property
+    def least(self) -> Scalar:
+        """The least eigenvalue that is not flat; 0 if all that are known are."""
+        least = jnp.min(jnp.where(self.is_flat, jnp.inf, self.eigenvalues))
+        return jnp.where(least == jnp.inf, jnp.zeros_like(least), least)
+
+    @property
+    def weak(self) -> Float[Array, "k n"]:
+        """Directions of hardly any curvature; other rows are zero."""
+        cut = jnp.maximum(tolerance_of(None, self.rows.dtype) * self.scale, self.rounding)
+        is_weak = jnp.abs(self.eigenvalues) <= jnp.maximum(cut, self.residuals)
+        return jnp.where(is_weak[:, None], self.rows, 0)
+
+    @staticmethod
+    def unknown(problem: Problem, scale: Scalar) -> "Curvature":
+        count = problem.size if is_dense(problem) else NUM_PAIRS
+        rows, zero = jnp.zeros((count, problem.size), problem.dtype), jnp.zeros_like(scale)
+        eigenvalues = jnp.full(count, jnp.inf, problem.dtype)
+        return Curvature(eigenvalues, rows, rows[:, 0], scale, zero, zero, jnp.array(False))
+
+
+class View(eqx.Module):
+    """A point with its Newton step, which leaves flat directions alone.
+
+    `downhill` is the step with the curvature taken by its size: it leads down also where the
+    Newton step climbs to a saddle.
+    """
+
+    x: Vector
+    loss: Scalar
+    grad: Vector
+    step: Vector
+    downhill: Vector
+    curvature: Curvature
+    cost: Cost
+
+    @property
+    def size(self) -> Scalar:
+        return jnp.maximum(jnp.linalg.norm(self.x), 1)
+
+    @property
+    def reach(self) -> Scalar:
+        """How far the stationary point is, relative to the size of the parameters."""
+        return jnp.linalg.norm(self.step) / self.size
+
+    @property
+    def error(self) -> Scalar:
+        """How far the exact stationary point may be, across flat directions."""
+        eps = float(jnp.finfo(self.x.dtype).eps)
+        return 10 * jnp.linalg.norm(self.step) + 100 * eps * self.size
+
+    def doubt(self, problem: Problem) -> tuple[Int[Array, ""], Cost]:
+        """What speaks against a minimum, by number, and what it cost to say so.
+
+        Curvature decides nothing along directions of hardly any: there, the loss is compared a
+        little way off.
+        """
+        if problem.rows is not None and problem.rows.size < problem.num_examples:
+            return jnp.array(BATCH), Cost(values=jnp.array(0))
+        weak = self.curvature.weak
+
+        def falls(row: Vector) -> Bool[Array, ""]:
+            def either_way() -> Bool[Array, ""]:
+                ways = 0.01 * self.size * jnp.stack([row, -row])
+                lowest = jnp.min(jax.lax.map(lambda way: problem.value(self.x + way), ways))
+                return lowest < self.loss - loss_rounding(self.loss)
+
+            return jax.lax.cond(jnp.any(row != 0), either_way, lambda: jnp.array(False))
+
+        any_falls = jnp.any(jax.lax.map(falls, weak))
+        doubt = jnp.where(~self.curvature.is_known, UNKNOWN, jnp.where(any_falls, FALLS, 0))
+        return doubt, Cost(values=2 * jnp.sum(jnp.any(weak != 0, axis=1)))
+
+
+def is_dense(problem: Problem) -> bool:
+    return problem.size < DENSE_BELOW
+
+
+def view(problem: Problem, x: Vector, key: PRNGKeyArray, floor: Number = 0.0) -> View:
+    """Evaluate a point. Where the Hessian does not fit, `lowest_curvature` finds the curvature.
+
+    No curvature is below `floor`: what is, is taken for rounding.
+    """
+    if is_dense(problem):
+        return dense_view(problem, x, floor)
+    loss, grad = problem.value(x), problem.grad(x)
+    product = problem.hvp_at(x)
+    ritz = lanczos(product, jax.random.normal(key, x.shape, x.dtype), NUM_PAIRS).ritz()
+    scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+    step, num_hvps = solve(product, grad)
+    cost = Cost(values=1, gradients=1, hvps=num_hvps + NUM_PAIRS)
+    return View(x, loss, grad, step, step, Curvature.unknown(problem, scale), cost)
+
+
+def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
+    """Evaluate a point by its Hessian."""
+    loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
+    eigenvalues, columns = jnp.linalg.eigh(hessian)
+    scale = jnp.max(jnp.abs(eigenvalues))
+    rounding, turning, spent = _errors(problem, x, grad, scale, columns[:, 0])
+    rounding = jnp.maximum(rounding + jnp.linalg.norm(hessian - hessian.T), floor)
+    curvature = Curvature(
+        eigenvalues=eigenvalues,
+        rows=columns.T,
+        residuals=jnp.zeros_like(eigenvalues),
+        scale=scale,
+        rounding=rounding,
+        error=rounding + turning,
+        is_known=jnp.all(jnp.isfinite(eigenvalues)) & jnp.isfinite(rounding + turning),
+    )
+    is_null = jnp.abs(eigenvalues) <= rounding
+    inverse = jnp.where(is_null, 0, 1 / jnp.where(is_null, 1, eigenvalues))
+    slopes = columns.T @ grad
+    step, downhill = (-columns @ (one * slopes) for one in (inverse, jnp.abs(inverse)))
+    cost = Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
+    return View(x, loss, grad, step, downhill, curvature, cost + spent)
+
+
+def lowest_curvature(
+    problem: Problem, x: Vector, grad: Vector, key: PRNGKeyArray, max_hvps: int
+) -> tuple[Curvature, Cost]:
+    """The lowest eigenvalues at `x` from random vectors, by HVPs alone.
+
+    It is known if the least one has converged, or is negative: then there is a saddle, of whatever
+    index.
+    """
+    start = jax.random.normal(key, (NUM_PAIRS, problem.size), x.dtype)
+    tolerance = tolerance_of(None, x.dtype)
+    pairs = lowest_pairs(
+        problem.hvp_at(x), start, NUM_PAIRS, tolerance, max_hvps, 2 * NUM_PAIRS + 20
+    )
+    curvature, spent = curvature_of(problem, x, grad, pairs)
+    noise = curvature.rounding - _rounding(x, pairs.scale)
+    is_converged = pairs.residuals[0] + noise <= tolerance * pairs.scale
+    is_known = is_converged | curvature.is_negative
+    return eqx.tree_at(lambda c: c.is_known, curvature, is_known), Cost(hvps=pairs.num_hvps) + spent
+
+
+def curvature_of(
+    problem: Problem, x: Vector, grad: Vector, pairs: Pairs, is_all: bool = False
+) -> tuple[Curvature, Cost]:
+    """The curvature by the lowest eigenpairs, and what it cost to measure their error.
+
+    It is known if no eigenvalue outside of the rows is negative, as far as pairs are resolved, and
+    those inside are what they seem. `is_all`: there are no others.
+    """
+    rounding, turning, spent = _errors(problem, x, grad, pairs.scale, pairs.rows[0])
+    error, values, residuals = rounding + turning, pairs.eigenvalues, pairs.residuals
+    resolved = error + 2 * tolerance_of(None, x.dtype) * pairs.scale
+    is_flat = jnp.abs(values) <= jnp.maximum(error, residuals)
+    is_decided = jnp.all((values > 0) | is_flat | (values < -error - residuals))
+    is_known = ((pairs.floor >= -resolved) | is_all) & is_decided
+    curvature = Curvature(values, pairs.rows, residuals, pairs.scale, rounding, error, is_known)
+    return curvature, spent
+
+
+def newton_step(
+    product: Product, grad: Vector, curvature: Curvature, is_all: bool
+) -> tuple[Vector, Int[Array, ""]]:
+    """Newton's step from the lowest eigenpairs and, outside of them, conjugate gradients."""
+    values, rows = curvature.eigenvalues, curvature.rows
+    is_null = jnp.abs(values) <= jnp.maximum(curvature.rounding, curvature.residuals)
+    inside = jnp.where(is_null, 0, (rows @ grad) / jnp.where(is_null, 1, values)) @ rows
+    if is_all:
+        return -inside, jnp.array(0)
+    rest, num_hvps = solve(
+        lambda vector: outside(rows, product(outside(rows, vector))), outside(rows, grad)
+    )
+    return rest - inside, num_hvps
+
+
+def flat_part(problem: Problem, here: View, vector: Vector) -> Vector:
+    """What of a vector lies in directions of hardly any curvature."""
+    if is_dense(problem):
+        weak = here.curvature.weak
+        return (weak @ vector) @ weak
+    product = problem.hvp_at(here.x)
+    return vector + solve(product, product(vector))[0]
+
+
+def solve(product: Product, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
+    """The step that makes the linearised gradient vanish, by conjugate gradients.
+
+    It lies in the span of gradients, so that flat directions have no part in it, and ends where it
+    meets negative curvature.
+    """
+
+    def is_open(carry: tuple) -> Bool[Array, ""]:
+        _, remainder, _, is_over, num_hvps = carry
+        is_long = jnp.linalg.norm(remainder) > 1e-3 * jnp.linalg.norm(grad)
+        return is_long & ~is_over & (num_hvps < min(MAX_SOLVE, 2 * len(grad)))
+
+    def turn(carry: tuple) -> tuple:
+        step, remainder, direction, _, num_hvps = carry
+        image = product(direction)
+        along, before = direction @ image, remainder @ remainder
+        is_over = ~(along > 0)
+        length = jnp.where(is_over, 0, before / jnp.where(is_over, 1, along))
+        new = remainder - length * image
+        follow = new + (new @ new) / jnp.where(before > 0, before, 1) * direction
+        return step + length * direction, new, follow, is_over, num_hvps + 1
+
+    start = (jnp.zeros_like(grad), -grad, -grad, jnp.array(False), jnp.array(0))
+    step, *_, num_hvps = jax.lax.while_loop(is_open, turn, start)
+    return step, num_hvps
+
+
+def loss_rounding(loss: Scalar) -> Scalar:
+    return 1000 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
+
+
+def _rounding(x: Vector, scale: Scalar) -> Scalar:
+    return 1000 * math.sqrt(len(x)) * float(jnp.finfo(x.dtype).eps) * scale
+
+
+def _errors(
+    problem: Problem, x: Vector, grad: Vector, scale: Scalar, lowest: Vector
+) -> tuple[Scalar, Scalar, Cost]:
+    """Of an eigenvalue: rounding with the noise of HVPs, and the turning of the gradient."""
+    error, spent = problem.hvp_error(x, lowest)
+    noise = 10 * jnp.maximum(error, problem.noise * scale)
+    turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
+    return _rounding(x, scale) + noise, turning, spent

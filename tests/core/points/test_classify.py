@@ -1,0 +1,138 @@
+"""Newton steps, errors of eigenvalues, flat directions and Morse indices, against closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._core.linalg.krylov import lowest_pairs
+from ridgerider._core.points.classify import (
+    FALLS,
+    UNKNOWN,
+    Curvature,
+    curvature_of,
+    dense_view,
+    flat_part,
+    lowest_curvature,
+    newton_step,
+    view,
+)
+
+KEY = jax.random.key(0)
+
+
+def quadratic(eigenvalues, dtype="float64", seed=0):
+    """A quadratic loss with these eigenvalues, its matrix, and its eigenvectors as columns."""
+    eigenvalues = np.asarray(eigenvalues, dtype)
+    size = len(eigenvalues)
+    columns, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
+    matrix = jnp.asarray((columns * eigenvalues) @ columns.T, dtype)
+    problem = rr.Problem(lambda x, matrix: x @ matrix @ x / 2, jnp.zeros(size, dtype), matrix)
+    return problem, np.asarray(matrix), columns
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_newton_step_solves_the_linearised_problem(dtype):
+    problem, _, _ = quadratic([-2.0, -0.5, 1.0, 3.0], dtype)
+    x = jnp.array([1.0, -2.0, 0.5, 3.0], dtype)
+    here = dense_view(problem, x)
+    np.testing.assert_allclose(
+        here.x + here.step, np.zeros(4), atol=2e-5 if dtype == "float32" else 1e-12
+    )
+    assert float(here.grad @ here.downhill) < 0
+    assert int(dense_view(problem, problem.x0).curvature.morse_index) == 2
+    assert float(here.reach) == pytest.approx(1, rel=1e-4)
+    assert here.step.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_an_eigenvalue_is_flat_within_its_error_and_not_beyond(dtype, sign):
+    error = 1000 * 2 * np.finfo(dtype).eps  # of four eigenvalues, the largest of size 1
+    for factor, num_flat in ((0.5, 1), (2.0, 0)):
+        values = np.sort(np.array([sign * factor * error, 0.25, 0.5, 1.0], dtype))
+        problem = rr.Problem(lambda x, v: v @ x**2 / 2, jnp.zeros(4, dtype), jnp.asarray(values))
+        curvature = dense_view(problem, problem.x0).curvature
+        assert int(curvature.num_flat) == num_flat
+        assert int(curvature.morse_index) == (sign < 0 and not num_flat)
+        assert bool(curvature.is_known)
+        assert float(curvature.least) == pytest.approx(0.25 if num_flat else values.min())
+
+
+def test_flat_directions_are_weak_and_left_alone():
+    problem, matrix, columns = quadratic([0.0, 0.0, 1.0, 2.0])
+    x = jnp.arange(4.0)
+    here = dense_view(problem, x)
+    weak = columns[:, :2] @ columns[:, :2].T
+    np.testing.assert_allclose(here.x + here.step, weak @ np.asarray(x), atol=1e-12)
+    np.testing.assert_allclose(here.curvature.weak.T @ here.curvature.weak, weak, atol=1e-12)
+    np.testing.assert_allclose(flat_part(problem, here, x), weak @ np.asarray(x), atol=1e-12)
+    np.testing.assert_allclose(matrix @ (here.x + here.step), np.zeros(4), atol=1e-12)
+
+
+def test_the_turn_of_a_gradient_is_no_curvature():
+    """Beside a circle of minima a rotation has the curvature |grad| / |x|."""
+    ring = rr.Problem(lambda x: (jnp.sum(x**2) - 1) ** 2, jnp.zeros(2))
+    curvature = dense_view(ring, jnp.array([0.99, 0.0])).curvature
+    assert float(curvature.eigenvalues[0]) == pytest.approx(4 * (0.99**2 - 1))
+    assert int(curvature.num_flat) == 1 and int(curvature.morse_index) == 0
+    assert float(curvature.rounding) < 1e-10
+
+
+SPECTRA = {
+    "minimum": (np.linspace(0.5, 20, 320), 0, 0),
+    "saddle": (np.concatenate([[-1.0, -0.5], np.linspace(0.5, 20, 318)]), 2, 0),
+    "flat": (np.concatenate([np.zeros(3), np.linspace(0.5, 20, 317)]), 0, 3),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_with_and_without_a_matrix(name):
+    eigenvalues, index, num_flat = SPECTRA[name]
+    problem, _, _ = quadratic(eigenvalues)
+    x = jnp.zeros(320)
+    dense = dense_view(problem, x).curvature
+    lean, cost = lowest_curvature(problem, x, problem.grad(x), KEY, 1000)
+    for curvature in (dense, lean):
+        assert bool(curvature.is_known) and bool(curvature.is_negative) == (index > 0)
+        assert int(curvature.num_flat) == num_flat and int(curvature.morse_index) == index
+        assert float(curvature.least) == pytest.approx(-1.0 if index else 0.5, abs=1e-6)
+    assert 8 < int(cost.hvps) <= 1000
+    early, _ = lowest_curvature(problem, x, problem.grad(x), KEY, 10)
+    assert not early.is_known or index
+
+
+def test_an_index_is_known_if_nothing_is_left_out():
+    problem, _, _ = quadratic(np.concatenate([[-1.0, -0.5, -0.25], np.linspace(0.5, 20, 317)]))
+    x, hvp = jnp.full(320, 0.01), problem.hvp_at(jnp.zeros(320))
+    for k, is_known in ((2, False), (6, True)):
+        start = jax.random.normal(KEY, (k, 320))
+        pairs = lowest_pairs(hvp, start, k, 1e-8, 2000, 2 * k + 20, KEY)
+        curvature, _ = curvature_of(problem, jnp.zeros(320), jnp.zeros(320), pairs)
+        assert bool(curvature.is_known) == is_known
+        assert int(curvature.morse_index) == min(k, 3)
+    step, _ = newton_step(hvp, problem.grad(x), curvature, is_all=False)
+    # What is left is that of conjugate gradients, 1e-3 of the gradient.
+    assert float(jnp.linalg.norm(x + step)) < 2e-3 * float(jnp.linalg.norm(problem.grad(x)))
+
+
+def test_a_view_of_a_large_problem_has_a_step_and_no_curvature():
+    problem, _, _ = quadratic(np.linspace(0.5, 20, 320))
+    here = view(problem, jnp.full(320, 0.01), KEY)
+    assert float(here.reach * here.size) == pytest.approx(0.01 * 320**0.5, rel=1e-2)
+    assert not here.curvature.is_known and float(here.curvature.least) == 0
+    assert int(here.doubt(problem)[0]) == UNKNOWN
+
+
+def test_what_is_not_known_is_nothing():
+    curvature = Curvature.unknown(rr.Problem(jnp.sum, jnp.zeros(3)), jnp.array(1.0))
+    assert float(curvature.least) == 0 and int(curvature.num_flat) == 0
+    assert not curvature.is_negative and not np.any(curvature.weak)
+
+
+@pytest.mark.parametrize(("sign", "doubt"), [(-1, FALLS), (1, 0)])
+def test_where_there_is_no_curvature_the_loss_decides(sign, doubt):
+    problem = rr.Problem(lambda x: x[0] ** 2 + sign * x[1] ** 4, jnp.zeros(2))
+    found, cost = dense_view(problem, problem.x0).doubt(problem)
+    assert int(found) == doubt and int(cost.values) == 2
