@@ -15,8 +15,9 @@ from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.spectra.spectrum import DenseSpectrum
 from ridgerider._search.results.result import Result
-from ridgerider._search.runfile.rules import describe, describe_problem
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.problem import describe_problem
+from ridgerider._search.runfile.rules import describe
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.same.points import Ends as Different
 from ridgerider._search.tree.settings import Budget, Settings

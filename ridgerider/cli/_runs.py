@@ -146,7 +146,7 @@ def check(
     ] = False,
 ) -> None:
     """Compare everything in a run file with its digests, and name the legs that are damaged."""
-    num_legs, *_, damaged = check_run(run)
+    num_legs, damaged = check_run(run)
     for what, why in damaged.items():
         say(f"damaged: {what} ({why})")
     if not damaged:

@@ -8,7 +8,7 @@ from ridgerider._check import one_line
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
 from ridgerider._search.results.result import load
-from ridgerider._search.runfile.rules import check_problem
+from ridgerider._search.runfile.problem import check_problem
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._compare import compare as compare

@@ -17,14 +17,14 @@ import numpy as np
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
-from ridgerider._search.runfile.reader import LegRow, RunReader
+from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.same.points import IS_SOLUTION, Ends
-from ridgerider._search.tree.tree import Fingerprint, Turn
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._page import fill
 from ridgerider.report._step_chart import Line, step_chart
 
-AXES: dict[str, Callable[[LegRow], Any]] = {
+AXES: dict[str, Callable[[Leg], Any]] = {
     "evaluations": lambda row: row.cost.values + row.cost.gradients + row.cost.hvps,
     "Hessian-vector products": lambda row: row.cost.hvps,
     "gradients": lambda row: row.cost.gradients,
@@ -42,13 +42,13 @@ class Run:
 
     path: Path
     meta: dict[str, Any]
-    legs: list[LegRow]  # with the start first, as they were stored
+    legs: list[Leg]  # with the start first, as they were stored
     num_open: int
     notes: list[str]
     measures: dict[str, dict[str, Any]]  # by name and fingerprint
 
     @cached_property
-    def ends(self) -> list[tuple[int, LegRow]]:
+    def ends(self) -> list[tuple[int, Leg]]:
         """The legs that led to a solution, with their place in the file."""
         about = self.meta.get("measures") or {}
         kinds = about.get("kinds", IS_SOLUTION) if about.get("signature") else IS_SOLUTION
@@ -58,7 +58,7 @@ class Run:
             if row.finish is not None and row.finish.kind in kinds
         ]
 
-    def measured(self, name: str, row: LegRow) -> Any:
+    def measured(self, name: str, row: Leg) -> Any:
         return self.measures.get(name, {}).get(str(row.fingerprint))
 
     @property
@@ -74,7 +74,7 @@ class Run:
 class Shared:
     """The different solutions of all runs together; for each, the leg of each run that found it."""
 
-    found: list[dict[int, tuple[int, LegRow]]] = field(default_factory=list)
+    found: list[dict[int, tuple[int, Leg]]] = field(default_factory=list)
 
     def of_run(self, run: int) -> list[int]:
         return [number for number, by in enumerate(self.found) if run in by]
@@ -137,7 +137,7 @@ def are_of_one_problem(runs: Sequence[Run]) -> bool:
 
 
 def _read(path: Path) -> Run:
-    reader = RunReader(path)
+    reader = PartialRun(path)
     legs = reader.read()
     notes = [f"{what} cannot be read ({why})" for what, why in reader.unreadable.items()]
     return Run(path, reader.meta, legs, reader.num_open, notes, reader.measures)
@@ -153,7 +153,7 @@ def _by_stored_signature(runs: Sequence[Run]) -> Shared:
     """The classes that the stored signatures make; what has none is left out."""
     ends = [(number, place, row) for number, run in enumerate(runs) for place, row in run.ends]
     marks = signature_classes(runs[number].measured(SIGNATURE, row) for number, _, row in ends)
-    groups = dict[int, dict[int, tuple[int, LegRow]]]()
+    groups = dict[int, dict[int, tuple[int, Leg]]]()
     for (number, place, row), mark in zip(ends, marks, strict=True):
         if mark is not None:
             groups.setdefault(mark, {}).setdefault(number, (place, row))
@@ -179,7 +179,7 @@ def _shared(
                     one, two = joined[own], joined[other]
                     joined = [min(one, two) if it in (one, two) else it for it in joined]
             classes[number, row.fingerprint] = own
-    groups = dict[int, dict[int, tuple[int, LegRow]]]()
+    groups = dict[int, dict[int, tuple[int, Leg]]]()
     for number, run in enumerate(runs):
         for place, row in run.ends:
             by = groups.setdefault(joined[classes[number, row.fingerprint]], {})
@@ -189,13 +189,13 @@ def _shared(
 
 def _matcher(
     problem: Problem | None, signature: Callable[[Any], Any] | None
-) -> Callable[[int, LegRow], int]:
+) -> Callable[[int, Leg], int]:
     """A function from an end to the number of its class."""
     points = Classes[Any]()
     if signature is not None:
         assert problem is not None
 
-        def by_signature(run: int, row: LegRow) -> int:
+        def by_signature(run: int, row: Leg) -> int:
             assert row.finish is not None
             mark = np.asarray(signature(problem.unravel(row.finish.x)), np.float64).ravel()
             return points.add((run, row.fingerprint), mark, reach_of(mark, TOLERANCE))
@@ -203,7 +203,7 @@ def _matcher(
         return by_signature
     if problem is None:
 
-        def by_distance(run: int, row: LegRow) -> int:
+        def by_distance(run: int, row: Leg) -> int:
             assert row.finish is not None
             point, error = np.asarray(row.finish.x), float(row.finish.error)
             return points.add((run, row.fingerprint), point, error)
@@ -213,7 +213,7 @@ def _matcher(
     numbers: dict[Fingerprint, int] = {}
     ends = Ends(problem, known.__getitem__)
 
-    def by_walks(run: int, row: LegRow) -> int:
+    def by_walks(run: int, row: Leg) -> int:
         # Two runs have the same addresses: the number of the run makes them different.
         name = Fingerprint((Turn(run, 1), *row.fingerprint))
         known[name] = row.finish
@@ -225,7 +225,7 @@ def _matcher(
     return by_walks
 
 
-def level(row: LegRow) -> float:
+def level(row: Leg) -> float:
     """The loss; at infinity its limit."""
     assert row.finish is not None
     return float(row.finish.limit if row.finish.kind == "at infinity" else row.finish.loss)
@@ -380,13 +380,13 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
-def _metric(run: Run, name: str, row: LegRow) -> float | None:
+def _metric(run: Run, name: str, row: Leg) -> float | None:
     """A number; of one for each example the mean."""
     value = run.measured(name, row)
     return None if value is None else float(np.mean(value))
 
 
-def _measured(runs: Sequence[Run], by: dict[int, tuple[int, LegRow]], name: str) -> str:
+def _measured(runs: Sequence[Run], by: dict[int, tuple[int, Leg]], name: str) -> str:
     """The metric of a solution, from a run that has it."""
     values = (_metric(runs[number], name, row) for number, (_, row) in sorted(by.items()))
     found = next((value for value in values if value is not None), None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.landscape import Landscape, Stationary
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from ridgerider.plot._map import tree_places
 from ridgerider.report._page import _source, embedded, fill_page
 

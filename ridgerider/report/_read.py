@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
-from ridgerider._search.runfile.reader import LegRow, RunReader
-from ridgerider._search.runfile.store import VERSION
+from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
-from ridgerider._search.tree.tree import Fingerprint, Way
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._differ import differences
 from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
 from ridgerider.report._trace import certificate_of, pack_trace
@@ -22,9 +21,6 @@ from ridgerider.report._trace import certificate_of, pack_trace
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
 MAX_COMPARED = 48  # solutions side by side that can be looked at
-NO_DIGESTS = (
-    "The file is of an earlier version, without digests: a bit that has changed is not noticed."
-)
 
 
 @dataclass
@@ -55,9 +51,8 @@ class Reader:
     _size: int = 0
 
     def __post_init__(self) -> None:
-        self.file = RunReader(self.path)
+        self.file = PartialRun(self.path)
         self.classes = Classes[Fingerprint]()
-        self._losses: dict[Fingerprint, float] = {}
         self._numbers: dict[Fingerprint | None, int] = {}
         self._by_name: dict[str, dict[str, Any]] = {}
         self._differ: tuple[int, dict[str, Any]] | None = None
@@ -66,7 +61,7 @@ class Reader:
         self.groups: list[dict[str, Any]] = []
         self.labels: dict[int, str] = {}  # of the groups, if a signature made them
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
-        self._ways: dict[Fingerprint, dict[str, Way]] = {}
+        self._orders: dict[str, list[Any]] = {}  # of branches inside repeated eigenvalues
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
@@ -78,7 +73,8 @@ class Reader:
             num_legs = max(1, self.file.num_legs or 1)
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
-        self._ways |= {row.fingerprint: row.ways for row in rows if row.ways}
+        for row in rows:
+            self._orders |= _orders(row)
         new = [self._leg(row) for row in rows]
         self.legs += new
         self._by_name |= {leg["fingerprint"]: leg for leg in new}
@@ -98,11 +94,6 @@ class Reader:
         if self.trouble and not self.legs:
             return [self.trouble]
         notes, unreadable = [], self.file.unreadable
-        if self.file.version > VERSION:
-            notes.append(
-                f"The file is of version {self.file.version}, newer than the version {VERSION} "
-                "that this ridgerider knows: what it does not know is not shown."
-            )
         if unreadable:
             what, why = ", ".join(list(unreadable)[:5]), next(iter(unreadable.values()))
             more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
@@ -110,8 +101,6 @@ class Reader:
                 f"The file is damaged: {len(self.legs)} legs could be read, but not {what}{more} "
                 f"({why})."
             )
-        if self.legs and not self.file.has_digests:
-            notes.append(NO_DIGESTS)
         if not any(leg["fingerprint"] for leg in self.legs):
             notes.append("No leg has been ridden yet.")
         return notes
@@ -251,25 +240,22 @@ class Reader:
             for leg in self.legs
         ]
 
-    def _leg(self, row: LegRow) -> dict[str, Any]:
+    def _leg(self, row: Leg) -> dict[str, Any]:
         leg = _leg(row)
         if row.linked_to is not None:
-            leg["linked_to"] = row.linked_to
-        if row.fingerprint:
-            ways = self._ways.get(row.fingerprint.parent, {})
-            way = ways.get(str(row.fingerprint[-1]))
-            if way is not None:
-                leg["way"] = [way.order, number(way.kappa), way.class_size]
+            leg["linked_to"] = str(row.linked_to)
+        if leg["fingerprint"] in self._orders:
+            leg["way"] = self._orders[leg["fingerprint"]]
         return leg
 
-    def _details(self, row: LegRow) -> dict[str, Any]:
+    def _details(self, row: Leg) -> dict[str, Any]:
         return {
             "clusters": [plain_cluster(one) for one in row.clusters[: self._max_clusters]],
             "num_clusters": len(row.clusters),
             "trace": pack_trace(row.trace, self._max_points),
         }
 
-    def _classify(self, rows: list[LegRow]) -> None:
+    def _classify(self, rows: list[Leg]) -> None:
         """Number the classes of new minima, shallow legs first as `Result.classes` has it."""
         shown = self.legs[len(self.legs) - len(rows) :]
         ends = [
@@ -294,9 +280,8 @@ class Reader:
                     row.fingerprint, np.asarray(row.finish.x), float(row.finish.error)
                 )
             solution["class"] = self._numbers[row.fingerprint] = number
-            self._losses[row.fingerprint] = float(row.finish.loss)
 
-    def _fits(self, row: LegRow) -> bool:
+    def _fits(self, row: Leg) -> bool:
         """Whether a solution has as many parameters as the others."""
         assert row.finish is not None
         size = np.size(row.finish.x)
@@ -308,14 +293,14 @@ class Reader:
         return True
 
 
-def _leg(row: LegRow) -> dict[str, Any]:
+def _leg(row: Leg) -> dict[str, Any]:
     leg: dict[str, Any] = {
         "fingerprint": str(row.fingerprint),
         "loss": number(row.loss),
         "num_steps": row.num_steps,
         "ended_by": list(row.ended_by),
         "num_ridges": row.num_ridges,
-        "num_branches": row.num_branches,
+        "num_branches": 2 * len(row.turns),
         "eigenvalue": number(row.trace["eigenvalue"][0]) if row.trace else None,
         "cost": plain_cost(row.cost),
         "certificate": certificate_of(row.trace),
@@ -323,6 +308,22 @@ def _leg(row: LegRow) -> dict[str, Any]:
     if row.finish is not None:
         leg["solution"] = plain_finish(row.finish)
     return leg
+
+
+def _orders(leg: Leg) -> dict[str, list[Any]]:
+    """How the branches that leave a leg were singled out, where an eigenvalue is repeated."""
+    places = [(False, leg.ridges), *([] if leg.below is None else [(True, leg.below)])]
+    return {
+        str(leg.fingerprint.child(Turn(index, sign, member, below))): [
+            way.order,
+            number(way.kappa),
+            way.class_size,
+        ]
+        for below, ridges in places
+        for (index, member), way in zip(ridges.turns, ridges.ways, strict=True)
+        for sign in (1, -1)
+        if way.class_size > 1 or way.order != 1
+    }
 
 
 def _label(signature: Any) -> str:

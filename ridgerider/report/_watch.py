@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from ridgerider._check import one_line
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Result
-from ridgerider._search.runfile.reader import AnotherRun
+from ridgerider._search.runfile.partial import AnotherRun
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import landscape
 from ridgerider.report._differ import loss_between

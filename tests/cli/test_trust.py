@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from tests.fuzz.commands import run
 
 MINE = """

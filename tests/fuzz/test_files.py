@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from ridgerider.problems import wells
 from tests.fuzz.commands import contents, run
 

@@ -14,8 +14,9 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.results.selection import hoeffding_width
-from ridgerider._search.runfile.rules import describe_problem
-from ridgerider._search.runfile.store import Store, _pack
+from ridgerider._search.runfile.problem import describe_problem
+from ridgerider._search.runfile.schema import pack
+from ridgerider._search.runfile.write import Store
 from ridgerider.problems import wells
 from ridgerider.report import report
 from ridgerider.report._differ import loss_between
@@ -122,7 +123,7 @@ def ended(path, num_legs=4, **meta):
     with store._transaction():
         for (name,) in store._db.execute("SELECT fingerprint FROM branches").fetchall():
             if name not in known:
-                store._remove("branches", fingerprint=name)
+                store._remove("branches", "fingerprint = ?", name)
     store.close()
     return path
 
@@ -274,8 +275,10 @@ def test_many_parameters_are_a_heat_map(opened, tmp_path):
         for name in names:
             number = int(-20 - float(make_leg(name).finish.loss))
             points[name] = np.r_[np.zeros(size - 20), np.random.default_rng(number).normal(size=20)]
-            blob = _pack({"x": points[name]})
-            change_end(store, name, arrays=blob)
+            blob = pack({"x": points[name]})
+            store._change("solutions", name, arrays=blob)
+            ridges = {"eigenvalues": np.zeros(6), "directions": np.zeros((2, size))}
+            store._change("legs", name, arrays=pack({"x": points[name], **ridges}))
     store.close()
     page = opened(report(tmp_path / "run.sqlite").as_uri())
     canvas = page.locator("#differ-canvas")

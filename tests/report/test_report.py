@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.problem import describe_problem
 from ridgerider.report import report
 from ridgerider.report._page import embedded
 from ridgerider.report._read import Reader
@@ -372,12 +372,13 @@ def damage(path, statement):
     db.close()
 
 
-def test_a_newer_version_shows_what_is_known(copy):
-    damage(copy, "PRAGMA user_version = 99")
-    damage(copy, "ALTER TABLE legs ADD COLUMN colour TEXT")
+def test_another_format_is_refused_and_other_columns_are_ignored(copy):
+    damage(copy, "ALTER TABLE legs ADD COLUMN colour TEXT DEFAULT 'red'")
     reader = Reader(copy)
-    assert reader.read() == 41
-    assert reader.notes[0].startswith("The file is of version 99, newer than the version")
+    assert reader.read() == 41 and reader.notes == []
+    damage(copy, "PRAGMA user_version = 99")
+    with pytest.raises(ValueError, match="is a run file of format 99, but this version of"):
+        Reader(copy).read()
 
 
 @pytest.mark.parametrize("column", ["clusters", "trace"])

@@ -27,7 +27,7 @@ from ridgerider import workers
 from ridgerider._search.crew import job as _job
 from ridgerider._search.crew.crew import wrong_with
 from ridgerider._search.crew.job import Job, check_versions, open_job
-from ridgerider._search.runfile.store import versions
+from ridgerider._search.runfile.write import versions
 from ridgerider.problems import wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import same_tree

@@ -20,8 +20,8 @@ from ridgerider._core.ride.rider import Rider
 from ridgerider._search.engine.climbs import Climber, climb_batch
 from ridgerider._search.engine.rides import ride_batch
 from ridgerider._search.runfile.locate import load_problem
-from ridgerider._search.runfile.rules import describe_problem
-from ridgerider._search.runfile.store import versions
+from ridgerider._search.runfile.problem import describe_problem
+from ridgerider._search.runfile.write import versions
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Leg
 

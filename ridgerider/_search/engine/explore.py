@@ -36,15 +36,11 @@ from ridgerider._search.engine.climbs import (
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures, measure_missing, measured
 from ridgerider._search.results.progress import Progress
+from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
-from ridgerider._search.runfile.rules import (
-    check_problem,
-    describe,
-    describe_problem,
-    is_same_rule,
-    rebuild,
-)
-from ridgerider._search.runfile.store import Store, check_new, held
+from ridgerider._search.runfile.problem import check_problem, describe_problem
+from ridgerider._search.runfile.rules import describe, is_same_rule, rebuild
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.atlas import Atlas
 from ridgerider._search.same.symmetry import check_symmetry
 from ridgerider._search.tree.orders import ORDERS, Order, order_name

@@ -31,15 +31,12 @@ from ridgerider._search.engine.rides import branches_at, look
 from ridgerider._search.results.measures import Measures, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.results.result import Result
+from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
-from ridgerider._search.runfile.rules import (
-    check_problem,
-    describe,
-    describe_problem,
-    is_same_rule,
-    rebuild,
-)
-from ridgerider._search.runfile.store import REPAIRED, Store, check_new, held
+from ridgerider._search.runfile.problem import check_problem, describe_problem
+from ridgerider._search.runfile.rules import describe, is_same_rule, rebuild
+from ridgerider._search.runfile.schema import REPAIRED
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.branches import Marks, distinct
 from ridgerider._search.same.points import Ends, Points
 from ridgerider._search.same.symmetry import check_leg, check_symmetry
@@ -421,7 +418,7 @@ def _complete(
         if name not in links:
             leg = store.leg(name)
             branches = branches_at(leg, settings, order)
-            store.complete(leg, distinct(problem, symmetry, leg, branches))
+            store.complete(distinct(problem, symmetry, leg, branches))
     store.set_meta(REPAIRED, False)
 
 

@@ -26,8 +26,9 @@ from ridgerider._search.engine.climbs import Climber, is_jump
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import Row, solution_row
 from ridgerider._search.results.result import Result, Solution, Solutions, Table
-from ridgerider._search.runfile.rules import check_problem, rebuild
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.problem import check_problem
+from ridgerider._search.runfile.rules import rebuild
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:

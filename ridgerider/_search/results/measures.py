@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.runfile.rules import check_problem
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.problem import check_problem
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.tree.tree import Leg
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Leg
 

@@ -42,8 +42,9 @@ from ridgerider._search.results.selection import (
     check_selection,
     choose,
 )
-from ridgerider._search.runfile.rules import check_problem, rebuild
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.problem import check_problem
+from ridgerider._search.runfile.rules import rebuild
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.settings import Settings
@@ -216,11 +217,6 @@ class Result:
     def settings(self) -> Settings:
         """What decides the tree, besides the problem and the rider."""
         return self._store.settings
-
-    @property
-    def has_digests(self) -> bool:
-        """Whether a changed bit in the run file would be noticed: those of 0.1 have no digests."""
-        return self._store.has_digests
 
     # --- the tree
 
@@ -661,11 +657,9 @@ def _flat(tree: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
 
 
-def _copies(fingerprint: Fingerprint, sizes: dict[str, dict[str, int]]) -> int:
-    return math.prod(
-        sizes.get(str(Fingerprint(fingerprint[:number])), {}).get(str(turn), 1)
-        for number, turn in enumerate(fingerprint)
-    )
+def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:
+    depths = range(1, fingerprint.depth + 1)
+    return math.prod(sizes.get(Fingerprint(fingerprint[:depth]), 1) for depth in depths)
 
 
 def _check_turn(leg: Leg, turn: Turn) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from ridgerider._check import check_choice
-from ridgerider._search.runfile.rules import arrays_of, digest
+from ridgerider._search.runfile.problem import arrays_of, digest
 
 if TYPE_CHECKING:
     from ridgerider._search.results.result import Solution

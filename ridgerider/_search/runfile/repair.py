@@ -9,35 +9,30 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from ridgerider._check import one_line
-from ridgerider._search.runfile import rows as columns
-from ridgerider._search.runfile.reader import RunReader, whole
-from ridgerider._search.runfile.rows import digest
-from ridgerider._search.runfile.store import (
-    KEYS,
+from ridgerider._search.runfile.files import beside, connect, held, padded
+from ridgerider._search.runfile.partial import PartialRun, checked_leg, readable_rows
+from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.runfile.schema import (
+    BAD,
+    NEEDED,
     REPAIRED,
     SUM,
     TABLES,
-    Store,
-    columns_of,
-    connect,
-    has_digests,
-    held,
+    Row,
+    check_meta,
+    decode,
+    num_params,
+    row_digest,
 )
-
-MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
-NEEDED = ("name", "problem", "rider", "settings", "budget")  # without these it is no run
-
-Row = dict[str, Any]
+from ridgerider._search.runfile.write import Store
 
 
-def check_run(path: str | os.PathLike) -> tuple[int, bool, dict[str, str]]:
-    """How many legs can be read, whether they have digests, and all that is damaged, with why.
+def check_run(path: str | os.PathLike) -> tuple[int, dict[str, str]]:
+    """How many legs can be read, and all that is damaged, with why.
 
     >>> import tempfile
     >>> import ridgerider as rr
@@ -45,178 +40,79 @@ def check_run(path: str | os.PathLike) -> tuple[int, bool, dict[str, str]]:
     >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
     >>> _ = rr.search(wells(1), rr.Rider(finish=None), out=path)
     >>> check_run(path)
-    (3, True, {})
+    (3, {})
     """
-    reader = RunReader(Path(path))
-    legs = reader.read()
-    found = dict(reader.unreadable)
-    with contextlib.suppress(ValueError):
-        for name, why in _unusable(path).items():
-            found.setdefault(columns.leg_name(name), why)
+    run = PartialRun(Path(path))
+    legs = run.read()
+    found = dict(run.unreadable)
     try:
-        Store.open(path).close()
+        RunFile.open(path).close()
     except ValueError as error:
         found = found or {"the file": one_line(error)}
-    return len(legs), reader.has_digests, found
-
-
-def _unusable(path: str | os.PathLike) -> dict[str, str]:
-    """The legs that cannot be read although their digests fit, with why."""
-    found = {}
-    with closing(Store.open(path)) as store:
-        for name in store.fingerprints():
-            try:
-                store.leg(name)
-            except ValueError as error:
-                found[str(name)] = one_line(error)
-    return found
+    return len(legs), found
 
 
 def repair(path: str | os.PathLike) -> tuple[list[str], Path]:
     """Leave out what is damaged; which legs those were, and where the damaged file is kept."""
     path = Path(path)
-    with held(path):
-        return _repair(path)
-
-
-def _repair(path: Path) -> tuple[list[str], Path]:
-    RunReader(path).read()  # raises if it is no run file at all
-    with whole(path) as readable, closing(connect(readable, write=False)) as old:
+    with held(path), beside(path) as new:
+        kept, dropped = _kept(path)
+        damaged = _free(path)
         try:
-            tables = [table for table in KEYS if table in TABLES or columns_of(old, table)]
-            kept = {table: list(_good_rows(old, table)) for table in tables}
-            dropped = _dropped(path, old, kept)
-        except sqlite3.Error as error:
-            raise ValueError(f"{one_line(path)} cannot be repaired: {one_line(error)}.") from error
-    new, damaged = path.with_name(f".{path.name}.{os.getpid()}.new"), _free(path)
-    try:
-        Store.of_rows(new, _unsigned(kept))
-        if bad := _unusable(new):
-            new.unlink()
-            _leave_out(path, kept, set(bad))
-            Store.of_rows(new, _unsigned(kept))
-            dropped = sorted({*dropped, *bad})
-        for end in ("-wal", "-shm", ""):
-            if Path(f"{path}{end}").exists():
-                Path(f"{path}{end}").replace(f"{damaged}{end}")
-        new.replace(path)
-    except (sqlite3.Error, OSError) as error:
-        raise OSError(f"{one_line(path)} cannot be repaired: {one_line(error)}.") from error
-    finally:
-        for end in ("", "-journal", "-wal", "-shm"):
-            Path(f"{new}{end}").unlink(missing_ok=True)
-    with closing(Store.open(path)):
+            Store.create_from_rows(new, kept)
+            for end in ("-wal", "-shm", ""):
+                if Path(f"{path}{end}").exists():
+                    Path(f"{path}{end}").replace(f"{damaged}{end}")
+            new.replace(path)
+        except (sqlite3.Error, OSError) as error:
+            raise OSError(f"{one_line(path)} cannot be repaired: {one_line(error)}.") from error
+    with closing(RunFile.open(path)):
         return dropped, damaged
 
 
-def _good_rows(old: sqlite3.Connection, table: str) -> Iterator[Row]:
-    """The rows that are what was written; those of files without digests that can be read."""
-    for row in _readable_rows(old, table):
-        signed = row.get("digest")
-        if table == "legs" or signed is None or signed == digest(table, row):
-            yield row
-
-
-def _readable_rows(old: sqlite3.Connection, table: str) -> Iterator[Row]:
-    """Row by row; in tables whose rows are numbered, beyond those that cannot be read."""
-    if table not in ("legs", "solutions"):
-        with contextlib.suppress(sqlite3.Error):
-            cursor = old.execute(f"SELECT * FROM {table}")
-            yield from (_row(cursor, found) for found in cursor)
-        return
-    last, misses = 0, 0
-    while misses < MAX_MISSES:
-        try:
-            query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT 1"
-            cursor = old.execute(query, [last])
-            found = cursor.fetchone()
-        except sqlite3.Error:
-            misses, last = misses + 1, last + 1
-            continue
-        if found is None:
-            return
-        misses, last = 0, found[0]
-        yield _row(cursor, found, first=1)
-
-
-def _row(cursor: sqlite3.Cursor, found: tuple, first: int = 0) -> Row:
-    names = [about[0] for about in cursor.description]
-    return dict(zip(names[first:], found[first:], strict=True))
-
-
-def _dropped(path: Path, old: sqlite3.Connection, kept: dict[str, list[Row]]) -> list[str]:
-    """Take out the legs that are damaged, or whose solution is; raise if nothing can be done."""
-    known = {row["key"] for row in kept["meta"] if _is_entry(row)}
-    kept["meta"] = [row for row in kept["meta"] if row["key"] in known and row["key"] != SUM]
-    missing = [name for name in NEEDED if name not in known]
-    if missing:
+def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
+    """The rows that are what was written and can be used, and the legs that are dropped."""
+    PartialRun(path).read()  # raises if it is no run file at all
+    with padded(path) as readable, closing(connect(readable, write=False)) as db:
+        rows = {table: [row for _, row in readable_rows(db, table)] for table in TABLES}
+    for table in TABLES.keys() - {"legs"}:
+        rows[table] = [row for row in rows[table] if _is_good(table, row)]
+    meta = {}
+    for row in rows["meta"]:
+        with contextlib.suppress(ValueError):
+            meta[row["key"]] = check_meta(row["key"], row["value"])
+    if missing := [name for name in NEEDED if name not in meta]:
         raise ValueError(
             f"{one_line(path)} cannot be repaired: `{missing[0]}`, what the run is, is damaged."
         )
-    ends = {row["fingerprint"]: row for row in kept["solutions"]}
-    is_signed, good, dropped = has_digests(old), list[Row](), list[str]()
-    for row in kept["legs"]:
-        end = ends.get(row["fingerprint"])
-        solution = end and end.get("digest")
-        is_good = not is_signed or row["digest"] == digest("legs", {**row, "solution": solution})
-        if is_good and _is_leg(row):
-            good.append(row)
-        else:
-            dropped.append(str(row["fingerprint"]))
-    names = {row["fingerprint"] for row in good}
-    kept["legs"], kept["solutions"] = good, list(ends.values())
-    _leave_out(path, kept, set())
-    lost = {row["fingerprint"] for row in kept["branches"] if row["round"] is not None} - names
-    return sorted({*dropped, *(name for name in lost if _was_settled(name, kept))})
-
-
-def _leave_out(path: Path, kept: dict[str, list[Row]], names: set[str]) -> None:
-    """Legs of these names, and what belongs to no leg."""
-    kept["legs"] = [row for row in kept["legs"] if row["fingerprint"] not in names]
-    left = {row["fingerprint"] for row in kept["legs"]}
-    if "" not in left:
+    rows["meta"] = [row for row in rows["meta"] if row["key"] in meta.keys() - {SUM, REPAIRED}]
+    rows["meta"].append({"key": REPAIRED, "value": json.dumps(True)})
+    ends, legs = {row["fingerprint"]: row for row in rows["solutions"]}, dict[str, Row]()
+    for row in rows["legs"]:
+        with contextlib.suppress(*BAD):
+            checked_leg(row, ends.get(row["fingerprint"]), num_params(meta))
+            legs[row["fingerprint"]] = row
+    if "" not in legs:
         raise ValueError(f"{one_line(path)} cannot be repaired: its start is damaged.")
-    kept["solutions"] = [row for row in kept["solutions"] if row["fingerprint"] in left]
-    kept["branches"] = [row for row in kept["branches"] if _is_branch(row, left)]
+    dropped = {str(row["fingerprint"]) for row in rows["legs"]} - legs.keys()
+    for row in rows["branches"]:
+        if row["round"] is not None and row["round"] <= meta.get("settled", -1):
+            dropped |= {row["fingerprint"]} - legs.keys()
+    # A branch that waits below a leg that was dropped comes back with it.
+    rows["branches"] = [
+        row for row in rows["branches"] if row["parent"] in legs or row["fingerprint"] in legs
+    ]
+    rows["legs"] = list(legs.values())
+    rows["solutions"] = [row for name, row in ends.items() if name in legs]
+    return rows, sorted(dropped)
 
 
-def _is_entry(row: Row) -> bool:
-    with contextlib.suppress(ValueError):
-        columns.meta(row["key"], row["value"])
-        return True
+def _is_good(table: str, row: Row) -> bool:
+    """Whether a row is what was written, and can be read."""
+    with contextlib.suppress(*BAD):
+        decode(table, row)
+        return row["digest"] == row_digest(table, row)
     return False
-
-
-def _is_leg(row: Row) -> bool:
-    with contextlib.suppress(*columns.BAD):
-        columns.address(row["fingerprint"])
-        columns.arrays(row["arrays"]), columns.arrays(row["trace"])
-        return True
-    return False
-
-
-def _is_branch(row: Row, legs: set[str]) -> bool:
-    """One that waits below a leg that was dropped comes back with it."""
-    with contextlib.suppress(*columns.BAD):
-        columns.address(row["fingerprint"]), columns.priority(row["priority"])
-        if row["round"] is not None:
-            columns.whole(row["round"])
-        return row["parent"] in legs or row["fingerprint"] in legs
-    return False
-
-
-def _was_settled(name: str, kept: dict[str, list[Row]]) -> bool:
-    settled = [json.loads(row["value"]) for row in kept["meta"] if row["key"] == "settled"]
-    rounds = {row["fingerprint"]: row["round"] for row in kept["branches"]}
-    return bool(settled) and rounds[name] <= settled[0]
-
-
-def _unsigned(kept: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    rows = {**kept, "meta": [*kept["meta"], {"key": REPAIRED, "value": "true"}]}
-    return {
-        table: [{name: row[name] for name in row if name != "digest"} for row in rows[table]]
-        for table in rows
-    }
 
 
 def _free(path: Path) -> Path:

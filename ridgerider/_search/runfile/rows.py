@@ -1,265 +1,127 @@
-"""What the columns of a run file may hold, and the digest of a row.
+"""Legs and branches as rows of a run file, and back.
 
-Everything that is read from a file is read here: what does not fit is a `Damage` that names the leg
-and the column. A digest is BLAKE2b over all columns of a row, numbers and blobs together; that of a
-leg covers the digest of its solution, so that neither can be lost without the other.
+The columns of `schema` say what becomes of each field; the arrays of a leg and of its descent are
+packed into one blob each.
 """
 
-import contextlib
-import hashlib
-import json
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
-from ridgerider._check import one_line
-from ridgerider._core.problem.cost import Cost
-from ridgerider._core.spectra.spectrum import Cluster
-from ridgerider._search.tree.tree import Fingerprint, Way
-
-T = TypeVar("T")
-BAD = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    struct.error,
-    safetensors.SafetensorError,
+from ridgerider._core.descend.finish import Finish
+from ridgerider._search.runfile.schema import (
+    FINISH,
+    RIDGES,
+    Row,
+    decode,
+    encode,
+    leg_name,
+    points,
+    reading,
 )
-MAX_TURN = 2**32 - 1
+from ridgerider._search.tree.tree import Branch, Leg, Ridges
+
+HISTORY = "history "  # before the names of a training's columns, among its arrays
+BRANCH = ("fingerprint", "loss", "eigenvalue", "multiplicity", "priority")  # what is read of one
 
 
-class DamagedRun(ValueError):
-    """A run file that cannot be what was written; the message names the leg and the column."""
+def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
+    """The row of a leg and, if a descent followed it, the one of its solution."""
+    values = {**vars(leg), **vars(leg.ridges), "depth": leg.fingerprint.depth}
+    row = encode("legs", {**values, "arrays": _arrays(leg.ridges) | {"x": leg.x}})
+    end = leg.finish
+    if end is None:
+        return row, None
+    ridges = dict.fromkeys(RIDGES) if leg.below is None else vars(leg.below)
+    arrays = {} if leg.below is None else _arrays(leg.below)
+    arrays |= {"x": end.x}
+    if end.is_at_infinity and end.runaway is not None:
+        arrays["runaway"] = end.runaway
+    if end.path is not None:
+        arrays["path"] = end.path
+    arrays |= {f"{HISTORY}{name}": column for name, column in (end.history or {}).items()}
+    names = {"fingerprint": leg.fingerprint, "same_as": leg.same_as}
+    return row, encode("solutions", {**vars(end), **ridges, **names, "arrays": arrays})
 
 
-class Damage(ValueError):
-    """One column of one row."""
+def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
+    """The leg again; `size` is the number of parameters, if it is known."""
+    name, values = leg_name(row["fingerprint"]), decode("legs", row)
+    arrays = values.pop("arrays")
+    del values["depth"]
+    with reading(name, "arrays"):
+        x = points(arrays["x"], (size,))
+    ridges = _ridges(name, values, arrays, x.size)
+    with reading(name, "trace"):
+        _check_trace(values["trace"], values["num_steps"])
+    finish = same_as = below = None
+    if end is not None:
+        found = decode("solutions", end)
+        finish, same_as = _finish(name, found, x.size), found["same_as"]
+        if found["num_ridges"] is not None:
+            below = _ridges(name, found, found["arrays"], x.size)
+    return Leg(**{**values, **vars(ridges)}, x=x, finish=finish, same_as=same_as, below=below)
 
-    def __init__(self, where: object, column: str, why: object):
-        self.where, self.column, self.why = str(where), column, one_line(why)
-        super().__init__(f"{self.where}, column {column}: {self.why}")
+
+def finish_from_row(end: Row, size: int | None = None) -> Finish:
+    """Where a descent ended."""
+    return _finish(leg_name(end["fingerprint"]), decode("solutions", end), size)
 
 
-def leg_name(fingerprint: object) -> str:
-    return f"leg {one_line(fingerprint)}" if str(fingerprint) else "the start"
-
-
-@contextlib.contextmanager
-def reading(where: object, column: str) -> Iterator[None]:
-    """Whatever goes wrong in here is a `Damage`."""
+def branch_to_row(branch: Branch) -> Row:
+    """The row of a branch that waits."""
+    values = {name: getattr(branch, name) for name in BRANCH}
     try:
-        yield
-    except Damage:
-        raise
-    except BAD as error:
-        why = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise Damage(where, column, why) from error
+        return encode("branches", {**values, "parent": branch.fingerprint.parent, "round": None})
+    except TypeError:
+        raise ValueError(
+            "`order` must return numbers, strings or tuples of them, "
+            f"not {type(branch.priority).__name__}."
+        ) from None
 
 
-# --- what a column may hold
+def _arrays(ridges: Ridges) -> dict[str, Any]:
+    return {"eigenvalues": ridges.eigenvalues, "directions": ridges.directions}
 
 
-def text(value: Any) -> str:
-    return _is(str, value)
-
-
-def real(value: Any) -> float:
-    """SQLite keeps NaN as NULL."""
-    return float("nan") if value is None else float(_is((int, float), value))
-
-
-def whole(value: Any, least: int = 0) -> int:
-    if isinstance(value, bool) or _is(int, value) < least:
-        raise ValueError(f"a whole number of at least {least} was wanted, not {value!r}")
-    return value
-
-
-def flag(value: Any) -> bool:
-    return bool(whole(value))
-
-
-def parsed(value: Any, kind: type[T]) -> T:
-    """JSON that holds such a thing."""
-    return _is(kind, json.loads(text(value)))
-
-
-def address(value: Any) -> Fingerprint:
-    return Fingerprint.parse(text(value))
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    return tuple(text(item) for item in parsed(value, list))
-
-
-def turns(value: list[Any]) -> tuple[tuple[int, int], ...]:
-    pairs = [tuple(_is(list, one)) for one in value]
-    if any(len(one) != 2 or max(map(whole, one)) > MAX_TURN for one in pairs):
-        raise ValueError("pairs of whole numbers were wanted")
-    return tuple((one[0], one[1]) for one in pairs)
-
-
-def clusters(value: list[Any]) -> tuple[Cluster, ...]:
-    return tuple(known(Cluster, one) for one in value)
-
-
-def ways(value: list[Any]) -> tuple[Way, ...]:
-    return tuple(known(Way, one) for one in value)
-
-
-def cost(value: Any) -> Cost:
-    found = known(Cost, parsed(value, dict))
-    for one in fields(found):
-        _is((int, float), getattr(found, one.name))
-    return found
-
-
-def known(kind: type[T], data: Any) -> T:
-    """A value of numbers; what a newer version may have added to it is left out."""
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    values = {name: item for name, item in _is(dict, data).items() if name in names}
-    for item in values.values():
-        if item is not None:
-            _is((int, float, bool), item)
-    return kind(**values)
-
-
-def arrays(value: Any) -> dict[str, np.ndarray]:
-    found = safetensors.numpy.load(_is(bytes, value))
-    for name, array in found.items():
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"{name} is of type {array.dtype}")
-    return found
-
-
-def points(array: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
-    """Floating-point numbers of this shape; None is any length."""
-    fits = len(array.shape) == len(shape) and all(
-        wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
+def _ridges(
+    name: str, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray], size: int
+) -> Ridges:
+    with reading(name, "arrays"):
+        eigenvalues = points(arrays["eigenvalues"], (None,))
+        directions = points(arrays["directions"], (None, size))
+    ridges = Ridges(
+        **{field: values[field] for field in RIDGES}, eigenvalues=eigenvalues, directions=directions
     )
-    if not fits or array.dtype not in (np.float32, np.float64):
-        raise ValueError(f"it has {array.dtype} of shape {array.shape}")
-    return array
+    with reading(name, "turns"):
+        if not len(ridges.turns) == len(ridges.directions) == len(ridges.ways):
+            raise ValueError("there are not as many as directions")
+        if any(index >= len(ridges.clusters) for index, _ in ridges.turns):
+            raise ValueError("one turns into a cluster that is not there")
+    return ridges
 
 
-def priority(value: Any) -> Any:
-    """What an order made of a branch: numbers, text, and tuples of them."""
-    return _tuples(json.loads(text(value)))
+def _finish(name: str, values: Mapping[str, Any], size: int | None) -> Finish:
+    arrays = values["arrays"]
+    with reading(name, "arrays"):
+        x = points(arrays["x"], (size,))
+        runaway = points(arrays["runaway"], x.shape) if "runaway" in arrays else None
+        path = points(arrays["path"], (None, x.size)) if "path" in arrays else None
+    history = {
+        key.removeprefix(HISTORY): array for key, array in arrays.items() if key.startswith(HISTORY)
+    }
+    more: Any = {"x": x, "runaway": runaway, "path": path, "history": history or None}
+    with reading(name, "doubt_number"):
+        finish = Finish(**{field: values[field] for field in FINISH}, **more)
+        finish.doubt  # noqa: B018  # one that is known
+    return finish
 
 
-def plain(value: Any) -> Any:
-    """Any JSON that is not nested too deeply."""
-    found = json.loads(text(value))
-    _check_depth(found)
-    return found
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_tuples, value))
-    return _is((int, float, str, type(None)), value)
-
-
-def _is(kind: Any, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{getattr(kind, '__name__', 'a number')} was wanted, not {_what(value)}")
-    return value
-
-
-def _what(value: Any) -> str:
-    return "NULL" if value is None else f"{type(value).__name__} {one_line(repr(value))[:60]}"
-
-
-# --- what the run is
-
-
-def meta(key: str, value: Any) -> Any:
-    """One entry of the table `meta`, checked as far as anybody relies on it."""
-    with reading("the run", key):
-        found = json.loads(text(value))
-        _check_depth(found)
-        if key in ("name", "made"):
-            text(found)
-        elif key in ("rider", "settings", "budget", "versions", "problem"):
-            _is(dict, found)
-        if key == "budget":
-            for limit in found.values():
-                _is((int, float, type(None)), limit)
-        if key == "problem":
-            _check_problem(found)
-        if key == "measures":
-            _check_measures(found)
-        if key == "settled":
-            whole(found)
-        if key == "seconds_compiling":
-            _is((int, float), found)
-    return found
-
-
-def _check_depth(value: Any, left: int = 50) -> None:
-    if not left:
-        raise ValueError("it is nested too deeply")
-    inner = value.values() if isinstance(value, dict) else value
-    for item in inner if isinstance(value, dict | list) else ():
-        _check_depth(item, left - 1)
-
-
-def _check_problem(found: dict[str, Any]) -> None:
-    if not _is(list, found["params"]):
-        raise ValueError("there are no parameters")
-    for path, shape, dtype in found["params"]:
-        text(path), text(dtype)
-        for length in _is(list, shape):
-            whole(length)
-    for name in ("start", "data", *_is(list, found.get("arrays", []))):
-        text(found[name] if name in ("start", "data") else name)
-
-
-def _check_measures(found: Any) -> None:
-    if _is(dict, found).get("signature") is not None:
-        text(_is(dict, found["signature"])["name"])
-    _is(dict, found.get("metrics", {}))
-    for kind in _is(list, found.get("kinds", [])):
-        text(kind)
-
-
-# --- digests
-
-
-def digest(table: str, row: Mapping[str, Any]) -> bytes:
-    """Of all columns but its own; one that a later version adds is NULL, and has no part in it.
-
-    >>> digest("legs", {"loss": 1.0, "added": None}) == digest("legs", {"loss": 1.0})
-    True
-    """
-    parts, blobs = [table], list[bytes]()
-    for name in sorted(row):
-        value = row[name]
-        if value is None or name in ("digest", "id"):
-            continue
-        if isinstance(value, bytes):
-            parts.append(f"{name} bytes {len(value)}")
-            blobs.append(value)
-        else:
-            parts.append(f"{name} {type(value).__name__} {value!r}")
-    hashed = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16)
-    for blob in blobs:
-        hashed.update(blob)
-    return hashed.digest()
-
-
-def stored(kind: str, value: Any) -> Any:
-    """A value as a column of this kind gives it back."""
-    if value is None or (kind == "REAL" and value != value):
-        return None
-    if kind == "REAL":
-        return float(value) + 0.0  # SQLite knows no negative zero
-    return int(value) if kind == "INTEGER" else value
+def _check_trace(trace: Mapping[str, np.ndarray], num_steps: int) -> None:
+    if trace and "eigenvalue" not in trace:
+        raise ValueError("there is no eigenvalue")
+    for name, column in trace.items():
+        num_axes = 1 + (name in ("neighbours", "path"))
+        if column.ndim != num_axes or len(column) != num_steps + 1:
+            raise ValueError(f"{name} has shape {column.shape}, not that of {num_steps} steps")

@@ -23,7 +23,7 @@ from ridgerider._core.points.families import walk
 from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.compile import compiled
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import Classes, reach_of
 from ridgerider._search.tree.tree import Fingerprint, Leg
 

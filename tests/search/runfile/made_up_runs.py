@@ -4,7 +4,8 @@ import numpy as np
 
 import ridgerider as rr
 from ridgerider._search.engine.rides import branches_at
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.schema import TABLES
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
 META = {
@@ -87,15 +88,13 @@ def make_run(path, num_legs, num_different=200, **meta):
 
 
 def copy_legs(store, frontier, num_legs, num_different):
-    legs = "loss, num_steps, ended_by, num_ridges, clusters, turns, cost, arrays, trace"
-    ends = (
-        "loss, grad_norm, least_eigenvalue, is_converged, is_saddle, num_steps, num_kicks, cost,"
-        " error, arrays"
+    legs, ends = (
+        ", ".join(f"[{name}]" for name in TABLES[table] if name not in ("fingerprint", "depth"))
+        for table in ("legs", "solutions")
     )
     copies = (
-        f"INSERT INTO legs (fingerprint, parent, depth, {legs})"
-        f" SELECT :new, :parent, :depth, {legs} FROM legs WHERE"
-        " fingerprint = :old",
+        f"INSERT INTO legs (fingerprint, depth, {legs})"
+        f" SELECT :new, :depth, {legs} FROM legs WHERE fingerprint = :old",
         f"INSERT INTO solutions (fingerprint, {ends}) SELECT :new, {ends} FROM solutions WHERE"
         " fingerprint = :old",
     )
@@ -105,7 +104,6 @@ def copy_legs(store, frontier, num_legs, num_different):
             row = {
                 "new": new,
                 "old": old,
-                "parent": new.rpartition(" ")[0],
                 "depth": len(new.split()),
             }
             for copy in copies:

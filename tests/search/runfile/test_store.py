@@ -13,7 +13,7 @@ import safetensors.numpy
 
 import ridgerider as rr
 from ridgerider._search.runfile.repair import check_run
-from ridgerider._search.runfile.store import Store
+from ridgerider._search.runfile.write import Store
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
@@ -55,7 +55,7 @@ def test_where_descents_went_is_stored_with_the_paths_of_rides(tmp_path):
     rr.search(problem, rider, out=path, max_rides=3)
     resumed, loaded = rr.resume(path, problem, rider, max_rides=None), rr.load(path)
     assert same_tree(whole, resumed) and same_tree(resumed, loaded)
-    assert check_run(path) == (len(whole) + 1, True, {})
+    assert check_run(path) == (len(whole) + 1, {})
     for one in whole:
         two = loaded.leg(one.fingerprint)
         assert np.array_equal(one.finish.path, two.finish.path)
@@ -265,7 +265,10 @@ def damage_empty(path):
         (damage_text, "cannot be read as a run file: file is not a database"),
         (damage_truncate, "truncated|cannot be read as a run file"),
         (damage_pages, "damaged|cannot be read as a run file"),
-        (damage_version, "is a run file of version 99, but this ridgerider reads versions up to 3"),
+        (
+            damage_version,
+            "is a run file of format 99, but this version of ridgerider reads",
+        ),
         (damage_kind, "is not a run file of ridgerider"),
         (damage_remove, "must be a run file, but there is none at"),
         (damage_empty, "is not a run file of ridgerider"),
@@ -348,7 +351,7 @@ def test_a_kill_while_a_run_file_is_made_leaves_none(tmp_path, monkeypatch):
         raise Killed
 
     monkeypatch.setattr(
-        "ridgerider._search.runfile.store._move", kill
+        "ridgerider._search.runfile.write.move", kill
     )  # the last moment before it has its name
     with pytest.raises(Killed):
         rr.search(wells(3), RIDER, out=tmp_path / "run.sqlite")

@@ -1,0 +1,402 @@
+"""Reading a run file: every SELECT is here, and what comes back is checked.
+
+A damaged row raises `DamagedRun`; `partial` reads around it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ridgerider._check import one_line
+from ridgerider._core.descend.finish import Finish
+from ridgerider._core.problem.cost import Cost
+from ridgerider._search.runfile.files import connect, is_growing
+from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
+from ridgerider._search.runfile.schema import (
+    APPLICATION_ID,
+    BAD,
+    FORMAT,
+    KEYS,
+    NEEDED,
+    SUM,
+    TABLES,
+    Damage,
+    DamagedRun,
+    Row,
+    check_meta,
+    decode,
+    is_a,
+    leg_name,
+    num_params,
+    points,
+    reading,
+    row_digest,
+    row_name,
+    text,
+)
+from ridgerider._search.tree.settings import Settings
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
+
+_DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+
+
+class RunFile:
+    """A run file that was opened, or the same tables in memory."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None):
+        self._db, self.path = connection, path
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, *, write: bool = False) -> Self:
+        """An existing run, checked before it is used."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"`path` must be a run file, but there is none at {one_line(path)}.")
+        if write and not os.access(path, os.W_OK):
+            raise ValueError(
+                f"`path` must be a run file that can be written, but {one_line(path)} is read-only."
+            )
+        try:
+            run = cls(connect(path, write=write), path)
+        except sqlite3.Error as error:
+            raise ValueError(
+                f"`path` must be a run file, but {one_line(path)} cannot be opened: "
+                f"{one_line(error)}."
+            ) from None
+        with run.closed_on_error(), run._readable():
+            check_format(run._db, path)
+            run._check_whole(path)
+            run._db.execute("PRAGMA synchronous = NORMAL")
+        return run
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    # --- what the run is
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        with self._readable():
+            found = {
+                row["key"]: check_meta(row["key"], row["value"])
+                for row in self._values("meta", ("key", "value"))
+                if row["key"] != SUM
+            }
+            missing = [name for name in NEEDED if name not in found]
+            if self.path is not None and missing:
+                raise Damage("the run", missing[0], "it is missing")
+        return found
+
+    @property
+    def settings(self) -> Settings:
+        """What decides the tree."""
+        with self._readable(), reading("the run", "settings"):
+            return Settings(**self.meta["settings"])
+
+    # --- the tree
+
+    def fingerprints(self) -> list[Fingerprint]:
+        """Of the start and of every leg, in the order they were stored."""
+        rows = self._values("legs", ("fingerprint",), "ORDER BY id")
+        return [row["fingerprint"] for row in rows]
+
+    def leg(self, fingerprint: Fingerprint) -> Leg:
+        """One leg, whole. Raises KeyError if it was not ridden."""
+        with self._readable():
+            row = self._row("legs", fingerprint)
+            if row is None and not fingerprint:
+                raise Damage("the start", "fingerprint", "it is missing")
+            if row is None:
+                raise KeyError(str(fingerprint))
+            return leg_from_rows(row, self._row("solutions", fingerprint), self._size)
+
+    def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
+        """Where descent ended, for every leg it was run from, shallow legs first."""
+        order = "JOIN legs USING (fingerprint) ORDER BY legs.depth, legs.fingerprint"
+        with self._readable():
+            for row in select(self._db, "solutions", tuple(TABLES["solutions"]), order):
+                finish = finish_from_row(row, self._size)  # which checks the fingerprint
+                yield Fingerprint.parse(row["fingerprint"]), finish
+
+    def end(self, fingerprint: Fingerprint) -> Finish:
+        """Where the descent from the end of a leg converged."""
+        with self._readable():
+            row = self._row("solutions", fingerprint)
+            if row is None:
+                raise Damage(leg_name(fingerprint), "solution", "it is missing")
+            return finish_from_row(row, self._size)
+
+    def links(self) -> dict[Fingerprint, Fingerprint]:
+        """The legs that reached a point that another had reached before, with that one."""
+        return self._pairs("legs", "linked_to")
+
+    def same(self) -> dict[Fingerprint, Fingerprint]:
+        """The ends that are the same solution as one before them, with that one."""
+        return self._pairs("solutions", "same_as")
+
+    def class_sizes(self) -> dict[Fingerprint, int]:
+        """By fingerprint of a branch: how many directions are equivalent to its own, if several."""
+        sizes, names = {}, ("fingerprint", "turns", "ways")
+        for table in ("legs", "solutions"):
+            for row in self._values(table, names, "WHERE ways IS NOT NULL"):
+                for (index, member), way in zip(row["turns"], row["ways"], strict=False):
+                    for sign in (1, -1) if way.class_size > 1 else ():
+                        turn = Turn(index, sign, member, below=table == "solutions")
+                        sizes[row["fingerprint"].child(turn)] = way.class_size
+        return sizes
+
+    def unsettled(self) -> list[Fingerprint]:
+        """The legs of a round that is not over."""
+        where = "WHERE round > ? AND fingerprint IN (SELECT fingerprint FROM legs)"
+        settled = self.meta.get("settled", 0)
+        rows = self._values("branches", ("fingerprint",), where, [settled])
+        return [row["fingerprint"] for row in rows]
+
+    def num_legs(self) -> int:
+        """How many branches were ridden; the start does not count."""
+        return self._number("SELECT count(*) FROM legs WHERE depth > 0")
+
+    def num_steps(self) -> int:
+        return self._number("SELECT coalesce(sum(num_steps), 0) FROM legs")
+
+    def num_rounds(self) -> int:
+        return self._number("SELECT coalesce(max(round), 0) FROM branches")
+
+    def num_open(self) -> int:
+        """How many branches have no leg."""
+        return self._number(
+            "SELECT count(*) FROM branches LEFT JOIN legs USING (fingerprint) WHERE id IS NULL"
+        )
+
+    def kinds(self) -> Counter[str]:
+        """How many descents ended at each kind of point."""
+        return Counter(finish.kind for _, finish in self.finishes())
+
+    def endings(self) -> Counter[str]:
+        """How many legs ended by each rule."""
+        rows = self._values("legs", ("ended_by",), "WHERE depth > 0")
+        return Counter(reason for row in rows for reason in dict.fromkeys(row["ended_by"]))
+
+    def cost(self) -> Cost:
+        """What all legs cost together."""
+        return sum(self.costs().values(), Cost())
+
+    def costs(self) -> dict[Fingerprint, Cost]:
+        """What each leg cost, the descent at its end included."""
+        rows = self._values("legs", ("fingerprint", "cost"), "ORDER BY id")
+        return {row["fingerprint"]: row["cost"] for row in rows}
+
+    def measures(self) -> dict[str, dict[str, Any]]:
+        """What was measured: by its name, the value at each fingerprint."""
+        found: dict[str, dict[str, Any]] = {}
+        for row in self._values("measures", ("fingerprint", "name", "value")):
+            found.setdefault(row["name"], {})[str(row["fingerprint"])] = row["value"]
+        return found
+
+    # --- the branches
+
+    def open_branches(self, *, chosen: bool) -> list[Branch]:
+        """Branches without a leg: those chosen in an unfinished round, or those still waiting."""
+        where = (
+            f"WHERE round IS {'NOT NULL' if chosen else 'NULL'}"
+            " AND fingerprint NOT IN (SELECT fingerprint FROM legs)"
+        )
+        branches = [Branch(**row) for row in self._values("branches", BRANCH, where)]
+        with self._readable(), reading("the branches", "priority"):
+            return sorted(branches, key=lambda one: (one.priority, one.fingerprint.sort_key()))
+
+    def load(self, branch: Branch) -> Branch:
+        """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""
+        turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
+        table, name = "solutions" if turn.below else "legs", leg_name(parent)
+        with self._readable(), reading(name, "arrays"):
+            found = self._row(table, parent, ("rowid", "turns"))
+            if found is None:
+                raise Damage(name, "fingerprint", "it is missing, but a branch leaves it")
+            turns = decode(table, {"turns": found["turns"]})["turns"]
+            row = turns.index((turn.index, turn.member))
+            with self._db.blobopen(table, "arrays", found["rowid"], readonly=True) as blob:
+                x = points(_read_array(blob, "x"), (self._size,))
+                direction = points(_read_array(blob, "directions", row), x.shape)
+        return replace(branch, x=x, direction=turn.sign * direction)
+
+    # --- inside
+
+    @cached_property
+    def _size(self) -> int | None:
+        """How many parameters there are."""
+        return None if self.path is None else num_params(self.meta)
+
+    def _values(
+        self, table: str, names: Sequence[str], where: str = "", values: Sequence[Any] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Columns of rows, checked."""
+        with self._readable():
+            for row in select(self._db, table, names, where, values):
+                yield decode(table, row)
+
+    def _pairs(self, table: str, column: str) -> dict[Fingerprint, Fingerprint]:
+        rows = self._values(table, ("fingerprint", column), f"WHERE {column} IS NOT NULL")
+        return {row["fingerprint"]: row[column] for row in rows}
+
+    def _row(self, table: str, fingerprint: Fingerprint, names: Sequence[str] = ()) -> Row | None:
+        names = names or tuple(TABLES[table])
+        return select_one(self._db, table, names, "WHERE fingerprint = ?", [str(fingerprint)])
+
+    def _number(self, query: str) -> int:
+        with self._readable():
+            return int(self._db.execute(query).fetchone()[0])
+
+    def _check_whole(self, path: Path) -> None:
+        """Raise unless every page is there and every row is what was written."""
+        pages, page_size = (_pragma(self._db, name) for name in ("page_count", "page_size"))
+        name, size = one_line(path), pages * page_size
+        if not is_growing(path) and path.stat().st_size < size:
+            raise ValueError(f"{name} is truncated: it should have {size} bytes.")
+        if found := damages(self._db):
+            first, more = list(found.items())[:3], len(found) - 3
+            what = "; ".join(f"{where} ({why})" for where, why in first)
+            what += f"; and {more} more" if more > 0 else ""
+            raise DamagedRun(
+                f"{name} is damaged: {what}. `ridgerider check` names all of it, and with --repair "
+                "lets `resume` ride it again."
+            )
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedRun:
+            raise
+        except Damage as error:
+            raise DamagedRun(f"{one_line(self.path)} is damaged: {error}.") from error
+        except (sqlite3.Error, OverflowError) as error:
+            raise DamagedRun(
+                f"{one_line(self.path)} cannot be read as a run file: {one_line(error)}."
+            ) from error
+
+
+def select(
+    db: sqlite3.Connection,
+    table: str,
+    names: Sequence[str] = (),
+    where: str = "",
+    values: Sequence[Any] = (),
+) -> Iterator[Row]:
+    """Rows as SQLite holds them; all of our columns unless some are named."""
+    names = names or (*TABLES[table], "digest")
+    # In brackets, as SQLite takes a name in quotes for text if there is no such column.
+    listed = ", ".join(f"{table}.[{name}]" for name in names)
+    for row in db.execute(f"SELECT {listed} FROM {table} {where}", values):
+        yield dict(zip(names, row, strict=True))
+
+
+def select_one(db: sqlite3.Connection, table: str, *rest: Any) -> Row | None:
+    return next(select(db, table, *rest), None)
+
+
+def check_format(db: sqlite3.Connection, path: Path) -> None:
+    """Raise unless it is a run file, of our format, that holds nothing but tables."""
+    _check_tables(db)
+    if _pragma(db, "application_id") != APPLICATION_ID:
+        raise ValueError(f"{one_line(path)} is not a run file of ridgerider.")
+    found = _pragma(db, "user_version")
+    if found != FORMAT:
+        raise ValueError(
+            f"{one_line(path)} is a run file of format {found}, but this version of ridgerider "
+            f"reads format {FORMAT} only."
+        )
+    known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    if missing := [table for table in TABLES if table not in known]:
+        raise Damage("the file", missing[0], "there is no such table")
+
+
+def _check_tables(db: sqlite3.Connection) -> None:
+    """Raise if there is more than tables: whoever made the file could have them compute forever."""
+    db.execute("PRAGMA trusted_schema = OFF")
+    for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master"):
+        is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
+        is_ours = kind == "table" and name in TABLES
+        if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
+            raise Damage("the file", one_line(name), "it is no plain table")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return db.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def sum_of_digests(db: sqlite3.Connection) -> int:
+    """As the file has it."""
+    with reading("the run", SUM):
+        row = select_one(db, "meta", ("value",), "WHERE key = ?", [SUM])
+        return int(text(json.loads(is_a(dict, row)["value"])), 16)
+
+
+def damages(db: sqlite3.Connection) -> dict[str, str]:
+    """What is not as it was written: where, and why. Everything is read, at one moment."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(sqlite3.OperationalError):  # a transaction is under way: as good
+        db.execute("BEGIN")
+    try:
+        for (line,) in db.execute("PRAGMA integrity_check(5)"):
+            if line != "ok":
+                found["the file"] = one_line(line)
+        found |= _damaged_rows(db)
+    except (sqlite3.Error, *BAD) as error:
+        found["the file"] = one_line(error)
+    finally:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("COMMIT")
+    return found
+
+
+def _damaged_rows(db: sqlite3.Connection) -> dict[str, str]:
+    """The rows that are not what their digests say; and whether one is missing."""
+    found, total, ends = dict[str, str](), 0, dict[str, bytes]()
+    for table in TABLES:
+        for row in select(db, table):
+            key = row[KEYS[table][0]]
+            right = row_digest(table, row, ends.get(key) if table == "legs" else None)
+            if row["digest"] != right:
+                found[row_name(table, row)] = "its digest does not fit"
+            if (table, key) != ("meta", SUM):
+                total ^= int.from_bytes(right)
+            if table == "solutions":
+                ends[key] = right
+    if not found and total != sum_of_digests(db):
+        found["the file"] = "rows are missing, or too many"
+    return found
+
+
+def _read_array(blob: sqlite3.Blob, name: str, row: int | None = None) -> np.ndarray:
+    """One array of a packed blob, or one row of it, without the others."""
+    blob.seek(0)
+    length = int.from_bytes(blob.read(8), "little")
+    about = json.loads(blob.read(length))[name]
+    dtype, shape, start = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"][0]
+    if row is not None:
+        shape = shape[1:]
+        start += row * math.prod(shape) * dtype.itemsize
+    blob.seek(8 + length + start)
+    return np.frombuffer(blob.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)

@@ -1,0 +1,260 @@
+"""Writing a run file.
+
+A leg, its solution and its children are one transaction: after any crash the file holds whole legs
+only. Branches chosen together are marked with their round before any of them is ridden, so that a
+resumed search finishes the round first and continues to the same tree.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ridgerider._check import one_line
+from ridgerider._search.runfile.files import beside, check_new, connect_new, move
+from ridgerider._search.runfile.read import RunFile, select, select_one, sum_of_digests
+from ridgerider._search.runfile.rows import branch_to_row, leg_to_rows
+from ridgerider._search.runfile.schema import (
+    APPLICATION_ID,
+    FORMAT,
+    KEYS,
+    SUM,
+    TABLES,
+    Row,
+    create_table,
+    row_digest,
+)
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
+
+
+class Store(RunFile):
+    """A run file that is written, or the same tables in memory."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None):
+        super().__init__(connection, path)
+        self._change_of_sum = 0
+
+    @staticmethod
+    def create(
+        path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
+    ) -> "Store":
+        """A new run with its start, all or nothing; `None` keeps it in memory."""
+        rows = {**meta, "versions": versions()}
+        if path is None:
+            store = Store(connect_new(":memory:"), None)
+            store._begin(rows, root, children)
+            return store
+        path = Path(path)
+        check_new(path)
+        # Made beside its place and moved there whole: a kill leaves no file that is no run.
+        with beside(path) as new:
+            try:
+                with contextlib.closing(Store(connect_new(new), path)) as store:
+                    store._begin(rows, root, children)
+                    store._db.execute("PRAGMA journal_mode = WAL")
+                move(new, path)
+            except (sqlite3.Error, OSError) as error:
+                reason = one_line(error.__cause__ or error)
+                raise OSError(f"`out` cannot be written at {one_line(path)}: {reason}.") from error
+        return Store.open(path, write=True)
+
+    @staticmethod
+    def create_from_rows(path: Path, rows: dict[str, list[Row]]) -> None:
+        """A new file that holds rows of another, with new digests."""
+        with contextlib.closing(Store(connect_new(path), path)) as store:
+            with store._transaction():
+                store._make_tables()
+                for table in rows:
+                    for row in rows[table]:
+                        store._insert(table, {name: row[name] for name in TABLES[table]})
+            store.sign()
+            store._db.execute("PRAGMA journal_mode = WAL")
+
+    def _begin(self, meta: dict[str, Any], root: Leg, children: Iterable[Branch]) -> None:
+        with self.closed_on_error(), self._transaction():
+            self._make_tables()
+            for key, value in meta.items():
+                self._insert("meta", _entry(key, value))
+            self._add(root, children)
+
+    def _make_tables(self) -> None:
+        for table in TABLES:
+            self._db.execute(create_table(table))
+        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+        self._insert("meta", _entry(SUM, "0"))
+
+    # --- what a search writes
+
+    def add(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
+        """Store a leg, its solution and its children, all or nothing. What is there stays.
+
+        Returns the children that were not there.
+        """
+        with self._transaction():
+            return self._add(leg, children)
+
+    def complete(self, children: Iterable[Branch]) -> None:
+        """Add branches that a repair has lost."""
+        with self._transaction():
+            self._add_branches(children)
+
+    def choose(self, branches: Iterable[Branch], round_number: int) -> None:
+        """Mark the branches that are about to be ridden."""
+        with self._transaction():
+            for branch in branches:
+                self._change("branches", str(branch.fingerprint), round=round_number)
+
+    def settle(self, links: dict[Fingerprint, Fingerprint], round_number: int) -> None:
+        """A round is over: these of its legs reached points that others had reached before."""
+        with self._transaction():
+            for one, other in links.items():
+                self._change("legs", str(one), linked_to=str(other))
+                # The fingerprints of its branches begin with its own: no other row is read.
+                where = "fingerprint > ? AND fingerprint < ? AND parent = ?"
+                self._remove("branches", where, f"{one} ", f"{one}!", str(one))
+            self._replace("meta", _entry("settled", round_number))
+
+    def set_meta(self, key: str, value: Any) -> None:
+        with self._transaction():
+            self._replace("meta", _entry(key, value))
+
+    def set_measures(
+        self,
+        about: dict[str, Any] | None,
+        values: dict[tuple[str, str], Any],
+        *,
+        forget: Iterable[str] = (),
+    ) -> None:
+        """Store what was measured of solutions, and `forget` what other functions of a name did."""
+        with self._transaction():
+            for name in forget:
+                self._remove("measures", "name = ?", name)
+            if about is not None:
+                self._replace("meta", _entry("measures", about))
+            for (fingerprint, name), value in values.items():
+                row = {"fingerprint": fingerprint, "name": name, "value": json.dumps(value)}
+                self._replace("measures", row)
+
+    def checkpoint(self) -> None:
+        """Move everything into the one file, so that it can be copied."""
+        # Where a reader is in the way, SQLite does it later.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # --- rows, with their digests
+
+    def _add(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
+        row, end = leg_to_rows(leg)
+        solution = None if end is None else row_digest("solutions", end)
+        if not self._insert("legs", row, solution):
+            return []
+        if end is not None:
+            self._insert("solutions", end)
+        return self._add_branches(children)
+
+    def _add_branches(self, children: Iterable[Branch]) -> list[Branch]:
+        return [branch for branch in children if self._insert("branches", branch_to_row(branch))]
+
+    def _insert(self, table: str, row: Row, solution: bytes | None = None) -> bool:
+        """Whether it was new."""
+        row = {**row, "digest": row_digest(table, row, solution)}
+        names, values = ", ".join(f"[{name}]" for name in row), ", ".join("?" * len(row))
+        insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({values})"
+        is_new = bool(self._db.execute(insert, tuple(row.values())).rowcount)
+        if is_new and row.get("key") != SUM:
+            self._toggle(row["digest"])
+        return is_new
+
+    def _replace(self, table: str, row: Row) -> None:
+        """Insert a row in place of the one with its key."""
+        keys = KEYS[table]
+        self._remove(table, " AND ".join(f"{key} = ?" for key in keys), *(row[key] for key in keys))
+        self._insert(table, row)
+
+    def _change(self, table: str, key: str, **values: Any) -> None:
+        """Change columns of one row, and its digest with them."""
+        where = f"WHERE {KEYS[table][0]} = ?"
+        row = select_one(self._db, table, (), where, [key])
+        if row is None:
+            return
+        end = None
+        if table == "legs":
+            end = select_one(self._db, "solutions", ("digest",), where, [key])
+        digest = row_digest(table, row | values, None if end is None else end["digest"])
+        changed = {**values, "digest": digest}
+        names = ", ".join(f"[{name}] = ?" for name in changed)
+        self._db.execute(f"UPDATE {table} SET {names} {where}", [*changed.values(), key])
+        self._toggle(row["digest"], digest)
+
+    def _remove(self, table: str, where: str, *values: str) -> None:
+        rows = select(self._db, table, ("digest",), f"WHERE {where}", values)
+        self._toggle(*(row["digest"] for row in rows))
+        self._db.execute(f"DELETE FROM {table} WHERE {where}", values)
+
+    def _toggle(self, *digests: bytes | None) -> None:
+        """Add to the sum, or take from it: without carry that is the same."""
+        for one in digests:
+            self._change_of_sum ^= int.from_bytes(one or b"")
+
+    def _write_sum(self) -> None:
+        if self._change_of_sum:
+            row = _entry(SUM, f"{sum_of_digests(self._db) ^ self._change_of_sum:x}")
+            update = "UPDATE meta SET value = ?, digest = ? WHERE key = ?"
+            self._db.execute(update, (row["value"], row_digest("meta", row), SUM))
+        self._change_of_sum = 0
+
+    def sign(self) -> None:
+        """Give each row the digest of what it holds now."""
+        with self._transaction():
+            self._db.execute("DELETE FROM meta WHERE key = ?", [SUM])
+            self._insert("meta", _entry(SUM, "0"))
+            self._change_of_sum, ends = 0, dict[str, bytes]()
+            for table, keys in KEYS.items():
+                where = "WHERE " + " AND ".join(f"{name} IS ?" for name in keys)
+                for named in list(select(self._db, table, keys)):
+                    key = tuple(named.values())
+                    if (table, *key) == ("meta", SUM):
+                        continue
+                    (row,) = select(self._db, table, (), where, key)
+                    signed = row_digest(table, row, ends.get(key[0]) if table == "legs" else None)
+                    self._db.execute(f"UPDATE {table} SET digest = ? {where}", (signed, *key))
+                    self._toggle(signed)
+                    if table == "solutions":
+                        ends[key[0]] = signed
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._write_sum()
+            except BaseException:
+                self._change_of_sum = 0
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise OSError(
+                f"{one_line(self.path)} cannot be written: {one_line(error)}. What was stored "
+                "before is safe."
+            ) from error
+
+
+def _entry(key: str, value: Any) -> Row:
+    return {"key": key, "value": json.dumps(value)}
+
+
+def versions() -> dict[str, str]:
+    """Of the software that a run was made with."""
+    packages = {
+        name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
+    }
+    return {**packages, "python": platform.python_version(), "machine": platform.machine()}
