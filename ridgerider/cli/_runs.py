@@ -27,6 +27,7 @@ from ridgerider.cli._options import (
 )
 from ridgerider.cli._shown import print_leg, print_run, say
 from ridgerider.problems import load_problem
+from ridgerider.report._map import is_map
 from ridgerider.report._watch import LOCAL, Server, Watched
 
 TURNS = "A leg by its turns from the start, as '0+ 1-'"
@@ -67,7 +68,7 @@ def replay(
         if leg.fingerprint not in known:
             continue
         stored = result.leg(leg.fingerprint)
-        if "map" in result.meta:  # a point that was known before is not polished
+        if is_map(result.meta):  # a point that was known before is not polished
             is_equal = np.allclose(leg.x, stored.x, rtol=1e-6, atol=1e-6)
         else:
             is_equal = np.array_equal(leg.x, stored.x)
@@ -208,7 +209,7 @@ def export(
     """
     check_choice("--format", file_format, FORMATS)
     result = rr.load(run)
-    tables = rr.Landscape.load(run) if "map" in result.meta else result
+    tables = rr.Landscape.load(run) if is_map(result.meta) else result
     if out is None:
         out = run.with_name(f"{table}.{file_format}")
     elif out.is_dir():

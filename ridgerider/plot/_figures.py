@@ -1,4 +1,4 @@
-"""The figures themselves; `Landscape` is computed next door."""
+"""Figures of a search."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ridgerider._check import needs
 from ridgerider._search.results.notebook import columns as columns_across
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg
-from ridgerider.plot._landscape import Landscape
-from ridgerider.plot._landscape import landscape as compute_landscape
+from ridgerider.plot._landscape import PlaneOfRides, plane_of_rides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +174,7 @@ def landscape(
     ('along ride 0+', 4)
     """
     ax = _axes(ax)
-    found = compute_landscape(result, *rides, num_points=num_points)
+    found = plane_of_rides(result, *rides, num_points=num_points)
     shades(ax, found.a, found.b, found.loss)
     _draw_paths(ax, found)
     ax.set(
@@ -305,7 +304,7 @@ def _label_turns(ax: Axes, rides: list[Leg], columns: dict[Fingerprint, float]) 
         )
 
 
-def _draw_paths(ax: Axes, found: Landscape) -> None:
+def _draw_paths(ax: Axes, found: PlaneOfRides) -> None:
     own = [{Fingerprint(name[: i + 1]) for i in range(len(name))} for name in found.rides]
     for path in reversed(found.paths):  # the two rides come first, and are drawn last
         which = next((i for i, names in enumerate(own) if path.fingerprint in names), None)

@@ -105,8 +105,8 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Landscape:
-    """The loss over a plane, and the paths of the tree in it; see `Result` and `rr.plot`."""
+class PlaneOfRides:
+    """The loss over the plane of two rides, and the paths of the tree in it."""
 
     rides: tuple[Fingerprint, Fingerprint]
     plane: Plane
@@ -117,9 +117,9 @@ class Landscape:
     cost: Cost
 
 
-def landscape(
+def plane_of_rides(
     result: Result, one: str | Fingerprint, two: str | Fingerprint, num_points: int = 61
-) -> Landscape:
+) -> PlaneOfRides:
     """The loss in the plane of the rides `one` and `two`, at `num_points` squared points.
 
     The run must have been loaded with its problem. Both rides are ridden again where the run file
@@ -129,7 +129,7 @@ def landscape(
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
     >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
-    >>> found = landscape(result, "0+", "1+", num_points=5)
+    >>> found = plane_of_rides(result, "0+", "1+", num_points=5)
     >>> found.loss.shape, len(found.paths), found.cost.values
     ((5, 5), 4, 25)
     """
@@ -147,7 +147,7 @@ def landscape(
     own = [path for path in paths if str(path.fingerprint) in exact]
     low, high = _view(own, paths)
     a, b = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
-    return Landscape(
+    return PlaneOfRides(
         rides=(legs[0].fingerprint, legs[1].fingerprint),
         plane=plane,
         a=a,

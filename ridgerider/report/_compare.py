@@ -7,21 +7,24 @@ is escaped.
 import html
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
 from ridgerider._search.runfile.partial import PartialRun
-from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
+from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION, Ends
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
-from ridgerider.report._page import fill
+from ridgerider.report._page import fill_page, place_for, write_page
+from ridgerider.report._plain import count
 from ridgerider.report._step_chart import Line, step_chart
 
 AXES: dict[str, Callable[[Leg], Any]] = {
@@ -31,7 +34,14 @@ AXES: dict[str, Callable[[Leg], Any]] = {
     "rides": lambda row: 1,
     "seconds": lambda row: row.cost.seconds,
 }
-COSTS = ("hvps", "hessians", "eigendecompositions", "gradients", "values", "seconds")
+COSTS = {
+    "hvps": "Hessian-vector products",
+    "hessians": "Hessians",
+    "eigendecompositions": "eigendecompositions",
+    "gradients": "gradients",
+    "values": "values",
+    "seconds": "seconds",
+}
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
 
@@ -40,6 +50,7 @@ NOTHING = "\N{EN DASH}"
 class Run:
     """A run file, read."""
 
+    name: str  # short, and another one than those of the other runs
     path: Path
     meta: dict[str, Any]
     legs: list[Leg]  # with the start first, as they were stored
@@ -58,26 +69,26 @@ class Run:
             if row.finish is not None and row.finish.kind in kinds
         ]
 
-    def measured(self, name: str, row: Leg) -> Any:
-        return self.measures.get(name, {}).get(str(row.fingerprint))
-
     @property
     def metrics(self) -> list[str]:
         return list((self.meta.get("measures") or {}).get("metrics", {}))
 
+    def measured(self, name: str, row: Leg) -> Any:
+        return self.measures.get(name, {}).get(str(row.fingerprint))
+
+    def metric(self, name: str, row: Leg) -> float | None:
+        """A number; of one for each example the mean."""
+        value = self.measured(name, row)
+        return None if value is None else float(np.mean(value))
+
     def spent(self, axis: str) -> np.ndarray:
-        """What was spent when each leg was stored."""
-        return np.cumsum([float(AXES[axis](row)) for row in self.legs])
+        """What was spent before anything, and when each leg was stored."""
+        return np.cumsum([0.0, *(float(AXES[axis](row)) for row in self.legs)])
 
 
-@dataclass
-class Shared:
-    """The different solutions of all runs together; for each, the leg of each run that found it."""
-
-    found: list[dict[int, tuple[int, Leg]]] = field(default_factory=list)
-
-    def of_run(self, run: int) -> list[int]:
-        return [number for number, by in enumerate(self.found) if run in by]
+# The different solutions of all runs: for each, by the number of a run, the leg that found it
+# there, with its place in the file.
+Found = list[dict[int, tuple[int, Leg]]]
 
 
 def compare(
@@ -118,111 +129,78 @@ def compare(
         raise ValueError(f"`paths` must be two run files or more, not {len(files)}.")
     if signature is not None and problem is None:
         raise ValueError("`signature` needs the `problem`, to know the parameters.")
-    out = files[0].with_name("compare.html") if out is None else Path(out)
-    if not out.parent.is_dir():
-        raise ValueError(f"`out` must be in a directory that exists, but {out.parent} does not.")
-    runs = [_read(path) for path in files]
+    out = place_for(out, files[0].with_name("compare.html"))
+    runs = read_runs(files)
     if say is not None:
         for note in (f"{run.path}: {note}" for run in runs for note in run.notes):
             say(note)
-    shared = _shared(runs, problem, signature) if are_of_one_problem(runs) else None
-    out.write_text(_page(runs, shared), encoding="utf-8")
-    return out
-
-
-def are_of_one_problem(runs: Sequence[Run]) -> bool:
-    """Whether the parameters have the same leaves and the data are equal; starts may differ."""
     about = [run.meta.get("problem", {}) for run in runs]
-    return len({json.dumps([one.get("params"), one.get("data")]) for one in about}) == 1
+    # Starts may differ, but not the leaves of the parameters or the data.
+    is_one_problem = len({json.dumps([one.get("params"), one.get("data")]) for one in about}) == 1
+    found = solutions_of(runs, problem, signature) if is_one_problem else None
+    return write_page(out, _page(runs, found))
 
 
-def _read(path: Path) -> Run:
-    reader = PartialRun(path)
-    legs = reader.read()
-    notes = [f"{what} cannot be read ({why})" for what, why in reader.unreadable.items()]
-    return Run(path, reader.meta, legs, reader.num_open, notes, reader.measures)
+def read_runs(files: Sequence[Path]) -> list[Run]:
+    """Runs by the name of their directory, or of the file; with a number where these are equal."""
+    names = [path.stem if path.stem != "run" else path.absolute().parent.name for path in files]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    runs = []
+    for name, path in zip(names, files, strict=True):
+        reader = PartialRun(path)
+        legs = reader.read()
+        notes = [f"{what} cannot be read ({why})" for what, why in reader.unreadable.items()]
+        runs.append(Run(name, path, reader.meta, legs, reader.num_open, notes, reader.measures))
+    return runs
 
 
-def _have_one_signature(runs: Sequence[Run]) -> bool:
-    """Whether all were measured by the same signature."""
-    about = [(run.meta.get("measures") or {}).get("signature") for run in runs]
-    return bool(about[0]) and all(one == about[0] for one in about)
-
-
-def _by_stored_signature(runs: Sequence[Run]) -> Shared:
-    """The classes that the stored signatures make; what has none is left out."""
-    ends = [(number, place, row) for number, run in enumerate(runs) for place, row in run.ends]
-    marks = signature_classes(runs[number].measured(SIGNATURE, row) for number, _, row in ends)
-    groups = dict[int, dict[int, tuple[int, Leg]]]()
-    for (number, place, row), mark in zip(ends, marks, strict=True):
-        if mark is not None:
-            groups.setdefault(mark, {}).setdefault(number, (place, row))
-    return Shared(sorted(groups.values(), key=lambda by: min(level(row) for _, row in by.values())))
-
-
-def _shared(
+def solutions_of(
     runs: Sequence[Run], problem: Problem | None, signature: Callable[[Any], Any] | None
-) -> Shared:
+) -> Found:
     """Sort the solutions of all runs into classes, and these by loss."""
-    if signature is None and _have_one_signature(runs):
-        return _by_stored_signature(runs)
-    classes = dict[tuple[int, Fingerprint], int]()
-    add = _matcher(problem, signature)
-    joined: list[int] = []  # the class that each number stands for, as classes are joined
-    for number, run in enumerate(runs):
-        for _, row in run.ends:
-            own = add(number, row)
-            joined += range(len(joined), own + 1)
-            if signature is None and row.same_as is not None:
-                other = classes.get((number, row.same_as))
-                if other is not None:  # the search that found both knows that they are one
-                    one, two = joined[own], joined[other]
-                    joined = [min(one, two) if it in (one, two) else it for it in joined]
-            classes[number, row.fingerprint] = own
+    ends = [(number, place, row) for number, run in enumerate(runs) for place, row in run.ends]
+    stored = [(run.meta.get("measures") or {}).get("signature") for run in runs]
+    classes: Sequence[int | None]
+    if signature is not None and problem is not None:
+        points = [problem.unravel(row.finish.x) for *_, row in ends if row.finish is not None]
+        values = [np.asarray(signature(params), np.float64).ravel() for params in points]
+        classes = signature_classes(value.tolist() for value in values)
+    elif stored[0] and all(one == stored[0] for one in stored):  # what has no value is left out
+        classes = signature_classes(
+            runs[number].measured(SIGNATURE, row) for number, _, row in ends
+        )
+    else:
+        pairs = np.array([*_equal(ends, problem)], int).reshape(-1, 2)
+        graph = coo_array((np.ones(len(pairs)), pairs.T), shape=(len(ends), len(ends)))
+        classes = connected_components(graph, directed=False)[1].tolist()
     groups = dict[int, dict[int, tuple[int, Leg]]]()
-    for number, run in enumerate(runs):
-        for place, row in run.ends:
-            by = groups.setdefault(joined[classes[number, row.fingerprint]], {})
-            by.setdefault(number, (place, row))
-    return Shared(sorted(groups.values(), key=lambda by: min(level(row) for _, row in by.values())))
+    for (number, place, row), one in zip(ends, classes, strict=True):
+        if one is not None:
+            groups.setdefault(one, {}).setdefault(number, (place, row))
+    return sorted(groups.values(), key=lambda by: min(level(row) for _, row in by.values()))
 
 
-def _matcher(
-    problem: Problem | None, signature: Callable[[Any], Any] | None
-) -> Callable[[int, Leg], int]:
-    """A function from an end to the number of its class."""
-    points = Classes[Any]()
-    if signature is not None:
-        assert problem is not None
-
-        def by_signature(run: int, row: Leg) -> int:
-            assert row.finish is not None
-            mark = np.asarray(signature(problem.unravel(row.finish.x)), np.float64).ravel()
-            return points.add((run, row.fingerprint), mark, reach_of(mark, TOLERANCE))
-
-        return by_signature
-    if problem is None:
-
-        def by_distance(run: int, row: Leg) -> int:
-            assert row.finish is not None
-            point, error = np.asarray(row.finish.x), float(row.finish.error)
-            return points.add((run, row.fingerprint), point, error)
-
-        return by_distance
-    known: dict[Fingerprint, Any] = {}
-    numbers: dict[Fingerprint, int] = {}
-    ends = Ends(problem, known.__getitem__)
-
-    def by_walks(run: int, row: Leg) -> int:
-        # Two runs have the same addresses: the number of the run makes them different.
-        name = Fingerprint((Turn(run, 1), *row.fingerprint))
-        known[name] = row.finish
-        assert row.finish is not None
-        same = ends.add(name, row.finish)
-        numbers[name] = len(set(numbers.values())) if same is None else numbers[same]
-        return numbers[name]
-
-    return by_walks
+def _equal(
+    ends: Sequence[tuple[int, int, Leg]], problem: Problem | None
+) -> Iterator[tuple[int, int]]:
+    """Pairs of ends that are one: as a search compares them, and as it found within each run."""
+    places: dict[Fingerprint, int] = {}
+    points = Classes[int]()
+    finishes: dict[Fingerprint, Any] = {}
+    walks = None if problem is None else Ends(problem, finishes.__getitem__)
+    for i, (number, _, row) in enumerate(ends):
+        # Two runs have the same fingerprints: the number of the run makes them different.
+        name, own = Fingerprint((Turn(number, 1), *row.fingerprint)), row.finish
+        assert own is not None
+        places[name], finishes[name] = i, own
+        if walks is None:
+            yield i, points.names[points.add(i, np.asarray(own.x), float(own.error))]
+        elif (same := walks.add(name, own)) is not None:
+            yield i, places[same]
+        known = () if row.same_as is None else (Turn(number, 1), *row.same_as)
+        if known and Fingerprint(known) in places:
+            yield i, places[Fingerprint(known)]
 
 
 def level(row: Leg) -> float:
@@ -234,80 +212,69 @@ def level(row: Leg) -> float:
 # --- the page
 
 
-def _page(runs: Sequence[Run], shared: Shared | None) -> str:
-    names = _names(runs)
-    parts = {
-        "title": html.escape(" against ".join(names)),
-        "heading": f"{len(runs)} runs compared",
-        "verdict": html.escape(verdict(runs, names, shared)),
-        "runs": _runs_table(runs, names, shared),
-        "axes": _axes(),
-        "charts": _charts(runs, names, shared),
-        "settings": _settings_table(runs, names),
-        "solutions": _solutions_table(runs, names, shared),
-        "ledger": _ledger(runs, names),
-    }
-    return fill("compare.html", ("page.css", "compare.css"), parts)
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Short names that differ: of the directory, or the file."""
-    short = [
-        run.path.stem if run.path.stem != "run" else run.path.absolute().parent.name for run in runs
+def _page(runs: Sequence[Run], found: Found | None) -> str:
+    axes = [
+        f'<input type="radio" name="axis" id="axis-{number}"{" checked" if not number else ""}>'
+        f'<label for="axis-{number}">{axis}</label>'
+        for number, axis in enumerate(AXES)
     ]
-    if len(set(short)) == len(short):
-        return short
-    return [f"{name} ({number})" for number, name in enumerate(short, 1)]
+    parts = {
+        "title": html.escape(" against ".join(run.name for run in runs)),
+        "heading": f"{len(runs)} runs compared",
+        "verdict": html.escape(_verdict(runs, found)),
+        "runs": _runs_table(runs, found),
+        "axes": "".join(axes),
+        "charts": _charts(runs, found),
+        "settings": _settings_table(runs),
+        "solutions": _solutions_table(runs, found),
+        "ledger": _ledger(runs),
+    }
+    return fill_page(parts, name="compare", styles=("page", "compare"))
 
 
-def verdict(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) -> str:
+def _verdict(runs: Sequence[Run], found: Found | None) -> str:
     """What is to be said first, in a few sentences."""
-    if shared is None:
+    if found is None:
         return (
             "These runs are of different problems (their parameters or data differ): their "
             "solutions are not compared."
         )
-    if not shared.found:
+    if not found:
         return "No run found a minimum."
-    counts = [len(shared.of_run(number)) for number in range(len(runs))]
-    of = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
-    common = sum(len(by) == len(runs) for by in shared.found)
-    total = _count(len(shared.found), "different solution")
-    said = f"{total} altogether: {of}; {common} found by all."
-    best = shared.found[0]
-    by = ", ".join(names[number] for number in sorted(best))
-    low = min(level(row) for _, row in best.values())
-    return f"{said} The lowest loss, {low:.6g}, was found by {by}."
+    each = [f"{run.name} {sum(i in by for by in found)}" for i, run in enumerate(runs)]
+    common = sum(len(by) == len(runs) for by in found)
+    total = count(len(found), "different solution", "different solutions")
+    best = ", ".join(runs[number].name for number in sorted(found[0]))
+    lowest = min(level(row) for _, row in found[0].values())
+    return (
+        f"{total} altogether: {', '.join(each)}; {common} found by all. "
+        f"The lowest loss, {lowest:.6g}, was found by {best}."
+    )
 
 
-def _runs_table(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) -> str:
+def _runs_table(runs: Sequence[Run], found: Found | None) -> str:
     head = ["run", "problem", "rides", "open", "solutions", "lowest loss", "evaluations", "seconds"]
     rows = []
-    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-        ends = [level(row) for _, row in run.ends]
-        found = NOTHING if shared is None else str(len(shared.of_run(number)))
+    for number, run in enumerate(runs):
+        losses = [level(row) for _, row in run.ends]
         rows.append(
             [
-                f'<span class="run r{number % 6}"></span>{_text(name)}',
+                f'<span class="run r{number % 6}"></span>{_text(run.name)}',
                 _text(run.meta.get("name", "")),
                 f"{max(0, len(run.legs) - 1):,}",
                 f"{run.num_open:,}",
-                found,
-                f"{min(ends):.6g}" if ends else NOTHING,
-                f"{run.spent('evaluations')[-1]:,.0f}" if run.legs else "0",
-                f"{run.spent('seconds')[-1]:,.1f}" if run.legs else "0",
+                NOTHING if found is None else str(sum(number in by for by in found)),
+                f"{min(losses):.6g}" if losses else NOTHING,
+                f"{run.spent('evaluations')[-1]:,.0f}",
+                f"{run.spent('seconds')[-1]:,.1f}",
             ]
         )
     return _table(head, rows, num_text=2)
 
 
-def _settings_table(runs: Sequence[Run], names: Sequence[str]) -> str:
-    flat = [
-        _flat(
-            {part: run.meta.get(part, {}) for part in ("settings", "rider", "budget", "versions")}
-        )
-        for run in runs
-    ]
+def _settings_table(runs: Sequence[Run]) -> str:
+    parts = ("settings", "rider", "budget", "versions")
+    flat = [_flat({part: run.meta.get(part, {}) for part in parts}) for run in runs]
     different = [
         key
         for key in dict.fromkeys(key for one in flat for key in one)
@@ -318,7 +285,7 @@ def _settings_table(runs: Sequence[Run], names: Sequence[str]) -> str:
     rows = [[_text(key), *(_text(_short(one.get(key, NOTHING))) for one in flat)] for key in shown]
     if not rows:
         return '<p class="quiet">No setting differs.</p>'
-    return _table(["setting", *map(_text, names)], rows, num_text=len(names) + 1)
+    return _table(["setting", *_names(runs)], rows, num_text=len(runs) + 1)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -347,17 +314,21 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:36]}…{text[-20:]}"
 
 
-def _solutions_table(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) -> str:
-    if shared is None:
-        return '<p class="quiet">The runs are of different problems.</p>'
-    if not shared.found:
-        return '<p class="quiet">No run found a minimum.</p>'
+def _solutions_table(runs: Sequence[Run], found: Found | None) -> str:
+    if not found:
+        why = "No run found a minimum." if found == [] else "The runs are of different problems."
+        return f'<p class="quiet">{why}</p>'
     metrics, rows = _metrics(runs), []
-    for number, by in enumerate(shared.found[:MAX_SHOWN], 1):
-        low = min(by.values(), key=lambda end: level(end[1]))[1]
-        assert low.finish is not None
-        cells = []
-        for run in range(len(names)):
+    for number, by in enumerate(found[:MAX_SHOWN], 1):
+        lowest = min((row for _, row in by.values()), key=level)
+        assert lowest.finish is not None
+        cells = [f"{number}", f"{level(lowest):.6g}"]
+        for name in metrics:
+            values = (runs[run].metric(name, row) for run, (_, row) in sorted(by.items()))
+            value = next((value for value in values if value is not None), None)
+            cells.append(NOTHING if value is None else f"{value:.5g}")
+        cells.append(_text(lowest.finish.kind))
+        for run in range(len(runs)):
             if run not in by:
                 cells.append(f'<span class="quiet">{NOTHING}</span>')
                 continue
@@ -368,95 +339,69 @@ def _solutions_table(runs: Sequence[Run], names: Sequence[str], shared: Shared |
                 f'<span class="fp" title="{_text(name)}">{_text(shown)}</span> '
                 f'<span class="quiet">ride {place}</span>'
             )
-        measured = [_measured(runs, by, name) for name in metrics]
-        rows.append([str(number), f"{level(low):.6g}", *measured, _text(low.finish.kind), *cells])
-    more = len(shared.found) - MAX_SHOWN
+        rows.append(cells)
+    more = len(found) - MAX_SHOWN
     note = f'<p class="quiet">… and {more} more</p>' if more > 0 else ""
-    head = ["", "loss", *map(_text, metrics), "kind", *map(_text, names)]
+    head = ["", "loss", *map(_text, metrics), "kind", *_names(runs)]
     return _table(head, rows, text_from=2 + len(metrics)) + note
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    return [_text(run.name) for run in runs]
 
 
 def _metrics(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
-def _metric(run: Run, name: str, row: Leg) -> float | None:
-    """A number; of one for each example the mean."""
-    value = run.measured(name, row)
-    return None if value is None else float(np.mean(value))
-
-
-def _measured(runs: Sequence[Run], by: dict[int, tuple[int, Leg]], name: str) -> str:
-    """The metric of a solution, from a run that has it."""
-    values = (_metric(runs[number], name, row) for number, (_, row) in sorted(by.items()))
-    found = next((value for value in values if value is not None), None)
-    return NOTHING if found is None else f"{found:.5g}"
-
-
-def _ledger(runs: Sequence[Run], names: Sequence[str]) -> str:
-    shown = {
-        "hvps": "Hessian-vector products",
-        "hessians": "Hessians",
-        "eigendecompositions": "eigendecompositions",
-        "gradients": "gradients",
-        "values": "values",
-        "seconds": "seconds",
-    }
+def _ledger(runs: Sequence[Run]) -> str:
     rows = []
-    for name in COSTS:
+    for name, title in COSTS.items():
         totals = [sum(float(getattr(row.cost, name)) for row in run.legs) for run in runs]
         digits = 1 if name == "seconds" else 0
-        rows.append([shown[name], *(f"{total:,.{digits}f}" for total in totals)])
-    return _table(["cost", *map(_text, names)], rows)
+        rows.append([title, *(f"{total:,.{digits}f}" for total in totals)])
+    return _table(["cost", *_names(runs)], rows)
 
 
-def _axes() -> str:
-    return "".join(
-        f'<input type="radio" name="axis" id="axis-{number}"{" checked" if not number else ""}>'
-        f'<label for="axis-{number}">{axis}</label>'
-        for number, axis in enumerate(AXES)
-    )
-
-
-def _charts(runs: Sequence[Run], names: Sequence[str], shared: Shared | None) -> str:
+def _charts(runs: Sequence[Run], found: Found | None) -> str:
+    """For each axis a chart of each curve: for each run, values by the place of a leg."""
+    curves: dict[str, list[list[tuple[int, float]]]] = {}
+    if found is not None:
+        curves["different solutions"] = [
+            [(-1, 0.0), *((place, n) for n, place in enumerate(sorted(places), 1))]
+            for places in ([by[i][0] for by in found if i in by] for i in range(len(runs)))
+        ]
+    curves["lowest loss so far"] = [
+        _records((place, level(row)) for place, row in run.ends) for run in runs
+    ]
+    for name in _metrics(runs):
+        curves[f"highest {name} so far"] = [
+            _records(((place, run.metric(name, row)) for place, row in run.ends), -1)
+            for run in runs
+        ]
     blocks = []
     for number, axis in enumerate(AXES):
-        found, lowest = [], []
-        for run, (one, name) in enumerate(zip(runs, names, strict=True)):
-            spent = one.spent(axis)
-            total = float(spent[-1]) if len(spent) else 0.0
-            if shared is not None:
-                places = sorted(by[run][0] for by in shared.found if run in by)
-                steps = [(float(spent[place]), float(n)) for n, place in enumerate(places, 1)]
-                found.append(Line(name, [(0.0, 0.0), *steps], total))
-            best = [(float(spent[place]), level(row)) for place, row in one.ends]
-            lowest.append(Line(name, _running_lowest(best), total))
-        first = step_chart(found, "different solutions", axis) if shared is not None else ""
-        second = step_chart(lowest, "lowest loss so far", axis)
-        more = "".join(_metric_chart(runs, names, metric, axis) for metric in _metrics(runs))
-        blocks.append(f'<div class="by by-{number}">{first}{second}{more}</div>')
+        spent = [run.spent(axis) for run in runs]
+        charts = []
+        for title, curve in curves.items():
+            lines = [
+                Line(run.name, [(float(at[place + 1]), y) for place, y in points], float(at[-1]))
+                for run, at, points in zip(runs, spent, curve, strict=True)
+            ]
+            charts.append(step_chart(lines, title, axis))
+        blocks.append(f'<div class="by by-{number}">{"".join(charts)}</div>')
     return f'<div class="charts">{"".join(blocks)}</div>'
 
 
-def _metric_chart(runs: Sequence[Run], names: Sequence[str], metric: str, axis: str) -> str:
-    lines = []
-    for run, name in zip(runs, names, strict=True):
-        spent, points = run.spent(axis), list[tuple[float, float]]()
-        for place, row in run.ends:
-            value = _metric(run, metric, row)
-            if value is not None:
-                points.append((float(spent[place]), -value))
-        highest = [(at, -value) for at, value in _running_lowest(points)]
-        lines.append(Line(name, highest, float(spent[-1]) if len(spent) else 0.0))
-    return step_chart(lines, f"highest {metric} so far", axis)
-
-
-def _running_lowest(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    lowest: list[tuple[float, float]] = []
-    for spent, loss in points:
-        if np.isfinite(loss) and (not lowest or loss < lowest[-1][1]):
-            lowest.append((spent, loss))
-    return lowest
+def _records(points: Iterable[tuple[int, float | None]], sign: int = 1) -> list[tuple[int, float]]:
+    """The values that are lower than all before; with a `sign` of -1, higher."""
+    kept: list[tuple[int, float]] = []
+    for place, value in points:
+        if value is None or not np.isfinite(value):
+            continue
+        if not kept or sign * value < sign * kept[-1][1]:
+            kept.append((place, value))
+    return kept
 
 
 def _table(
@@ -481,7 +426,3 @@ def _table(
 
 def _text(value: Any) -> str:
     return html.escape(str(value))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

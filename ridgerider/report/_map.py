@@ -1,8 +1,7 @@
-"""The page of a map: its disconnectivity graph, points, and the structures of clusters."""
+"""What the page of a map shows: its disconnectivity graph, points, and structures of clusters."""
 
-import contextlib
-import html
-import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,54 +9,49 @@ import numpy as np
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.landscape import Landscape, Stationary
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.repair import repair
 from ridgerider.plot._map import tree_places
-from ridgerider.report._page import _source, embedded, fill_page
+
+NOTHING: dict[str, Any] = {
+    "completeness": "",
+    **{name: [] for name in ("minima", "saddles", "junctions", "tree", "places")},
+}
 
 
-def report_map(
-    path: str | os.PathLike, out: str | os.PathLike | None = None, problem: Problem | None = None
-) -> Path:
-    """Write a map as one HTML page; `report` does it for the run file of one."""
-    path = Path(path)
-    out = path.with_name("report.html") if out is None else Path(out)
-    if not out.parent.is_dir():
-        raise ValueError(f"`out` must be in a directory that exists, but {out.parent} does not.")
-    out.write_text(map_page(Landscape.load(path, problem)), encoding="utf-8")
-    return out
+def is_map(meta: dict[str, Any]) -> bool:
+    """Whether a run is a map, by its description."""
+    return "map" in meta
 
 
-def map_page(landscape: Landscape, token: str | None = None, num_legs: int = 0) -> str:
-    """The page of a map; with a `token` one that asks whether there are more than `num_legs`."""
-    content = {**content_of(landscape), "token": token, "num_legs": num_legs}
-    parts = {"title": html.escape(f"{landscape.name} · Ridge Rider"), "data": embedded(content)}
-    connect = "'self'" if token else "'none'"
-    script = "\n".join(map(_source, ("recorder.js", "map.js")))
-    return fill_page(parts, name="map", script=script, connect=connect)
-
-
-def is_map(path: Path) -> bool:
-    """Whether a run file is there, can be read, and holds a map."""
+def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
+    """All that the page shows of a map, for JSON; of a damaged one what is left when repaired."""
     try:
-        store = Store.open(path)
+        return _content(Landscape.load(path, problem))
     except ValueError:
-        return False
-    with contextlib.closing(store), contextlib.suppress(ValueError):
-        return "map" in store.meta
-    return False
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / path.name
+            for end in ("", "-wal"):
+                if Path(f"{path}{end}").exists():
+                    shutil.copy(f"{path}{end}", f"{copy}{end}")
+            try:
+                repair(copy)
+                return _content(Landscape.load(copy, problem))
+            except (OSError, ValueError):
+                return NOTHING
 
 
-def content_of(landscape: Landscape) -> dict[str, Any]:
-    """All that the page shows, for JSON."""
+def _content(landscape: Landscape) -> dict[str, Any]:
     edges = {edge.saddle: edge for edge in landscape.edges()}
     junctions = landscape.junctions()
-    shape = _shape(landscape)
+    leaves = landscape.result.meta["problem"]["params"]
+    shape = leaves[0][1]
+    # Parameters that are one array with rows of three are points in space.
+    is_structure = len(leaves) == 1 and len(shape) == 2 and shape[1] == 3
     return {
-        "name": landscape.name,
         "completeness": str(landscape.completeness()),
-        "minima": [_point(one, shape) for one in landscape.minima()],
+        "minima": [_point(one, is_structure) for one in landscape.minima()],
         "saddles": [
-            {**_point(one, shape), "ends": list(edges[number].minima)}
+            {**_point(one, is_structure), "ends": list(edges[number].minima)}
             for number, one in enumerate(landscape.saddles())
         ],
         "junctions": [
@@ -70,7 +64,7 @@ def content_of(landscape: Landscape) -> dict[str, Any]:
     }
 
 
-def _point(one: Any, shape: tuple[int, int] | None) -> dict[str, Any]:
+def _point(one: Any, is_structure: bool) -> dict[str, Any]:
     assert isinstance(one, Stationary)
     point = {
         "loss": one.loss,
@@ -78,18 +72,10 @@ def _point(one: Any, shape: tuple[int, int] | None) -> dict[str, Any]:
         "visits": one.multiplicity,
         "address": str(one.fingerprint),
     }
-    if shape is None:
+    if not is_structure:
         return point
-    places = np.ravel(one.params).reshape(shape)
+    places = np.ravel(one.params).reshape(-1, 3)
     places = places - places.mean(axis=0)
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
     nearest = np.median(np.min(apart + np.diag(np.full(len(places), np.inf)), axis=1))
     return {**point, "points": np.round(places, 4).tolist(), "bond": 1.25 * float(nearest)}
-
-
-def _shape(landscape: Landscape) -> tuple[int, int] | None:
-    """That of the parameters if they are points in space: one array with rows of three."""
-    leaves = landscape.result.meta["problem"]["params"]
-    shape = leaves[0][1]
-    is_points = len(leaves) == 1 and len(shape) == 2 and shape[1] == 3
-    return (shape[0], 3) if is_points else None

@@ -8,18 +8,22 @@ import base64
 import hashlib
 import html
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ridgerider._check import one_line
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.tree.tree import Fingerprint
-from ridgerider.plot._landscape import Landscape, Path
+from ridgerider.plot._landscape import PlaneOfRides
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
+from ridgerider.report._map import is_map, map_content
 from ridgerider.report._plain import plain
 from ridgerider.report._read import Reader
 from ridgerider.report._trace import encoded
@@ -27,23 +31,14 @@ from ridgerider.report._verdict import verdict
 
 MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
 SCRIPTS = (
-    "base",
-    "terms",
-    "recorder",
-    "export",
-    "tree",
-    "leg",
-    "tables",
-    "differ",
-    "cost",
-    "landscape",
-    "main",
+    *("base", "terms", "recorder", "export", "tree", "leg", "tables", "differ", "cost"),
+    *("landscape", "main"),
 )
 
 
 def page(
     reader: Reader,
-    landscapes: Sequence[Landscape] = (),
+    landscapes: Sequence[PlaneOfRides] = (),
     token: str | None = None,
     *,
     problem: Problem | None = None,
@@ -51,35 +46,41 @@ def page(
     index: str | None = None,
 ) -> str:
     """The page of a run as far as it was read; with a `token` one that asks for what is new."""
-    content = {
-        **summary(reader),
-        "legs": reader.legs,
-        "num_details": len(reader.details),
-        "landscapes": [plain_landscape(one) for one in landscapes],
-        "token": token,
-        "claim": claim,
-        "index": index,
-        **({} if problem is None else at_hand(reader, problem)),
-    }
+    content: dict[str, Any] = {"token": token, "claim": claim, "index": index}
+    if is_map(reader.meta):
+        content |= {**map_content(reader.path, problem), "name": _name(reader)}
+        content |= {"notes": reader.notes, "num_legs": len(reader.legs)}
+        name, script = "map", "\n".join(_source(f"{one}.js") for one in ("recorder", "map"))
+    else:
+        content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
+        content["landscapes"] = [plain_landscape(one) for one in landscapes]
+        if problem is not None:
+            content |= _with_problem(reader, problem)
+        parts = "\n".join(_source(f"{one}.js") for one in SCRIPTS)
+        name, script = "page", f'"use strict";\n(() => {{\n{parts}\n}})();'
     return fill_page(
         {
             "title": html.escape(f"{content['name']} · Ridge Rider"),
             "data": embedded(content),
             "details": "\n".join(map(embedded, reader.details)),
         },
+        name=name,
+        script=script,
         connect="'self'" if token else "'none'",
-        script=_script(),
     )
 
 
-def at_hand(reader: Reader, problem: Problem) -> dict[str, Any]:
+def _name(reader: Reader) -> str:
+    return str(reader.meta.get("name", reader.path.stem))
+
+
+def _with_problem(reader: Reader, problem: Problem) -> dict[str, Any]:
     """What takes the problem itself: how flat solutions are, and the loss between them."""
     points = reader.points()
-    flat = [flatness(problem, point) for point in points]
     few = points[:MAX_SEGMENTS]
     pairs = [(i, j) for i in range(len(few)) for j in range(i)]
     return {
-        "flatness": plain(flat),
+        "flatness": plain([flatness(problem, point) for point in points]),
         "segments": {f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs},
     }
 
@@ -88,7 +89,7 @@ def summary(reader: Reader) -> dict[str, Any]:
     """All that is known of a run besides its legs."""
     params = reader.meta.get("problem", {}).get("params", [])
     return {
-        "name": str(reader.meta.get("name", reader.path.stem)),
+        "name": _name(reader),
         "path": str(reader.path),
         "meta": reader.meta,
         "size": sum(prod(shape) for _, shape, *_ in params),
@@ -105,28 +106,22 @@ def summary(reader: Reader) -> dict[str, Any]:
 
 
 def fill_page(
-    content: dict[str, str], *, name: str = "page", script: str = "", connect: str = "'none'"
-) -> str:
-    """A template with its style, script and content in place."""
-    return fill(f"{name}.html", ("page.css",), content, script=script, connect=connect)
-
-
-def fill(
-    template: str,
-    styles: Sequence[str],
     content: dict[str, str],
     *,
+    name: str = "page",
+    styles: Sequence[str] = ("page",),
     script: str = "",
     connect: str = "'none'",
 ) -> str:
-    style = "\n".join(map(_source, styles))
+    """A template with its style, script and content in place."""
+    style = "\n".join(_source(f"{one}.css") for one in styles)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     parts = {**content, "policy": policy, "style": style, "script": script}
-    # Split once, so that no content is looked at for placeholders.
-    first, *rest = _source(template).split("{{")
+    # Split once, so that no content is searched for placeholders.
+    first, *rest = _source(f"{name}.html").split("{{")
     pieces = [first]
     for piece in rest:
         key, _, after = piece.partition("}}")
@@ -140,8 +135,11 @@ def embedded(content: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def plain_landscape(found: Landscape) -> dict[str, Any]:
-    """A landscape for JSON."""
+def plain_landscape(found: PlaneOfRides) -> dict[str, Any]:
+    """For JSON: the two rides and what leads to them, and others that are near to the plane."""
+    own = {Fingerprint(name[: i + 1]) for name in found.rides for i in range(len(name))}
+    others = [path for path in found.paths if path.fingerprint not in own]
+    others = sorted(others, key=lambda path: path.away)[:MAX_PATHS]
     return {
         "rides": [str(name) for name in found.rides],
         "a": [float(found.a[0]), float(found.a[-1])],
@@ -159,19 +157,11 @@ def plain_landscape(found: Landscape) -> dict[str, Any]:
                 "kind": path.kind,
                 "is_exact": path.is_exact,
             }
-            for path in _nearest(found)
+            for path in [*(path for path in found.paths if path.fingerprint in own), *others]
             if np.isfinite(path.points).all()
             and (path.descent is None or np.isfinite(path.descent).all())
         ],
     }
-
-
-def _nearest(found: Landscape) -> list[Path]:
-    """The two rides and what leads to them, and of the others those nearest to the plane."""
-    own = {Fingerprint(name[: i + 1]) for name in found.rides for i in range(len(name))}
-    others = [path for path in found.paths if path.fingerprint not in own]
-    others.sort(key=lambda path: path.away)
-    return [path for path in found.paths if path.fingerprint in own] + others[:MAX_PATHS]
 
 
 def _few(num: int, most: int = 200) -> np.ndarray:
@@ -187,10 +177,29 @@ def _source(name: str) -> str:
     return (files("ridgerider.report") / "page" / name).read_text(encoding="utf-8")
 
 
-@cache
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(_source(f"{n}.js") for n in SCRIPTS) + "\n})();"
-
-
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def place_for(out: str | os.PathLike | None, default: Path) -> Path:
+    """Where to write a page, in a directory that must exist."""
+    place = default if out is None else Path(out)
+    if not place.parent.is_dir():
+        raise ValueError(
+            f"`out` must be in a directory that exists, but {one_line(place.parent)} does not."
+        )
+    return place
+
+
+def write_page(out: Path, text: str) -> Path:
+    """Write a page whole or not at all: beside its place, then moved there."""
+    new = out.with_name(f".{out.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        new.replace(out)
+    except OSError as error:
+        reason = one_line(error.strerror or error)
+        raise OSError(f"`out` cannot be written at {one_line(out)}: {reason}.") from error
+    finally:
+        new.unlink(missing_ok=True)
+    return out

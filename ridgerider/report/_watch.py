@@ -16,16 +16,15 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from ridgerider._check import one_line
-from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.partial import AnotherRun
 from ridgerider._search.tree.tree import Fingerprint
-from ridgerider.plot._landscape import landscape
+from ridgerider.plot._landscape import plane_of_rides
 from ridgerider.report._differ import loss_between
-from ridgerider.report._map import map_page
+from ridgerider.report._map import is_map
 from ridgerider.report._page import embedded, page, plain_landscape, summary
 from ridgerider.report._read import Reader
 
@@ -56,19 +55,17 @@ class Watched:
         measure: Callable[[], None] | None = None,
     ):
         self.path, self._load, self._measure = path, load, measure
-        self._lock, self._riding = threading.Lock(), threading.Lock()
-        self._begin()
+        self._lock, self._computing = threading.Lock(), threading.Lock()
+        self._name, self._reader = secrets.token_hex(8), Reader(path)
 
-    def _begin(self) -> None:
-        self.token, self._reader, self._is_map = secrets.token_hex(8), Reader(self.path), False
+    @property
+    def token(self) -> str:
+        """A page that has another token is to be loaded again: of another run, or now a map."""
+        return f"{self._name}{'-map' if is_map(self._reader.meta) else ''}"
 
     def page(self) -> str:
         with self._lock:
             self._read()
-            if self._is_map:
-                with suppress(OSError, ValueError):  # of a damaged map the legs that can be read
-                    found = Landscape.load(self.path)
-                    return map_page(found, self.token, len(self._reader.legs))
             return page(self._reader, token=self.token)
 
     def data(self, after: int) -> str:
@@ -86,28 +83,31 @@ class Watched:
             )
 
     def landscape(self, one: str, two: str) -> str:
-        try:
-            if self._load is None:
-                raise ValueError("the problem of this run is not at hand.")
-            with self._riding:  # one at a time
-                return embedded(plain_landscape(landscape(self._load(), one, two)))
-        except Exception as error:  # the problem is the user's own code
-            return embedded({"error": one_line(error)})
+        """The loss in the plane of two rides."""
+        return self._answer(lambda result: plain_landscape(plane_of_rides(result, one, two)))
 
     def segment(self, one: str, two: str) -> str:
-        """The loss on the straight way between the ends of two legs."""
-        try:
-            if self._load is None:
-                raise ValueError("the problem of this run is not at hand.")
+        """The loss on the straight line between the ends of two legs."""
+
+        def compute(result: Result) -> dict[str, Any]:
             names = [Fingerprint.parse(one), Fingerprint.parse(two)]
             with self._lock:
                 points = self._reader.file.ends(names)
-            problem = self._load().problem
-            if problem is None or any(name not in points for name in names):
+            if result.problem is None or any(name not in points for name in names):
                 raise ValueError("the problem or one of the two legs is not at hand.")
-            return embedded({"loss": loss_between(problem, *(points[name] for name in names))})
-        except (ValueError, OSError) as error:
-            return embedded({"error": str(error)})
+            return {"loss": loss_between(result.problem, *(points[name] for name in names))}
+
+        return self._answer(compute)
+
+    def _answer(self, compute: Callable[[Result], dict[str, Any]]) -> str:
+        """What takes the problem, one at a time."""
+        try:
+            if self._load is None:
+                raise ValueError("the problem of this run is not at hand.")
+            with self._computing:
+                return embedded(compute(self._load()))
+        except Exception as error:  # the problem is the user's own code
+            return embedded({"error": one_line(error)})
 
     def _read(self) -> None:
         """Read what is new. A file that is not there yet, or not yet a run, is waited for."""
@@ -116,13 +116,10 @@ class Watched:
                 self._measure()
                 self._reader.read()
         except AnotherRun:
-            self._begin()
+            self._name, self._reader = secrets.token_hex(8), Reader(self.path)
             self._read()
         except (OSError, ValueError) as error:
             self._reader.trouble = f"Waiting for a run: {one_line(error)}."
-        if "map" in self._reader.file.meta and not self._is_map:
-            # Whoever waited for a search has to load another page, as for another run.
-            self._is_map, self.token = True, secrets.token_hex(8)
 
 
 class Server(ThreadingHTTPServer):
@@ -185,9 +182,11 @@ class Server(ThreadingHTTPServer):
         if found is None or int(found[2] or 80) != self.server_address[1]:
             return False
         name = found[1].strip("[]")
-        if name == self.host.lower() or (self.host in LOCAL and name in LOCAL):
+        if name == self.host.lower() or name in LOCAL:
             return True
-        return self.host not in LOCAL and (name in LOCAL or _is_address(name))
+        with suppress(ValueError):
+            return self.host not in LOCAL and bool(ipaddress.ip_address(name))
+        return False
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -213,16 +212,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._clock.cancel()  # it is all here
-        if not self.server.is_ours(self._only("Host")):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.is_ours(hosts[0]):
             self._answer(421, "text/plain", "This server answers to its own name only.")
             return
-        watched, asked = self.server.watched, urlsplit(self.path)
+        watched = self.server.watched
         try:
-            asked_for = parse_qs(asked.query, max_num_fields=10)
-        except ValueError:
-            self._answer(400, "text/plain", "There are too many questions.")
+            asked = urlsplit(self.path)
+            query = dict(parse_qsl(asked.query, max_num_fields=10))
+        except ValueError:  # an address without its bracket, or too many fields
+            self._answer(400, "text/plain", "This address cannot be read.")
             return
-        query = {name: values[-1] for name, values in asked_for.items()}
         if asked.path == "/":
             self._answer(200, "text/html", watched.page())
         elif asked.path not in ("/data", "/landscape", "/segment"):
@@ -240,11 +240,6 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _only(self, name: str) -> str | None:
-        """A header that may be there once."""
-        found = self.headers.get_all(name, [])
-        return found[0] if len(found) == 1 else None
-
     def end_headers(self) -> None:
         for name, value in HEADERS.items():
             self.send_header(name, value)
@@ -261,11 +256,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The terminal belongs to the user."""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider._search.runfile.write import Store
-from ridgerider.plot._landscape import landscape
+from ridgerider.plot._landscape import plane_of_rides
 from ridgerider.problems import surface
 
 
@@ -75,7 +75,7 @@ def test_the_flow_goes_on_where_the_ride_before_ended(result, ax):
 
 
 def test_a_landscape_is_the_loss_in_the_plane(result, ax):
-    found = landscape(result, "0+", "1-", num_points=7)
+    found = plane_of_rides(result, "0+", "1-", num_points=7)
     plane = found.plane
     np.testing.assert_allclose(
         [plane.first @ plane.first, plane.second @ plane.second, plane.first @ plane.second],
@@ -96,7 +96,7 @@ def test_a_landscape_is_the_loss_in_the_plane(result, ax):
 
 
 def test_descents_are_drawn_as_they_are_stored(result, ax):
-    found = landscape(result, "0+", "1-", num_points=3)
+    found = plane_of_rides(result, "0+", "1-", num_points=3)
     plane = found.plane
     for path in found.paths:
         leg = result.leg(path.fingerprint)
@@ -111,13 +111,13 @@ def test_descents_are_drawn_as_they_are_stored(result, ax):
     assert sorted(map(len, drawn)) == sorted(len(path.descent) for path in found.paths)
     bare = without_paths(result)
     bare.rider = None
-    for path in landscape(bare, "0+", "1-", num_points=3).paths:
+    for path in plane_of_rides(bare, "0+", "1-", num_points=3).paths:
         assert len(path.descent) == 2 and not path.is_stored
 
 
 def test_two_ways_along_one_ridge_still_make_a_plane(result):
     # Their ends lie on a line with the start but for the bend of the ridge.
-    plane = landscape(result, "0+", "0-", num_points=2).plane
+    plane = plane_of_rides(result, "0+", "0-", num_points=2).plane
     assert abs(plane.first @ plane.second) < 1e-12
 
 
@@ -132,24 +132,25 @@ def test_two_ways_along_one_ridge_still_make_a_plane(result):
 )
 def test_bad_landscapes_are_refused(result, rides, num_points, message):
     if message is None:  # one ride and its bend
-        assert landscape(result, *rides, num_points=num_points).loss.shape == (5, 5)
+        assert plane_of_rides(result, *rides, num_points=num_points).loss.shape == (5, 5)
         return
     with pytest.raises(ValueError, match=message):
-        landscape(result, *rides, num_points=num_points)
+        plane_of_rides(result, *rides, num_points=num_points)
 
 
 def test_without_a_path_rides_are_straight_lines(result):
     bare = without_paths(result)
-    exact = {str(path.fingerprint): path for path in landscape(bare, "0+", "1+ 0+", 3).paths}
+    exact = {str(path.fingerprint): path for path in plane_of_rides(bare, "0+", "1+ 0+", 3).paths}
     whole = {"0+", "1+", "1+ 0+"}  # ridden again
     assert {name for name, path in exact.items() if path.is_exact} == whole
     assert len(exact["1-"].points) == 2
-    stored = {str(path.fingerprint): path for path in landscape(result, "0+", "1+ 0+", 3).paths}
+    found = plane_of_rides(result, "0+", "1+ 0+", 3)
+    stored = {str(path.fingerprint): path for path in found.paths}
     for name in whole:
         np.testing.assert_array_equal(exact[name].points, stored[name].points)
     np.testing.assert_allclose(exact["1-"].points, stored["1-"].points[[0, -1]], atol=1e-12)
     bare.rider = None
-    assert not any(path.is_exact for path in landscape(bare, "0+", "1+", 3).paths)
+    assert not any(path.is_exact for path in plane_of_rides(bare, "0+", "1+", 3).paths)
 
 
 def without_paths(result):

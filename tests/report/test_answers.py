@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from ridgerider._search.results.selection import hoeffding_width
 from ridgerider._search.runfile.problem import describe_problem
 from ridgerider._search.runfile.schema import pack
 from ridgerider._search.runfile.write import Store
+from ridgerider.plot._landscape import plane_of_rides
 from ridgerider.problems import wells
 from ridgerider.report import report
 from ridgerider.report._differ import loss_between
@@ -410,7 +412,7 @@ def test_one_is_not_many(opened, tmp_path):
 
 
 def test_a_landscape_tells_its_loss(page, run):
-    found = rr.plot._landscape.landscape(rr.load(run, PROBLEM), "0+", "1-")
+    found = plane_of_rides(rr.load(run, PROBLEM), "0+", "1-")
     scene = page.locator("#scene")
     scene.scroll_into_view_if_needed()
     box = scene.bounding_box()
@@ -443,9 +445,9 @@ def test_descents_are_curves_where_their_way_is_stored(opened, tmp_path):
 
 
 def test_only_the_rides_nearest_to_the_plane_are_drawn(run):
-    found = rr.plot._landscape.landscape(rr.load(run, PROBLEM), "0+", "1-", num_points=3)
+    found = plane_of_rides(rr.load(run, PROBLEM), "0+", "1-", num_points=3)
     many = found.paths * 3
-    drawn = plain_landscape(rr.plot._landscape.Landscape(**{**vars(found), "paths": many}))
+    drawn = plain_landscape(replace(found, paths=many))
     assert drawn["num_paths"] == len(many) and len(drawn["paths"]) < len(many)
     kept = {path["fingerprint"] for path in drawn["paths"]}
     others = sorted((path.away, str(path.fingerprint)) for path in found.paths)

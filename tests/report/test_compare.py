@@ -23,27 +23,27 @@ def files(tmp_path_factory):
 
 
 def shared_of(files, **options):
-    runs = [_compare._read(path) for path in files]
-    return runs, _compare._shared(runs, options.get("problem"), options.get("signature"))
+    runs = _compare.read_runs(files)
+    return _compare.solutions_of(runs, options.get("problem"), options.get("signature"))
 
 
 @pytest.mark.parametrize("problem", [None, wells(3)])
 def test_solutions_that_runs_share_are_one(files, problem):
-    _, shared = shared_of(files, problem=problem)
-    assert len(shared.found) <= 8
+    shared = shared_of(files, problem=problem)
+    assert len(shared) <= 8
     for number, path in enumerate(files):
         minima = rr.load(path).minima()
-        assert len(shared.of_run(number)) == len(minima)
+        assert sum(number in by for by in shared) == len(minima)
     # What one run calls an address stands in its column.
-    for by in shared.found:
+    for by in shared:
         for number, (place, row) in by.items():
             legs = rr.load(files[number]).fingerprints()
             assert legs[place - 1] == row.fingerprint
 
 
 def test_a_signature_says_what_is_the_same(files):
-    _, shared = shared_of(files, problem=wells(3), signature=lambda x: jnp.sign(x[0]))
-    assert len(shared.found) == 2
+    shared = shared_of(files, problem=wells(3), signature=lambda x: jnp.sign(x[0]))
+    assert len(shared) == 2
     with pytest.raises(ValueError, match="`signature` needs the `problem`"):
         rr.report.compare(files, signature=jnp.sort)
 
@@ -63,8 +63,8 @@ def test_stored_signatures_and_metrics_are_compared(tmp_path):
     method = Descent(step_size=0.1, spread=1.0)
     method(problem, max_steps=1000).save(files[1], problem, method)
     rr.measure(files[1], measures, problem)
-    _, shared = shared_of(files)
-    assert [sorted(by) for by in shared.found] == [[0, 1], [0, 1]]  # left and right, in both
+    shared = shared_of(files)
+    assert [sorted(by) for by in shared] == [[0, 1], [0, 1]]  # left and right, in both
     text = rr.report.compare(files).read_text()
     assert "highest &lt;size&gt; so far" in text and "<size>" not in text
     expected = float(size(rr.load(files[0]).minima()[0].params))

@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import himmelblau
+from ridgerider.problems import himmelblau, wells
 from tests.report.test_report import served, wait_for
 
 
@@ -18,6 +21,50 @@ def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("map") / "run.sqlite"
     rr.explore(himmelblau(), out=path)
     return rr.report.report(path).as_uri()
+
+
+def content(page):
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    return json.loads(found[1])
+
+
+def test_arguments_are_honoured_and_the_page_is_written_whole(tmp_path, monkeypatch):
+    path = tmp_path / "run.sqlite"
+    rr.explore(himmelblau(), out=path, max_rides=8)
+    page = rr.report.report(path, claim="A <b>.", index="all.html")
+    assert content(page)["claim"] == "A <b>." and content(page)["index"] == "all.html"
+    before = page.read_text()
+    with pytest.raises(ValueError, match="`landscapes` must be left out: the run is a map"):
+        rr.report.report(path, problem=himmelblau(), landscapes=[("0+", "1+")])
+    with pytest.raises(ValueError, match="belongs to another problem"):
+        rr.report.report(path, problem=wells())
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match=r"`out` cannot be written at .*: No space left on device"):
+        rr.report.report(path, claim="Another.")
+    assert page.read_text() == before and len(list(tmp_path.glob("*.html"))) == 1
+
+
+def test_a_damaged_map_is_a_map(opened, tmp_path):
+    path, said = tmp_path / "run.sqlite", []
+    landscape = rr.explore(himmelblau(), out=path)
+    names = [str(one.fingerprint) for one in landscape.minima()]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE legs SET clusters = 'rust' WHERE fingerprint = ?", [names[-1]])
+    page = rr.report.report(path, say=said.append)
+    assert said[0].startswith("The file is damaged") and content(page)["notes"] == said
+    assert [one["address"] for one in content(page)["minima"]] == names[:-1]
+    tab = opened(page.as_uri())
+    assert "The file is damaged" in tab.inner_text("#notes")
+    assert tab.locator("#minima button").count() == len(names) - 1
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE legs SET clusters = 'rust'")
+    assert (
+        opened(rr.report.report(path).as_uri()).inner_text("#about") == "No minimum is known yet."
+    )
 
 
 @pytest.fixture

@@ -64,6 +64,21 @@ def test_hosts(server):
         assert ask(server, Host=host).status == 200, host
 
 
+def test_an_address_that_is_none_is_refused(server):
+    host, port = server.server_address[:2]
+    with socket.create_connection((host, port), timeout=30) as one:
+        one.sendall(f"GET http://[::1/ HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        assert one.recv(1000).split(b"\r\n")[0] == b"HTTP/1.0 400 Bad Request"
+
+
+def test_a_slow_connection_keeps_nobody_waiting(server):
+    with socket.create_connection(server.server_address[:2], timeout=30) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\n")
+        began = time.monotonic()
+        assert ask(server).status == 200
+        assert time.monotonic() - began < _watch.SECONDS
+
+
 def test_every_answer_forbids_guessing_and_keeping(server):
     for path, method in (("/", "GET"), ("/data", "GET"), ("/no", "GET"), ("/", "POST"), ("/", "X")):
         answer = ask(server, path, method)

@@ -10,6 +10,10 @@ let recorder = null; // in place of a canvas, while a picture is saved as SVG
 let chosen = { kind: "minimum", number: 0 }, before = null, turn = [0.5, 0.3];
 
 at("title").textContent = data.name;
+at("claim").textContent = data.claim;
+at("claim").hidden = !data.claim;
+at("notes").append(...data.notes.map((note) => Object.assign(document.createElement("p"), { className: "note", textContent: note })));
+if (data.index) at("back").append(Object.assign(document.createElement("a"), { href: data.index, id: "to-index", textContent: "‹ all reports" }));
 at("subtitle").textContent =
   `${data.minima.length} minima, ${data.saddles.length} transition states. ${data.completeness}`;
 
