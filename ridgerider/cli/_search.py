@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -71,6 +72,23 @@ def crew(
         yield executor
 
 
+@contextmanager
+def _riding(
+    place: AbstractContextManager[Path],
+    executor: AbstractContextManager[Executor | None],
+    max_rides: int | None,
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A run file, and what every search is handed; afterwards, what was found is shown."""
+    with (
+        executor as riders,
+        place as path,
+        shown_progress(path, max_rides) as progress,
+    ):
+        yield path, {"executor": riders, "progress": progress}
+    print_run(path)
+    say(f"run file: {path}")
+
+
 @takes(rr.search, SEARCH)
 def search(
     *,
@@ -101,21 +119,9 @@ def search(
         update=rr.Project() if is_dense else rr.Davidson(),
         step=rr.Backtracking(step_size, delta_break),
     )
-    with (
-        crew(workers, dask, lease, settings["round_size"]) as executor,
-        new_run(out, problem) as path,
-        shown_progress(path, settings["max_rides"]) as progress,
-    ):
-        result = rr.search(
-            problem,
-            rider,
-            out=path,
-            executor=executor,
-            progress=progress,
-            measures=measures,
-            **settings,
-        )
-    print_run(path)
+    executor = crew(workers, dask, lease, settings["round_size"])
+    with _riding(new_run(out, problem), executor, settings["max_rides"]) as (path, shared):
+        result = rr.search(problem, rider, out=path, measures=measures, **shared, **settings)
     assert result.problem is not None
     start, norm = result.leg(""), float(jnp.linalg.norm(result.problem.grad(result.problem.x0)))
     if result.problem.dtype == "float32":
@@ -123,7 +129,6 @@ def search(
     size = max(1.0, float(np.linalg.norm(start.x))) * float(np.abs(start.eigenvalues).max())
     if norm > 0.1 * size:
         say(f"note: |grad| at the start is {norm:.3g}: it is no saddle; rr.find_saddle finds one")
-    say(f"run file: {path}")
 
 
 @takes(rr.explore, EXPLORE)
@@ -159,22 +164,9 @@ def explore(
     settings["symmetry"] = _symmetry(own_symmetry if symmetry is None else symmetry)
     settings["valid"] = _valid(own_valid if valid is None else valid)
     measures = chosen_measures(signature, metric, problem)
-    with (
-        crew(workers, dask, lease, settings["round_size"]) as executor,
-        new_run(out, problem) as path,
-        shown_progress(path, settings["max_rides"]) as progress,
-    ):
-        rr.explore(
-            problem,
-            climb,
-            out=path,
-            executor=executor,
-            progress=progress,
-            measures=measures,
-            **settings,
-        )
-    print_run(path)
-    say(f"run file: {path}")
+    executor = crew(workers, dask, lease, settings["round_size"])
+    with _riding(new_run(out, problem), executor, settings["max_rides"]) as (path, shared):
+        rr.explore(problem, climb, out=path, measures=measures, **shared, **settings)
 
 
 def _symmetry(name: str) -> rr.Symmetry | None:
@@ -210,17 +202,7 @@ def resume(
     given = {name: value for name, value in settings.items() if value is not None}
     max_rides = given.get("max_rides", before.meta["budget"].get("max_rides"))
     name = problem_name(run, problem, trust)
-    with (
-        crew(workers, dask, lease, before.settings.round_size) as executor,
-        shown_progress(run, max_rides) as progress,
-    ):
-        rr.resume(
-            run,
-            name,
-            executor=executor,
-            progress=progress,
-            measures=chosen_measures(signature, metric, problem or before.name),
-            **given,
-        )
-    print_run(run)
-    say(f"run file: {run}")
+    measures = chosen_measures(signature, metric, problem or before.name)
+    executor = crew(workers, dask, lease, before.settings.round_size)
+    with _riding(nullcontext(run), executor, max_rides) as (_, shared):
+        rr.resume(run, name, measures=measures, **shared, **given)

@@ -50,7 +50,7 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
     columns = columns_across(legs)
     rides = [leg for leg in legs.values() if leg.fingerprint]
-    eigenvalues = np.array([_begin(leg, "eigenvalue") for leg in rides])
+    eigenvalues = np.array([leg.trace["eigenvalue"][0] if leg.trace else np.nan for leg in rides])
     lines = LineCollection(
         [
             _bend(
@@ -78,8 +78,10 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     _draw_ends(ax, ends, columns)
     start = legs[Fingerprint()]
     ax.plot(columns[Fingerprint()], start.loss, "o", color="black", fillstyle="none", zorder=4)
-    if len(rides) <= 16:
-        _label_turns(ax, rides, columns)
+    for leg in rides if len(rides) <= 16 else ():
+        place, near = (columns[leg.fingerprint], leg.loss), {"textcoords": "offset points"}
+        style = {"xytext": (4, 3), "fontsize": 7, "color": "#444444"}
+        ax.annotate(str(leg.fingerprint[-1]), place, **near, **style)  # type: ignore[arg-type]
     ax.set(ylabel="loss", xticks=[])
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.autoscale_view()
@@ -261,10 +263,6 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _begin(leg: Leg, name: str) -> float:
-    return float(leg.trace[name][0]) if len(leg.trace.get(name, ())) else float("nan")
-
-
 def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
     t = np.linspace(0, 1, 24)
     ease = t**2 * (3 - 2 * t)
@@ -290,18 +288,6 @@ def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float
         )
     if len(ends) > 1:
         ax.legend(frameon=False, fontsize=8)
-
-
-def _label_turns(ax: Axes, rides: list[Leg], columns: dict[Fingerprint, float]) -> None:
-    for leg in rides:
-        ax.annotate(
-            str(leg.fingerprint[-1]),
-            (columns[leg.fingerprint], leg.loss),
-            xytext=(4, 3),
-            textcoords="offset points",
-            fontsize=7,
-            color="#444444",
-        )
 
 
 def _draw_paths(ax: Axes, found: PlaneOfRides) -> None:

@@ -10,7 +10,6 @@ Paths leave the plane: a projected path is seen from above, and the loss below i
 plane and not its own.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -21,7 +20,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._search.results.result import Result
@@ -143,7 +141,10 @@ def plane_of_rides(
         raise ValueError("the start is no ride: name two rides such as 0+ and 1+.")
     exact = {str(leg.fingerprint): leg for path in legs for leg in _ridden(result, path)}
     plane = _plane(result, *legs, exact)
-    paths = [_path(result, plane, leg) for leg in _shown(result, exact)]
+    others = [name for name in result.fingerprints() if str(name) not in exact]
+    others.sort(key=lambda name: (name.depth, name.sort_key()))
+    shown = [*exact.values(), *map(result.leg, others[:MAX_PATHS])]
+    paths = [_path(result, plane, leg) for leg in shown]
     own = [path for path in paths if str(path.fingerprint) in exact]
     low, high = _view(own, paths)
     a, b = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
@@ -165,13 +166,6 @@ def _ridden(result: Result, leg: Leg) -> list[Leg]:
         return way
     again = result.replay(leg.fingerprint)
     return [replace(one, trace=new.trace) for one, new in zip(way, again, strict=True)]
-
-
-def _shown(result: Result, exact: dict[str, Leg]) -> Iterator[Leg]:
-    yield from exact.values()
-    others = [name for name in result.fingerprints() if str(name) not in exact]
-    others.sort(key=lambda name: (name.depth, name.sort_key()))
-    yield from map(result.leg, others[:MAX_PATHS])
 
 
 def _plane(result: Result, one: Leg, two: Leg, exact: dict[str, Leg]) -> Plane:
@@ -201,23 +195,21 @@ def _far(points: np.ndarray, line: np.ndarray) -> np.ndarray:
 
 
 def _path(result: Result, plane: Plane, leg: Leg) -> Path:
-    points, finish = leg.trace.get("path"), leg.finish
+    points, finish, descent = leg.trace.get("path"), leg.finish, None
     if points is None:
         points = np.stack([result.leg(leg.fingerprint.parent).x, leg.x])
+    if finish is not None:
+        stored = leg.x[None] if finish.path is None else np.asarray(finish.path)
+        descent = plane.project(np.concatenate([stored, np.asarray(finish.x)[None]]))
     return Path(
         fingerprint=leg.fingerprint,
         points=plane.project(points),
-        descent=None if finish is None else _descent(plane, leg.x, finish),
+        descent=descent,
         kind=None if finish is None else finish.kind,
         is_exact="path" in leg.trace,
         is_stored=finish is not None and finish.path is not None,
         away=plane.away(points),
     )
-
-
-def _descent(plane: Plane, x: np.ndarray, finish: Finish) -> Float[np.ndarray, "points 2"]:
-    way = x[None] if finish.path is None else np.asarray(finish.path)
-    return plane.project(np.concatenate([way, np.asarray(finish.x)[None]]))
 
 
 def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ridgerider._check import needs
 from ridgerider.plot._figures import MINIMUM, SADDLE, _axes, shades
+from ridgerider.plot._landscape import Plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,10 +51,8 @@ def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
             x = places[number]
             ax.plot([x, x], [heights[number], highest + step], color=LINE, lw=1.0)
     ax.scatter([places[i] for i in range(len(losses))], losses, s=14, color=MINIMUM, zorder=3)
-    ax.set_xticks([])
-    ax.set_ylabel("loss")
-    for side in ("top", "right", "bottom"):
-        ax.spines[side].set_visible(False)
+    ax.set(xticks=[], ylabel="loss")
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
     return ax
 
 
@@ -68,7 +66,8 @@ def tree_places(landscape: Landscape) -> list[float]:
     for one in junctions:
         a, b = sorted(one.parts, key=lambda part: lowest[part])
         # The lower part stays in the middle: the other goes to the shorter side.
-        middle, first = members[a], members[a].index(_lowest(members[a], losses))
+        middle = members[a]
+        first = middle.index(min(middle, key=losses.__getitem__))
         is_left = first <= len(middle) / 2
         members.append(members[b] + middle if is_left else middle + members[b])
         lowest.append(min(lowest[a], lowest[b]))
@@ -81,10 +80,6 @@ def tree_places(landscape: Landscape) -> list[float]:
     for number, one in enumerate(junctions):
         places[count + number] = sum(places[part] for part in one.parts) / 2
     return places
-
-
-def _lowest(leaves: list[int], losses: list[float]) -> int:
-    return min(leaves, key=lambda leaf: losses[leaf])
 
 
 def network(landscape: Landscape, ax: Axes | None = None) -> Axes:
@@ -132,13 +127,12 @@ def way(landscape: Landscape, a: Any, b: Any, ax: Axes | None = None) -> Axes:
     places = np.arange(len(losses), dtype=float)
     fine = np.linspace(0, 1, 25)
     for i in range(len(losses) - 1):
-        rise = losses[i] + (losses[i + 1] - losses[i]) * (1 - np.cos(math.pi * fine)) / 2
+        rise = losses[i] + (losses[i + 1] - losses[i]) * (1 - np.cos(np.pi * fine)) / 2
         ax.plot(places[i] + fine, rise, color=LINE, lw=1.2)
     ax.scatter(places[::2], losses[::2], color=MINIMUM, zorder=3, label="minima")
     ax.scatter(places[1::2], losses[1::2], color=SADDLE, marker="^", zorder=3, label="saddles")
     ax.set_xticks(places, [str(one.number) for one in path.points])
-    ax.set_xlabel("minimum or transition state")
-    ax.set_ylabel("loss")
+    ax.set(xlabel="minimum or transition state", ylabel="loss")
     return ax
 
 
@@ -165,10 +159,7 @@ def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = N
     low, high = both.min(axis=0), both.max(axis=0)
     margin = 0.25 * np.maximum(high - low, 0.5)
     xs, ys = (np.linspace(*ends, 161) for ends in zip(low - margin, high + margin, strict=True))
-    import jax
-
-    grid = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2).astype(problem.dtype)
-    values = np.asarray(jax.jit(jax.vmap(problem.value))(grid)).reshape(len(ys), len(xs))
+    values = Plane(np.zeros(2), *np.eye(2)).loss(problem, xs, ys)
     losses = [one.loss for one in (*minima, *saddles)]
     limit = max(losses) + 0.3 * (max(losses) - min(losses)) if top is None else top
     shades(ax, xs, ys, values, top=limit)
@@ -176,12 +167,8 @@ def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = N
         for end in edge.minima:
             if end is not None:
                 ax.plot(*np.array([passes[edge.saddle], places[end]]).T, color="0.2", lw=1.2)
-    _dots(ax, places, MINIMUM, "o")
-    if passes:
-        _dots(ax, passes, SADDLE, "^")
+    for points, color, marker in ((places, MINIMUM, "o"), (passes, SADDLE, "^")):
+        if points:
+            x, y = np.array(points).T
+            ax.scatter(x, y, color=color, marker=marker, s=24, zorder=3)
     return ax
-
-
-def _dots(ax: Axes, points: list[np.ndarray], color: str, marker: str) -> None:
-    x, y = np.array(points).T
-    ax.scatter(x, y, color=color, marker=marker, s=24, zorder=3)

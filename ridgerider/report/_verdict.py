@@ -115,17 +115,10 @@ def _ends(reader: Reader) -> str:
 def _best(reader: Reader, best: dict[str, Any] | None) -> str:
     if best is None:
         return ""
-    loss = f"{reader.level(best):.6g}"
-    named = reader.metric_names
-    found = [
-        f"{name} {reader.metric(best, name):.4g}" for name in named if _has(reader, best, name)
-    ]
+    found = {name: reader.metric(best, name) for name in reader.metric_names}
+    said = [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
     where = best["fingerprint"] or "the start"
-    return f"Lowest loss {loss} at {where}{', ' + ', '.join(found) if found else ''}."
-
-
-def _has(reader: Reader, leg: dict[str, Any], name: str) -> bool:
-    return reader.metric(leg, name) is not None
+    return ", ".join([f"Lowest loss {reader.level(best):.6g} at {where}", *said]) + "."
 
 
 def _doubts(reader: Reader) -> list[str]:

@@ -3,7 +3,6 @@
 from concurrent.futures import Executor
 
 from ridgerider._check import check_count, check_positive, needs
-from ridgerider.workers._pool import check_lease
 
 
 def dask(
@@ -26,7 +25,7 @@ def dask(
     ...     cluster.submit(pow, 2, 10).result()
     1024
     """
-    check_lease(lease)
+    check_positive("lease", lease)
     check_positive("timeout", timeout)
     if num_workers is not None:
         check_count("num_workers", num_workers)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ridgerider._check import check_count
+from ridgerider._check import check_count, check_positive
 from ridgerider._search.crew.job import Job, open_job, opened_job
 from ridgerider._search.tree.tree import Branch, Leg
 
@@ -69,7 +69,7 @@ class ProcessPool(Executor):
     def __init__(self, num_workers: int, lease: float | None = None):
         _check_entry()
         check_count("num_workers", num_workers)
-        check_lease(lease)
+        check_positive("lease", lease)
         self.capacity = 2 * num_workers  # so that none waits for its next task
         self._lease, self._workers = lease, list[_Worker]()
         self._own = threading.local()
@@ -269,9 +269,3 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def check_lease(lease: float | None) -> None:
-    is_number = isinstance(lease, int | float) and not isinstance(lease, bool)
-    if lease is not None and not (is_number and 0 < lease < threading.TIMEOUT_MAX):
-        raise ValueError(f"`lease` must be a number of seconds above 0 or None, not {lease!r}.")

@@ -504,7 +504,7 @@ def fork():
     ("make", "message"),
     [
         (lambda: workers.process_pool(0), r"`num_workers` must be a whole number .* 1, not 0"),
-        (lambda: workers.process_pool(1, lease=0), r"`lease` must be a number of seconds above 0"),
+        (lambda: workers.process_pool(1, lease=0), "`lease` must be positive, not 0"),
         (lambda: workers.dask(num_workers=0), r"`num_workers` must be a whole number"),
         (lambda: rr.search(wells(1), executor=fork()), r"`executor` must not fork"),
         (lambda: rr.search(wells(1), executor=2), r"`executor` must be a .*Executor, not int"),  # type: ignore[arg-type]
