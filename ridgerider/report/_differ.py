@@ -38,12 +38,14 @@ def differences(points: Points, params: Params) -> dict[str, Any]:
     if not len(points):
         return {"columns": [], "leaves": [], "order": [], "values": "", "num_parameters": 0}
     size = points.shape[1]
+    if sum(math.prod(shape) for _, shape, *_ in params) != size:  # what they are is not known
+        params = [["", [size], ""]]
     spread = points.std(axis=0)
     kept = np.sort(np.argsort(-spread, kind="stable")[:MAX_COLUMNS])
     if size > MAX_COLUMNS or size > 12:  # few parameters stay in the user's order
         kept = kept[similar(points[:, kept].T)]
     return {
-        "columns": names_of(params, kept, size),
+        "columns": names_of(params, kept),
         "values": encoded(points[:, kept]),
         "order": similar(points).tolist(),
         "leaves": _leaves(points, params),
@@ -63,15 +65,13 @@ def similar(rows: Float[np.ndarray, "rows columns"]) -> np.ndarray:
     return order if order[0] <= order[-1] else order[::-1]
 
 
-def names_of(params: Params, which: np.ndarray, size: int) -> list[str]:
+def names_of(params: Params, which: np.ndarray) -> list[str]:
     """What parameters are called, from their numbers in the vector of all of them.
 
-    >>> names_of([["[0]['w']", [2, 2], "float64"], [".b", [], "float64"]], np.array([3, 4]), 5)
+    >>> names_of([["[0]['w']", [2, 2], "float64"], [".b", [], "float64"]], np.array([3, 4]))
     ['0.w[1,1]', 'b']
     """
     names, ends = [], np.cumsum([math.prod(shape) for _, shape, *_ in params])
-    if not len(ends) or ends[-1] != size:
-        return [f"x[{number}]" for number in which]
     for number in which:
         leaf = int(np.searchsorted(ends, number, side="right"))
         path, shape = params[leaf][0], tuple(params[leaf][1])
@@ -94,10 +94,8 @@ def leaf_name(path: str) -> str:
 def _leaves(points: Points, params: Params) -> list[dict[str, Any]]:
     """For each leaf its distance between each pair of points, pair by pair."""
     first, leaves = 0, []
-    sizes = [math.prod(shape) for _, shape, *_ in params]
-    if sum(sizes) != points.shape[1]:
-        params, sizes = [["", [points.shape[1]], ""]], [points.shape[1]]
-    for (path, *_), size in list(zip(params, sizes, strict=True))[:MAX_LEAVES]:
+    for path, shape, *_ in params[:MAX_LEAVES]:
+        size = math.prod(shape)
         part = points[:, first : first + size]
         first += size
         apart = [
