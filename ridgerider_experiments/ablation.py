@@ -18,14 +18,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
-from ridgerider_experiments.sweep import Job, percent, proportion, run_jobs
-from ridgerider_experiments.tree_methods import measure, recommended
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.sweep import Job, percent, run_jobs
+from ridgerider_experiments.tree_methods import best_size, mean, measure, recommended
 
 LABELS = {
     "rr": ("Ridge Rider", "#D55E00"),
@@ -47,20 +47,14 @@ NONE = "no solution"
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    deep: int = 12  # Figure 3
-    num_deep: int = 10
-    deep_steps: int = 10_000  # ours: small enough for the methods to differ
-    depths: tuple[int, ...] = (4, 6, 8, 10)  # Figure 7, right
-    num_trees: int = 20
-    max_steps: int = 10_000
-    num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        few = {"deep": 6, "num_deep": 3, "deep_steps": 1000, "max_steps": 1000}
-        return Settings(seed=seed, depths=(4,), num_trees=3, num_workers=1, **few)
+class Settings(Base):
+    deep: int = sized(12, quick=6)  # Figure 3
+    num_deep: int = sized(10, quick=3)
+    deep_steps: int = sized(10_000, quick=1000)  # ours: small enough for the methods to differ
+    depths: tuple[int, ...] = sized((4, 6, 8, 10), quick=(4,))  # Figure 7, right
+    num_trees: int = sized(20, quick=3)
+    max_steps: int = sized(10_000, quick=1000)
+    num_workers: int = sized(2, quick=1)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -70,18 +64,15 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         depth: jobs(settings, depth, settings.num_trees, settings.max_steps, SHALLOW)
         for depth in settings.depths
     }
-    todo = deep + [job for depth in shallow for job in shallow[depth]]
-    done = run_jobs(work, todo, out / "ablation.jsonl", settings.num_workers, say)
-    found = {str(job): result for job, result in zip(todo, done, strict=True)}
+    todo = deep + [job for of in shallow.values() for job in of]
+    done = iter(run_jobs(work, todo, out / "ablation.jsonl", settings.num_workers, say))
     results = {
         "deep": {
             "depth": settings.deep,
             "max_steps": settings.deep_steps,
-            **summary([found[str(job)] for job in deep]),
+            **summary([next(done) for _ in deep]),
         },
-        "depths": {
-            str(depth): summary([found[str(job)] for job in shallow[depth]]) for depth in shallow
-        },
+        "depths": {str(depth): summary([next(done) for _ in of]) for depth, of in shallow.items()},
         "max_steps": settings.max_steps,
         "seconds": time.perf_counter() - began,
     }
@@ -101,20 +92,17 @@ def jobs(
 
 def methods() -> dict[str, baselines.Rides]:
     """Ridge Rider and its ablations: one rule is replaced, everything else is the same."""
-    rides = recommended()
+    rides, fixed = recommended(), baselines.fixed_step
     step = jnp.asarray(0.1)  # the paper's
+    kept, drawn = baselines.fixed_ridge(rides.rider), baselines.random_ridge(rides.rider)
     riders = {
         "rr": rides.rider,
-        **{f"fixed_ev_{size:g}": _sized(baselines.fixed_ridge, size) for size in STEP_SIZES},
-        **{f"rand_ridge_{size:g}": _sized(baselines.random_ridge, size) for size in STEP_SIZES},
-        "fixed_step": baselines.fixed_step(rides.rider, step),
-        "fixed_step_fixed_ridge": baselines.fixed_step(baselines.fixed_ridge(rides.rider), step),
+        **{f"fixed_ev_{size:g}": fixed(kept, jnp.asarray(size)) for size in STEP_SIZES},
+        **{f"rand_ridge_{size:g}": fixed(drawn, jnp.asarray(size)) for size in STEP_SIZES},
+        "fixed_step": fixed(rides.rider, step),
+        "fixed_step_fixed_ridge": fixed(kept, step),
     }
     return {name: replace(rides, rider=rider) for name, rider in riders.items()}
-
-
-def _sized(ablate: Callable[[rr.Rider], rr.Rider], size: float) -> rr.Rider:
-    return baselines.fixed_step(ablate(recommended().rider), jnp.asarray(size))
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -129,56 +117,26 @@ def work(job: Job) -> dict[str, Any]:
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     """The mean of each method, and of those with several step sizes the best."""
     found: dict[str, Any] = {
-        name: {
-            **proportion(one[name]["fraction"] for one in done),
-            "iterations": sum(one[name]["iterations"] for one in done) / len(done),
-            "seconds": sum(one[name]["seconds"] for one in done) / len(done),
-        }
-        for name in done[0]
+        name: mean([one[name] for one in done], "iterations", "seconds") for name in done[0]
     }
     for name in DEEP[1:]:
-        tried = {size: found.pop(f"{name}_{size:g}", None) for size in STEP_SIZES}
+        tried = {f"{size:g}": found.get(f"{name}_{size:g}") for size in STEP_SIZES}
         if all(tried.values()):
-            best = max(tried, key=lambda size: tried[size]["mean"])
-            found[name] = {**tried[best], "step_size": best}
-            found[name]["tried"] = {f"{size:g}": tried[size]["mean"] for size in STEP_SIZES}
+            means = {size: of["mean"] for size, of in tried.items() if of}
+            found[name] = {**best_size(found, STEP_SIZES, name + "_{}"), "tried": means}
     return found
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
     """Fractions found: Figure 3 on the left, Figure 7 on the right."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = new_figure(9, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 2), sharey=True)
-    deep = results["deep"]
-    _bars(left, [f"depth {deep['depth']}"], [deep], DEEP)
-    depths = results["depths"]
-    _bars(right, [f"depth {depth}" for depth in depths], list(depths.values()), SHALLOW)
-    left.set(ylabel="solutions found (%)", ylim=(0, 105))
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"ablation.{suffix}", dpi=160)
-
-
-def _bars(ax: Axes, names: list[str], groups: list[dict[str, Any]], shown: tuple[str, ...]) -> None:
-    width = 0.8 / len(shown)
-    for number, name in enumerate(shown):
-        rows = [group[name] for group in groups]
-        errors = [
-            [100 * (row["mean"] - row["low"]) for row in rows],
-            [100 * (row["high"] - row["mean"]) for row in rows],
-        ]
-        ax.bar(
-            [i + (number - 1) * width for i in range(len(rows))],
-            [100 * row["mean"] for row in rows],
-            yerr=errors,
-            width=0.92 * width,
-            color=LABELS[name][1],
-            label=LABELS[name][0],
-            capsize=2,
-            error_kw={"linewidth": 0.9},
-        )
-    ax.set_xticks(range(len(names)), names)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+    deep, depths = results["deep"], results["depths"]
+    bars(left, [f"depth {deep['depth']}"], [deep], {name: LABELS[name] for name in DEEP})
+    names = [f"depth {depth}" for depth in depths]
+    bars(right, names, list(depths.values()), {name: LABELS[name] for name in SHALLOW})
+    right.set_ylabel("")
+    save(figure, out / "ablation")
 
 
 def draw_paths(seed: int, out: Path) -> None:
@@ -206,7 +164,7 @@ def draw_paths(seed: int, out: Path) -> None:
     drawn = [*(points for way in pair for points in ways[way]), *descents]
     # So wide that no way is cut.
     wide = max(8.0, 1.05 * max(float(np.abs(points @ plane.T).max()) for points in drawn))
-    figure = Figure(figsize=(5, 4.6), layout="constrained")
+    figure = new_figure(5, 4.6)
     ax = figure.subplots()
     side = np.linspace(-wide, wide, 161)
     first, second = np.meshgrid(side, side)
@@ -226,8 +184,7 @@ def draw_paths(seed: int, out: Path) -> None:
     ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-wide, wide), ylim=(-wide, wide))
     legend = ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
     legend.get_frame().set(facecolor="#BBBBBB", edgecolor="none")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"paths.{suffix}", dpi=160)
+    save(figure, out / "paths")
 
 
 def _descend(problem: rr.Problem, x: jax.Array) -> np.ndarray:
@@ -249,12 +206,12 @@ def table(results: dict[str, Any]) -> str:
         "fixed_step": "below Ridge Rider",
         "fixed_step_fixed_ridge": "below that",
     }
-    head = " | ".join([f"depth {deep['depth']}", *(f"depth {depth}" for depth in depths)])
-    lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * (len(depths) + 1)]
+    rows = []
     for name, (label, _) in LABELS.items():
-        cells = [percent(deep.get(name)), *(percent(depths[d].get(name)) for d in depths)]
         if name in DEEP[1:]:
             label += f", steps of {deep[name]['step_size']:g}"
             label += ", the best of four sizes" if "tried" in deep[name] else ""
-        lines.append(f"| {label} | {said[name]} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        cells = [percent(of.get(name)) for of in (deep, *depths.values())]
+        rows.append([label, said[name], *cells])
+    places = [f"depth {depth}" for depth in (deep["depth"], *depths)]
+    return markdown(["solutions found (%)", "paper", *places], rows)

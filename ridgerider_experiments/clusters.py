@@ -39,29 +39,25 @@ from ridgerider.problems.landscapes import (
     six_hump_camel,
 )
 from ridgerider.workers import process_pool
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 
 PATIENCE = 480  # seconds for TopSearch
 DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    atoms: tuple[int, ...] = (7, 8, 9, 10)
+class Settings(Base):
+    atoms: tuple[int, ...] = sized((7, 8, 9, 10), quick=(7,))
     full: bool = False  # 13 atoms, too, for at most `max_seconds` by the clock
     max_seconds: float = 3600.0
     num_starts: int = 4000  # descents from random balls whose ends the map of 13 atoms begins from
-    max_rides: int = 40_000  # of one map of up to 10 atoms; these end by themselves
-    peer_atoms: tuple[int, ...] = (7, 9, 10)  # the peers are slow
-    peer_gradients: int = 200_000  # of each peer, at most
-    topsearch_atoms: int = 7  # some minutes
+    # Of one map of up to 10 atoms; these end by themselves.
+    max_rides: int = sized(40_000, quick=400)
+    peer_atoms: tuple[int, ...] = sized((7, 9, 10), quick=(7,))  # the peers are slow
+    peer_gradients: int = sized(200_000, quick=8_000)  # of each peer, at most
+    topsearch_atoms: int = sized(7, quick=0)  # some minutes
     num_workers: int = 1  # processes that climb, of 13 atoms
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed, (7,), max_rides=400, peer_atoms=(7,), peer_gradients=8_000, topsearch_atoms=0
-        )
 
 
 PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
@@ -183,8 +179,7 @@ def _cluster(
     say(f"{atoms} atoms: {landscape}")
     ax = plot.disconnectivity(landscape)
     ax.set_title(f"{atoms} Lennard-Jones atoms")
-    for suffix in ("png", "svg"):
-        ax.figure.savefig(out / f"atoms-{atoms}.{suffix}", dpi=160)  # type: ignore[union-attr]
+    save(ax.figure, out / f"atoms-{atoms}")
     return {
         **_summary(landscape, spent_before),
         "starts": len(starts),
@@ -199,8 +194,7 @@ def _cluster(
 
 def _draw_plane(out: Path) -> None:
     ax = plot.plane(rr.explore(mueller_brown()))
-    for suffix in ("png", "svg"):
-        ax.figure.savefig(out / f"mueller-brown.{suffix}", dpi=160)  # type: ignore[union-attr]
+    save(ax.figure, out / "mueller-brown")
 
 
 # --- a network

@@ -25,15 +25,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.dice import Dice, dice_loss
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
-from ridgerider_experiments.sweep import Job, percent, proportion, run_jobs
-from ridgerider_experiments.tree_methods import MAX_RIDGES, TARGET, unsolved_first
+from ridgerider.types import Cost, Ride, Ridge
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.sweep import Job, percent, run_jobs
+from ridgerider_experiments.tree_methods import (
+    MAX_RIDGES,
+    TARGET,
+    best_size,
+    mean,
+    unsolved_first,
+)
 
 NUM_SAMPLES = 100  # the paper's
 DELTA_BREAK = 0.8  # as on exact trees
@@ -53,16 +61,11 @@ DIFFERENCES = (
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    depths: tuple[int, ...] = (4, 6, 8, 10)
-    num_trees: int = 10
-    max_batches: int = 100_000  # of 100 samples: the paper's T
-    num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(seed=seed, depths=(4,), num_trees=3, max_batches=2000, num_workers=1)
+class Settings(Base):
+    depths: tuple[int, ...] = sized((4, 6, 8, 10), quick=(4,))
+    num_trees: int = sized(10, quick=3)
+    max_batches: int = sized(100_000, quick=2000)  # of 100 samples: the paper's T
+    num_workers: int = sized(2, quick=1)
 
 
 # --- the samples as a problem
@@ -105,9 +108,9 @@ def fresh(problem: rr.Problem, key: PRNGKeyArray, step: Array) -> rr.Problem:
     return eqx.tree_at(lambda problem: problem.args[1], problem, words)
 
 
-def learn_values(problem: rr.Problem, x: Array, ridge: rr.Ridge) -> tuple[Array, rr.Cost]:
+def learn_values(problem: rr.Problem, x: Array, ridge: Ridge) -> tuple[Array, Cost]:
     """A step of SGD on the values, on the step's own samples: a rider's `correct`."""
-    return x - _rates(x, 0.0) * problem.grad(x), rr.Cost(gradients=1)
+    return x - _rates(x, 0.0) * problem.grad(x), Cost(gradients=1)
 
 
 def _rates(x: Array, rate: float | Array) -> Array:
@@ -115,7 +118,7 @@ def _rates(x: Array, rate: float | Array) -> Array:
     return jnp.where(jnp.arange(len(x)) < len(x) // 2, rate, VALUE_RATE).astype(x.dtype)
 
 
-def is_solved(ride: rr.Ride) -> Array:
+def is_solved(ride: Ride) -> Array:
     """The step's own samples return as much as a solution does."""
     return ride.loss <= TARGET
 
@@ -125,13 +128,13 @@ class End(NamedTuple):
 
     x: Array
     loss: Array
-    cost: rr.Cost
+    cost: Cost
 
 
 def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> Any:
     """The policy gradient until the samples return enough: a rider's `finish`."""
 
-    def go_on(carry: tuple[Array, Array, Array]) -> Array:
+    def should_continue(carry: tuple[Array, Array, Array]) -> Array:
         return (carry[1] > TARGET) & (carry[2] < MAX_FINISH)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -140,8 +143,8 @@ def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> 
         return x - _rates(x, FINISH_RATE) * grad, loss, count + 1
 
     first = (x, jnp.asarray(jnp.inf, x.dtype), jnp.array(0))
-    x, loss, count = jax.lax.while_loop(go_on, step, first)
-    return End(x, loss, rr.Cost(gradients=count))
+    x, loss, count = jax.lax.while_loop(should_continue, step, first)
+    return End(x, loss, Cost(gradients=count))
 
 
 def recommended() -> baselines.Rides:
@@ -235,60 +238,43 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 
 
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {
-        name: {
-            **proportion(one[name]["fraction"] for one in done),
-            "iterations": sum(one[name]["batches"] for one in done) / len(done),
-            "samples": NUM_SAMPLES * sum(one[name]["batches"] for one in done) / len(done),
-        }
-        for name in done[0]
-        if name != "seconds"
-    }
-    tried = {rate: found.pop(f"actor_critic_{rate:g}") for rate in STEP_SIZES}
-    best = max(tried, key=lambda rate: tried[rate]["mean"])
+    found: dict[str, Any] = {}
+    for name in done[0]:
+        if name != "seconds":
+            of = mean([one[name] for one in done], "batches")
+            count = of.pop("batches")
+            found[name] = {**of, "iterations": count, "samples": NUM_SAMPLES * count}
+    plain = found["actor_critic_0.1"]
     return {
+        "actor_critic": best_size(found, STEP_SIZES, "actor_critic_{}"),
         **found,
-        "actor_critic": {**tried[best], "step_size": best},
-        "actor_critic_0.1": tried[0.1],
+        "actor_critic_0.1": plain,
         "seconds": sum(one["seconds"] for one in done) / len(done),
     }
 
 
 def draw(depths: dict[str, Any], out: Path) -> None:
-    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
-    ax = figure.subplots()
-    for number, (name, (label, color)) in enumerate(LABELS.items()):
-        rows = [depths[depth][name] for depth in depths]
-        errors = [
-            [100 * (row["mean"] - row["low"]) for row in rows],
-            [100 * (row["high"] - row["mean"]) for row in rows],
-        ]
-        places = [i + (number - 0.5) * 0.38 for i in range(len(rows))]
-        heights = [100 * row["mean"] for row in rows]
-        ax.bar(places, heights, 0.36, yerr=errors, color=color, label=label, capsize=3)
-    ax.set_xticks(range(len(depths)), [f"depth {depth}" for depth in depths])
-    ax.set(ylabel="solutions found (%)", ylim=(0, 105))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=9, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"dice.{suffix}", dpi=160)
+    figure = new_figure(4.8, 3.6)
+    names = [f"depth {depth}" for depth in depths]
+    bars(figure.subplots(), names, list(depths.values()), LABELS)
+    save(figure, out / "dice")
 
 
 def table(results: dict[str, Any]) -> str:
     depths = results["depths"]
-    rows = {
+    methods = {
         "rr": ("Ridge Rider", "above at depths 4 and 6"),
         "actor_critic": ("actor-critic, best step size", "below"),
         "actor_critic_0.1": ("actor-critic, step size 0.1", "-"),
         "actor_critic_T": (f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
     }
-    head = " | ".join(f"depth {depth}" for depth in depths)
-    lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
-    for name, (label, said) in rows.items():
-        cells = [percent(of.get(name)) for of in depths.values()]
-        lines.append(f"| {label} | {said} | {' | '.join(cells)} |")
-    sizes = [f"{of['actor_critic'].get('step_size', '-')}" for of in depths.values()]
-    lines.append(f"| that best step size | - | {' | '.join(sizes)} |")
+    rows = [
+        [label, said, *(percent(of.get(name)) for of in depths.values())]
+        for name, (label, said) in methods.items()
+    ]
+    sizes = [of["actor_critic"].get("step_size", "-") for of in depths.values()]
+    rows.append(["that best step size", "-", *sizes])
     samples = [f"{of['rr']['samples']:.0f}" for of in depths.values()]
-    lines.append(f"| samples of each, mean | - | {' | '.join(samples)} |")
-    return "\n".join(lines) + "\n"
+    rows.append(["samples of each, mean", "-", *samples])
+    head = ["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)]
+    return markdown(head, rows)

@@ -32,6 +32,8 @@ import ridgerider as rr
 from ridgerider.data import FILES, Images, cache_folder, from_folder, images_of
 from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Ridges
 from ridgerider.problems import classifier
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 from ridgerider_experiments.sweep import run_jobs
 
 NAMES = {
@@ -66,49 +68,29 @@ SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    data: str = "all"  # the small digits, MNIST, and Fashion-MNIST if it is there; or a folder
-    num_seeds: int = 100  # of the digits, for the claim
-    num_large_seeds: int = 40  # of larger images
-    num_baseline_seeds: int = 5  # for methods that are no part of the claim
-    widths: tuple[int, ...] = (16, 64)  # of the digits
-    large_widths: tuple[int, ...] = (128,)  # of larger images
-    num_members: int = 8
-    num_large_members: int = 6
-    max_images: int = 10_000  # for training
-    max_test_images: int = 10_000
+class Settings(Base):
+    # The small digits, MNIST, and Fashion-MNIST if it is there; or a folder.
+    data: str = sized("all", quick="digits")
+    num_seeds: int = sized(100, quick=2)  # of the digits, for the claim
+    num_large_seeds: int = sized(40, quick=2)  # of larger images
+    num_baseline_seeds: int = sized(5, quick=1)  # for methods that are no part of the claim
+    widths: tuple[int, ...] = sized((16, 64), quick=(16,))  # of the digits
+    large_widths: tuple[int, ...] = sized((128,), quick=(16,))  # of larger images
+    num_members: int = sized(8, quick=4)
+    num_large_members: int = sized(6, quick=4)
+    max_images: int = sized(10_000, quick=2_000)  # for training
+    max_test_images: int = sized(10_000, quick=1_000)
     init_scale: float = 1e-3  # near enough to zero for distinct ridges
     stretch: float = 2.0  # of the straight step, beyond the lowest loss
     learning_rate: float = 3e-3  # Adam's, for the digits
     large_learning_rate: float = 1e-3
-    target: float = 0.05  # training loss that all are trained to, on the digits
-    large_target: float = 0.1
-    max_epochs: int = 300
-    methods: tuple[str, ...] = tuple(NAMES)
-    large_methods: tuple[str, ...] = CLAIM  # any of them; they take minutes
+    target: float = sized(0.05, quick=0.2)  # training loss that all are trained to, on the digits
+    large_target: float = sized(0.1, quick=0.3)
+    max_epochs: int = sized(300, quick=60)
+    methods: tuple[str, ...] = sized(tuple(NAMES), quick=("ridges", "deep", "random"))
+    # Any of them; they take minutes.
+    large_methods: tuple[str, ...] = sized(CLAIM, quick=("ridges", "deep"))
     num_workers: int = 1
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            data="digits",
-            num_seeds=2,
-            num_large_seeds=2,
-            num_baseline_seeds=1,
-            widths=(16,),
-            large_widths=(16,),
-            num_members=4,
-            num_large_members=4,
-            max_images=2_000,
-            max_test_images=1_000,
-            target=0.2,
-            large_target=0.3,
-            max_epochs=60,
-            methods=("ridges", "deep", "random"),
-            large_methods=("ridges", "deep"),
-        )
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -540,8 +522,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
     figure.legend(
         *most.get_legend_handles_labels(), frameon=False, fontsize=7, loc="outside right upper"
     )
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"ensembles.{suffix}", dpi=160)
+    save(figure, out / "ensembles")
 
 
 def table(results: dict[str, Any]) -> str:

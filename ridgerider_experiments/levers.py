@@ -20,6 +20,8 @@ from matplotlib.patches import Rectangle
 
 from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
 from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, lever_eigenvalues
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 
 DIFFERENCES = (
     ("ridges are numbered by cluster, `3.2` is the third of a cluster", "copies have no order"),
@@ -30,26 +32,14 @@ CLOSE = 1e-3  # two payoffs are equal
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    num_runs: int = 25  # as in the paper
-    num_repeats: int = 5  # as in the paper
-    num_lists: int = 200  # random payoff lists; ours
-    list_runs: int = 15  # of each list; ours, a matter of time
-    max_levers: int = 8  # in a random list; ours
-    worn_runs: int = 25  # of the game of two rounds; ours
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            num_runs=10,
-            num_repeats=2,
-            num_lists=3,
-            list_runs=6,
-            max_levers=3,
-            worn_runs=8,  # fewer coincide by luck
-        )
+class Settings(Base):
+    num_runs: int = sized(25, quick=10)  # as in the paper
+    num_repeats: int = sized(5, quick=2)  # as in the paper
+    num_lists: int = sized(200, quick=3)  # random payoff lists; ours
+    list_runs: int = sized(15, quick=6)  # of each list; ours, a matter of time
+    max_levers: int = sized(8, quick=3)  # in a random list; ours
+    # Of the game of two rounds; ours; quick: fewer coincide by luck.
+    worn_runs: int = sized(25, quick=8)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -223,8 +213,7 @@ def draw(repeats: list[Coordination], out: Path) -> None:
         ax.set_yticks(range(len(names)), names if number == 0 else [""] * len(names))
     right[0].set_ylabel("ridge")
     right[1].set_xlabel("lever, with its payoff")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"levers.{suffix}", dpi=160)
+    save(figure, out / "levers")
 
 
 def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:

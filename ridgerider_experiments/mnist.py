@@ -27,6 +27,8 @@ import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider_experiments.chain import Point, chain
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 from ridgerider_experiments.sweep import run_jobs
 
 COLORS = {
@@ -68,39 +70,21 @@ PAPER = {
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    num_seeds: int = 3
-    data: str = "mnist"  # or a folder
-    max_images: int = 100_000  # of those for training, and of those for testing
-    width: int = 128  # the paper's
+class Settings(Base):
+    num_seeds: int = sized(3, quick=2)
+    data: str = sized("mnist", quick="digits")  # or a folder
+    max_images: int = sized(100_000, quick=2_000)  # of those for training, and of those for testing
+    width: int = sized(128, quick=32)  # the paper's
     init_scale: float = 0.01  # "near zero"; the paper gives no number
     decay: float = 1e-4  # of the weights, for every method
-    batch_size: int = 1024
-    max_hvps: int = 30_000  # of the chain with corrector
-    max_other_hvps: int = 4_000  # of each ablation
-    max_paper_hvps: int = 100_000  # of Algorithm 2 as printed: half an hour
+    batch_size: int = sized(1024, quick=512)
+    max_hvps: int = sized(30_000, quick=2_500)  # of the chain with corrector
+    max_other_hvps: int = sized(4_000, quick=1_000)  # of each ablation
+    max_paper_hvps: int = sized(100_000, quick=3_000)  # of Algorithm 2 as printed: half an hour
     num_paper_seeds: int = 1  # of its two rows
-    averaging: float = 0.985  # over ends of rides
-    num_epochs: int = 20  # of Adam
-    num_points: int = 24  # of each curve
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            num_seeds=2,
-            data="digits",
-            max_images=2_000,
-            width=32,
-            batch_size=512,
-            max_hvps=2_500,
-            max_other_hvps=1_000,
-            max_paper_hvps=3_000,
-            averaging=0.9,
-            num_epochs=60,
-            num_points=8,
-        )
+    averaging: float = sized(0.985, quick=0.9)  # over ends of rides
+    num_epochs: int = sized(20, quick=60)  # of Adam
+    num_points: int = sized(24, quick=8)  # of each curve
 
 
 def riders(settings: Settings) -> dict[str, rr.Rider]:
@@ -344,8 +328,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         ax.grid(alpha=0.25)
     axes[0].legend(frameon=False, loc="lower right")
     axes[1].legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1, 1))
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"mnist.{suffix}", dpi=160)
+    save(figure, out / "mnist")
 
 
 def _draw_inset(results: dict[str, Any], ax: Axes) -> None:

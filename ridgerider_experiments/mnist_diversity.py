@@ -30,48 +30,32 @@ import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider_experiments.chain import chain, downhill_ridge
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 from ridgerider_experiments.sweep import Job, run_jobs
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    data: str = "mnist"  # or a folder
-    max_images: int = 100_000  # of those for training, and of those for testing
-    width: int = 128
+class Settings(Base):
+    data: str = sized("mnist", quick="digits")  # or a folder
+    max_images: int = sized(100_000, quick=2_000)  # of those for training, and of those for testing
+    width: int = sized(128, quick=16)
     init_scale: float = 1e-3  # near enough to zero for copies to be copies
-    batch_size: int = 1024
-    look_size: int = 4096  # images the first spectrum is computed on
+    batch_size: int = sized(1024, quick=512)
+    look_size: int = sized(4096, quick=1400)  # images the first spectrum is computed on
     num_hvps: int = 80  # for the distinct ridges
-    num_raw: int = 48  # raw indices, of which every fourth is ridden
+    num_raw: int = sized(48, quick=16)  # raw indices, of which every fourth is ridden
     cluster_tolerance: float = 0.02
-    num_repeats: int = 3
+    num_repeats: int = sized(3, quick=2)
     num_steps: int = 60  # along the first ridge
     early: tuple[int, ...] = (30, 40, 50, 60)  # steps whose accuracies are averaged
-    max_late_hvps: int = 600  # of the rides that follow
-    num_permutations: int = 9_999
-    paper_steps: int = 5000  # with the paper's settings; fewer than 4000 leave its late window out
-    paper_every: int = 12  # raw index that is ridden
+    max_late_hvps: int = sized(600, quick=200)  # of the rides that follow
+    num_permutations: int = sized(9_999, quick=999)
+    # With the paper's settings; fewer than 4000 leave its late window out.
+    paper_steps: int = sized(5000, quick=600)
+    paper_every: int = sized(12, quick=8)  # raw index that is ridden
     paper_repeats: int = 2
-    num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            data="digits",
-            max_images=2_000,
-            width=16,
-            batch_size=512,
-            look_size=1400,
-            num_raw=16,
-            num_repeats=2,
-            max_late_hvps=200,
-            num_permutations=999,
-            paper_steps=600,
-            paper_every=8,
-            num_workers=1,
-        )
+    num_workers: int = sized(2, quick=1)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -314,8 +298,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
                 axes[row][column].set_axis_off()
         axes[0][column].set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"mnist-diversity.{suffix}", dpi=160)
+    save(figure, out / "mnist-diversity")
 
 
 def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:

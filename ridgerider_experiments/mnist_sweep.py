@@ -25,6 +25,8 @@ from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider_experiments.chain import Point, chain
 from ridgerider_experiments.mnist import Judge
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 from ridgerider_experiments.sweep import Job, run_jobs
 
 METHODS = {
@@ -41,27 +43,14 @@ DIFFERENCES = (
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    data: str = "mnist"
+class Settings(Base):
+    data: str = sized("mnist", quick="digits")
     width: int = 32
-    num_train: int = 10_000
-    num_validation: int = 5_000
-    num_trials: int = 100  # of each method
-    num_steps: int = 400
-    num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            data="digits",
-            num_train=1000,
-            num_validation=400,
-            num_trials=4,
-            num_steps=100,
-            num_workers=1,
-        )
+    num_train: int = sized(10_000, quick=1000)
+    num_validation: int = sized(5_000, quick=400)
+    num_trials: int = sized(100, quick=4)  # of each method
+    num_steps: int = sized(400, quick=100)
+    num_workers: int = sized(2, quick=1)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -219,8 +208,7 @@ def draw(runs: dict[str, list[dict[str, Any]]], out: Path) -> None:
     ax.set(xlabel="steps", ylabel="test accuracy (%)", ylim=(0, 101))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"mnist-sweep.{suffix}", dpi=160)
+    save(figure, out / "mnist-sweep")
 
 
 def table(results: dict[str, Any]) -> str:

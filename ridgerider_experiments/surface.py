@@ -21,22 +21,19 @@ from matplotlib.figure import Figure
 import ridgerider as rr
 from ridgerider import plot
 from ridgerider.problems.surface import surface, surface_minima
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import save
 
 DIFFERENCES = (("the function", "the paper does not give it"),)
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    num_starts: int = 100  # of gradient descent; ours, the paper gives none
+class Settings(Base):
+    num_starts: int = sized(100, quick=20)  # of gradient descent; ours, the paper gives none
     start_size: float = 0.1  # standard deviation around the origin: "near the origin"
     learning_rate: float = 0.05
     num_steps: int = 2000  # enough for every run to come to rest
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(seed=seed, num_starts=20)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -137,8 +134,7 @@ def draw(
     axes[1].plot([], [], color="#444444", linewidth=1.4, linestyle=(0, (1, 1.2)), label="descent")
     for ax in axes:
         ax.legend(loc="upper right", frameon=False, fontsize=8, labelcolor="#222222")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"surface.{suffix}", dpi=160)
+    save(figure, out / "surface")
 
 
 def draw_loss(problem: rr.Problem, ax: Axes) -> None:

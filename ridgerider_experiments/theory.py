@@ -25,6 +25,7 @@ from scipy.optimize import minimize
 
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
+from ridgerider_experiments.settings import Base, sized
 
 SIZE, NUM_WAVES, LEVERS = 6, 8, 6
 DIFFERENCES = (
@@ -33,13 +34,8 @@ DIFFERENCES = (
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    instances: int = 240  # of each statement
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(seed=seed, instances=48)
+class Settings(Base):
+    instances: int = sized(240, quick=48)  # of each statement
 
 
 # --- the test function

@@ -5,6 +5,7 @@ leg ends with a short descent, and so does every ride of a baseline; a descent e
 solved; a search ends when it has found everything, and baselines get the steps it used until then.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ import optax
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import Tree
+from ridgerider.types import Branch
+from ridgerider_experiments.sweep import proportion
 
 MAX_RIDGES = 6  # the paper's N
 SHUFFLED = rr.RandomOrder(0)
@@ -42,7 +45,7 @@ def ridge_rider(delta_break: float, min_overlap: float = 0.7072) -> rr.Rider:
     )
 
 
-def unsolved_first(branch: rr.Branch) -> tuple[bool, int]:
+def unsolved_first(branch: Branch) -> tuple[bool, int]:
     """Shuffled, and branches of policies that are solved last."""
     return branch.loss <= TARGET, SHUFFLED(branch)
 
@@ -113,3 +116,16 @@ def discoveries(tree: Tree, ends: baselines.Ends) -> list[list[float]]:
         found |= new
         rows += [[int(step), float(second)]] * len(new)
     return rows
+
+
+def mean(measured: list[dict[str, Any]], *names: str) -> dict[str, float]:
+    """The share of the solutions found, with its interval; and the mean of what these names say."""
+    means = {name: sum(one[name] for one in measured) / len(measured) for name in names}
+    return {**proportion(one["fraction"] for one in measured), **means}
+
+
+def best_size(found: dict[str, Any], sizes: Sequence[float], name: str) -> dict[str, Any]:
+    """Takes `name.format(size)` of all step sizes out of `found`; that which found most."""
+    tried = {size: found.pop(name.format(f"{size:g}")) for size in sizes}
+    best = max(tried, key=lambda size: tried[size]["mean"])
+    return {**tried[best], "step_size": best}

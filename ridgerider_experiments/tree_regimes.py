@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from ridgerider.problems.tree import Tree
-from ridgerider_experiments.sweep import Job, percent, proportion
+from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.sweep import percent, proportion
 from ridgerider_experiments.tree_methods import descent, measure, recommended
 
 PLACES = tuple((depth, rare) for rare in (0.4, 0.1, 0.02) for depth in (6, 8, 10, 12, 14))
@@ -22,21 +22,8 @@ SHARE = 0.9  # of the solutions, at which costs are compared
 WIDE, STEP_SIZES = 3.0, (1.0, 10.0)
 PATIENCE = 4.0  # times the seconds of Ridge Rider
 MAX_DECISIONS = 64  # larger trees are left out: a dense ridge there costs more than it can save
+METHODS, UNITS = ("rr", "guess"), ("steps", "products", "seconds")
 COLORS = {0.4: "#0072B2", 0.1: "#D55E00", 0.02: "#009E73"}
-
-
-def jobs_at(seed: int, depth: int, p_positive: float, count: int, max_steps: int) -> list[Job]:
-    return [
-        {
-            "kind": "regime",
-            "depth": depth,
-            "p_terminal": 0.4,
-            "p_positive": p_positive,
-            "seed": seed * 1000 + 500 + number,
-            "max_steps": max_steps,
-        }
-        for number in range(count)
-    ]
 
 
 def work(tree: Tree, max_steps: int) -> dict[str, Any]:
@@ -50,12 +37,9 @@ def work(tree: Tree, max_steps: int) -> dict[str, Any]:
         measure(descent(size, WIDE), tree, max_seconds=seconds, is_stopped=True)
         for size in STEP_SIZES
     ]
-    return {**about, "methods": {"rr": ridges, "guess": best(guesses, tree.num_solutions)}}
-
-
-def best(guesses: list[dict[str, Any]], solutions: int) -> dict[str, Any]:
-    """The step size that was the first to find the share that is asked for, or found most."""
-    return min(guesses, key=lambda one: (cost(one, solutions, 1), -one["fraction"]))
+    # The step size that was the first to find the share that is asked for, or found most.
+    best = min(guesses, key=lambda one: (cost(one, tree.num_solutions, 1), -one["fraction"]))
+    return {**about, "methods": {"rr": ridges, "guess": best}}
 
 
 def cost(one: dict[str, Any], solutions: int, column: int, share: float = SHARE) -> float:
@@ -72,7 +56,7 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
     found["too_large"] = len(done) - len(kept)
     if not kept:
         return found
-    for name in ("rr", "guess"):
+    for name in METHODS:
         found[name] = proportion(one["methods"][name]["fraction"] for one in kept)
     for share, suffix in ((SHARE, ""), (1.0, "_last")):
         for unit in UNITS:
@@ -87,19 +71,13 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
     return found
 
 
-METHODS = {"rr": "Ridge Rider", "guess": "wide random starts"}
-
-
-UNITS = ("steps", "products", "seconds")
-
-
 def ratio(one: dict[str, Any], unit: str, share: float) -> float:
     """What guessing spent over what Ridge Rider did; infinite where only guessing failed."""
     spent = []
     for name in METHODS:
         found = one["methods"][name]
         here = cost(found, one["solutions"], int(unit == "seconds"), share)
-        if unit == "products":  # a Hessian is as many products as there are logits
+        if unit == "products":  # a Hessian is as many HVPs as there are logits
             here *= (found["hvps"] + found["gradients"]) / found["iterations"]
         spent.append(here)
     if math.isinf(spent[0]):
@@ -120,7 +98,7 @@ def curve(done: list[dict[str, Any]], name: str, num_points: int = 16) -> list[l
 def draw(regimes: list[dict[str, Any]], out: Path) -> None:
     """The ratio of costs by depth, in each unit: above one, guessing costs more."""
     rows = [row for row in regimes if row["trees"]]
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    figure = new_figure(10, 3.4)
     for ax, unit in zip(figure.subplots(1, 3, sharey=True), UNITS, strict=True):
         for rare in dict.fromkeys(row["p_positive"] for row in rows):
             here = [r for r in rows if r["p_positive"] == rare and r[f"ratio_{unit}"]]
@@ -134,33 +112,27 @@ def draw(regimes: list[dict[str, Any]], out: Path) -> None:
         ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
         ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
         ax.set_xticks(sorted({row["depth"] for row in rows}))
-        ax.spines[["top", "right"]].set_visible(False)
+        plain(ax)
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"regimes.{suffix}", dpi=160)
+    save(figure, out / "regimes")
 
 
 def table(regimes: list[dict[str, Any]]) -> str:
-    lines = [
-        "| P(positive) | depth | trees | solutions, mean | Ridge Rider finds (%) "
-        f"| wide starts find (%) | cost of {SHARE:.0%}, wide starts / Ridge Rider, median: steps "
-        "| products | seconds | trees with fewer products by Ridge Rider | fewer seconds |",
-        "|---" * 11 + "|",
-    ]
+    spent = f"cost of {SHARE:.0%}, wide starts / Ridge Rider, median: steps"
+    head = ["P(positive)", "depth", "trees", "solutions, mean", "Ridge Rider finds (%)"]
+    head += ["wide starts find (%)", spent, "products", "seconds"]
+    head += ["trees with fewer products by Ridge Rider", "fewer seconds"]
+    rows = []
     for row in regimes:
         if row["trees"]:
             ratios = [row[f"ratio_{unit}"] for unit in UNITS]
-            cells = [
-                f"{row['p_positive']:g}",
-                row["depth"],
-                row["trees"],
-                f"{row['solutions']:.1f}",
-                percent(row["rr"]),
-                percent(row["guess"]),
-                *("-" if value is None else f"{value:.2g}" for value in ratios),
-                row["rr_cheaper_products"],
-                row["rr_cheaper_seconds"],
-            ]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
+            rows.append(
+                [
+                    *(f"{row['p_positive']:g}", row["depth"], row["trees"]),
+                    *(f"{row['solutions']:.1f}", percent(row["rr"]), percent(row["guess"])),
+                    *("-" if value is None else f"{value:.2g}" for value in ratios),
+                    *(row["rr_cheaper_products"], row["rr_cheaper_seconds"]),
+                ]
+            )
+    return markdown(head, rows)

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from ridgerider import baselines
 from ridgerider.problems.tree import Tree, make_tree
 from ridgerider_experiments import tree_regimes
-from ridgerider_experiments.sweep import Job, percent, proportion, run_jobs
+from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.sweep import Job, percent, run_jobs
 from ridgerider_experiments.tree_methods import (
     TARGET,
+    best_size,
     descent,
+    mean,
     measure,
     paper,
     random_vectors,
@@ -53,6 +55,11 @@ NAMES = {
     "random_vectors_curved": "random vectors that curve downwards only",
     "evd": "eigenvector descent",
 }
+SENSITIVE = {
+    "rr": "Ridge Rider",
+    "gd_random": "gradient descent",
+    "gd_random_10": "gradient descent, step 10",
+}
 PAPER = {
     "rr": "often over 90",
     "rr_paper": "often over 90",
@@ -68,37 +75,24 @@ DIFFERENCES = (
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    depths: tuple[int, ...] = (4, 6, 8, 10)
-    num_trees: int = 20
-    max_steps: int = 100_000  # the paper's T
-    num_sensitivity: int = 10  # trees for each generator and depth 6 and 8
-    regimes: tuple[tuple[int, float], ...] = tree_regimes.PLACES  # depth, P(positive)
-    num_regime: int = 10  # trees of each
-    regime_steps: int = 20_000  # of Ridge Rider there; guessing gets as much time and more
+class Settings(Base):
+    depths: tuple[int, ...] = sized((4, 6, 8, 10), quick=(4, 6))
+    num_trees: int = sized(20, quick=3)
+    max_steps: int = sized(100_000, quick=3000)  # the paper's T
+    num_sensitivity: int = sized(10, quick=0)  # trees for each generator and depth 6 and 8
+    # Depth and P(positive), trees of each, and steps of Ridge Rider; guessing gets more time.
+    regimes: tuple[tuple[int, float], ...] = sized(tree_regimes.PLACES, quick=((4, 0.4), (6, 0.4)))
+    num_regime: int = sized(10, quick=2)
+    regime_steps: int = sized(20_000, quick=1000)
     num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            depths=(4, 6),
-            num_trees=3,
-            max_steps=3000,
-            num_sensitivity=0,
-            regimes=((4, 0.4), (6, 0.4)),
-            num_regime=2,
-            regime_steps=1000,
-        )
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     began = time.perf_counter()
-    main = {
-        depth: jobs_at(settings, "main", depth, settings.num_trees) for depth in settings.depths
-    }
-    theirs = {depth: jobs_at(settings, "paper", depth, settings.num_trees) for depth in main}
+    main, theirs = (
+        {depth: jobs_at(settings, kind, depth, settings.num_trees) for depth in settings.depths}
+        for kind in ("main", "paper")
+    )
     more = {
         (*generator, depth): jobs_at(
             settings, "sensitivity", depth, settings.num_sensitivity, *generator
@@ -107,12 +101,12 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         for depth in (6, 8)
     }
     where = {
-        place: tree_regimes.jobs_at(
-            settings.seed, *place, settings.num_regime, settings.regime_steps
+        (depth, rare): jobs_at(
+            settings, "regime", depth, settings.num_regime, p_positive=rare, first=500
         )
-        for place in settings.regimes
+        for depth, rare in settings.regimes
     }
-    groups = (main, theirs, more, where)
+    groups: tuple[dict[Any, list[Job]], ...] = (main, theirs, more, where)
     todo = [job for group in groups for jobs in group.values() for job in jobs]
     # The longest last, and among those the deepest first: a worker is not left alone for long.
     todo.sort(key=lambda job: (job["kind"] == "paper", -job["depth"]))
@@ -154,15 +148,17 @@ def jobs_at(
     count: int,
     p_terminal: float = 0.4,
     p_positive: float = 0.4,
+    first: int = 0,
 ) -> list[Job]:
+    max_steps = settings.regime_steps if kind == "regime" else settings.max_steps
     return [
         {
             "kind": kind,
             "depth": depth,
             "p_terminal": p_terminal,
             "p_positive": p_positive,
-            "seed": settings.seed * 1000 + number,
-            "max_steps": settings.max_steps,
+            "seed": settings.seed * 1000 + first + number,
+            "max_steps": max_steps,
         }
         for number in range(count)
     ]
@@ -222,12 +218,11 @@ def others() -> dict[str, Any]:
 
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     """The mean over the trees of one depth, for each method."""
-    found = {name: mean([one["methods"][name] for one in done]) for name in done[0]["methods"]}
+    found = {name: rate([one["methods"][name] for one in done]) for name in done[0]["methods"]}
     for suffix in ("", "_time"):
-        tried = {size: found.pop(f"gd_random_{size:g}{suffix}") for size in STEP_SIZES}
-        best = max(tried, key=lambda size: tried[size]["mean"])
-        found[f"gd_random{suffix}"] = tried[0.1]
-        found[f"gd_random_tuned{suffix}"] = {**tried[best], "step_size": best}
+        found[f"gd_random{suffix}"] = found[f"gd_random_0.1{suffix}"]
+        tuned = best_size(found, STEP_SIZES, f"gd_random_{{}}{suffix}")
+        found[f"gd_random_tuned{suffix}"] = tuned
     found["trees"] = {
         "decisions": sum(one["decisions"] for one in done) / len(done),
         "max_decisions": max(one["decisions"] for one in done),
@@ -237,82 +232,57 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def mean(measured: list[dict[str, Any]]) -> dict[str, float]:
-    iterations = sum(one["iterations"] for one in measured)
-    seconds = sum(one["seconds"] for one in measured)
-    return {
-        **proportion(one["fraction"] for one in measured),
-        "iterations": iterations / len(measured),
-        "seconds": seconds / len(measured),
-        "iterations_per_second": iterations / seconds,
-    }
+def rate(measured: list[dict[str, Any]]) -> dict[str, float]:
+    found = mean(measured, "iterations", "seconds")
+    return {**found, "iterations_per_second": found["iterations"] / found["seconds"]}
 
 
 def sensitivity(place: tuple[float, float, int], done: list[dict[str, Any]]) -> dict[str, Any]:
     """The same for trees made with other probabilities."""
-    p_terminal, p_positive, depth = place
     return {
-        "p_terminal": p_terminal,
-        "p_positive": p_positive,
-        "depth": depth,
+        **dict(zip(("p_terminal", "p_positive", "depth"), place, strict=True)),
         "decisions": sum(one["decisions"] for one in done) / len(done),
-        **{
-            name: mean([one["methods"][name] for one in done])
-            for name in ("rr", "gd_random", "gd_random_10")
-        },
+        **{name: rate([one["methods"][name] for one in done]) for name in SENSITIVE},
     }
 
 
 def draw(depths: dict[str, Any], settings: Settings, out: Path) -> None:
     """A tree, and the fractions found by depth with 95 % intervals: Figure 2."""
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2, width_ratios=(1, 2.6))
     make_tree(4, seed=settings.seed).draw(left)
     left.set_title("a tree: decisions, positive (blue)\nand negative (orange) leaves", fontsize=9)
-    width = 0.8 / len(LABELS)
-    for number, (name, (label, color)) in enumerate(LABELS.items()):
-        rows = [depths[str(depth)][name] for depth in settings.depths]
-        places = [i + (number - (len(LABELS) - 1) / 2) * width for i in range(len(rows))]
-        heights = [100 * row["mean"] for row in rows]
-        errors = [
-            [100 * (row["mean"] - row["low"]) for row in rows],
-            [100 * (row["high"] - row["mean"]) for row in rows],
-        ]
-        bars = {"color": color, "label": label, "width": 0.92 * width}
-        right.bar(places, heights, yerr=errors, error_kw={"linewidth": 0.9}, capsize=2, **bars)
-    right.set_xticks(range(len(settings.depths)), [f"depth {depth}" for depth in settings.depths])
-    right.set(ylabel="solutions found (%)", ylim=(0, 105))
-    right.spines[["top", "right"]].set_visible(False)
-    right.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"trees.{suffix}", dpi=160)
+    bars(right, [f"depth {depth}" for depth in depths], list(depths.values()), LABELS)
+    save(figure, out / "trees")
 
 
 def table(results: dict[str, Any]) -> str:
     """Fractions with 95 % intervals; how they depend on the generator; where guessing fails."""
-    depths = results["depths"]
-    head = " | ".join(f"depth {depth}" for depth in depths)
-    lines = [f"| solutions found (%) | paper | {head} |", "|---|---|" + "---|" * len(depths)]
+    depths, rows = results["depths"], []
     first = next(iter(depths.values()))
     for name, label in NAMES.items():
         for key, text in ((name, label), (f"{name}_time", f"{label}, in the same time")):
             if key in first:
-                cells = " | ".join(percent(of[key]) for of in depths.values())
-                lines.append(f"| {text} | {PAPER.get(key, '-')} | {cells} |")
-    tuned = [f"{of['gd_random_tuned'].get('step_size', '-')}" for of in depths.values()]
-    lines.append(f"| that best step size | - | {' | '.join(tuned)} |")
+                cells = [percent(of[key]) for of in depths.values()]
+                rows.append([text, PAPER.get(key, "-"), *cells])
+    tuned = [of["gd_random_tuned"].get("step_size", "-") for of in depths.values()]
+    rows.append(["that best step size", "-", *tuned])
     for key in ("iterations", "seconds"):
-        cells = " | ".join(f"{of['rr'][key]:.3g}" for of in depths.values())
-        lines.append(f"| {key} of Ridge Rider, mean | - | {cells} |")
+        cells = [f"{of['rr'][key]:.3g}" for of in depths.values()]
+        rows.append([f"{key} of Ridge Rider, mean", "-", *cells])
+    head = ["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)]
+    parts = [markdown(head, rows)]
     if results["sensitivity"]:
-        lines += ["", "| P(terminal) | P(positive) | depth | Ridge Rider | gradient descent "]
-        lines[-1] += "| gradient descent, step 10 |"
-        lines += ["|---|---|---|---|---|---|"]
-        lines += [
-            f"| {row['p_terminal']} | {row['p_positive']} | {row['depth']} "
-            f"| {percent(row['rr'])} | {percent(row['gd_random'])} "
-            f"| {percent(row['gd_random_10'])} |"
-            for row in results["sensitivity"]
-        ]
-    where = "\n" + tree_regimes.table(results["regimes"]) if results["regimes"] else ""
-    return "\n".join(lines) + "\n" + where
+        places = ("p_terminal", "p_positive", "depth")
+        parts.append(
+            markdown(
+                ("P(terminal)", "P(positive)", "depth", *SENSITIVE.values()),
+                [
+                    [*(row[part] for part in places), *(percent(row[name]) for name in SENSITIVE)]
+                    for row in results["sensitivity"]
+                ],
+            )
+        )
+    if results["regimes"]:
+        parts.append(tree_regimes.table(results["regimes"]))
+    return "\n".join(parts)

@@ -32,6 +32,7 @@ from ridgerider_experiments.colored_mnist.consistent_ridge import ride_consisten
 from ridgerider_experiments.colored_mnist.figures import draw
 from ridgerider_experiments.colored_mnist.figures import table as table
 from ridgerider_experiments.colored_mnist.head import NUM_FEATURES
+from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.sweep import Job, interval, run_jobs
 
 FEATURES = (5, 20, 40)  # of the consistent ridge, beside its ten
@@ -70,29 +71,17 @@ METHODS = tuple(method for methods in JOBS.values() for method in methods)
 
 
 @dataclass(frozen=True)
-class Settings:
-    seed: int = 0
-    data: str = "mnist"
-    num_runs: int = 30  # as in the paper
-    num_control_runs: int = 10  # of Algorithm 4 without its consistency terms
-    num_more_runs: int = 10  # of further baselines, numbers of features and the ensemble
+class Settings(Base):
+    data: str = sized("mnist", quick="digits")
+    num_runs: int = sized(30, quick=3)  # as in the paper
+    num_control_runs: int = sized(10, quick=1)  # of Algorithm 4 without its consistency terms
+    # Of further baselines, numbers of features and the ensemble.
+    num_more_runs: int = sized(10, quick=2)
     variant: str = "last"  # or "whole": Algorithm 4 with the whole featurizer trained, too
-    batch_size: int = 2500  # images of each environment; ours, a matter of time
+    batch_size: int = sized(2500, quick=250)  # images of each environment; ours, a matter of time
     num_blocks: int = 10  # points of a baseline's curve
     block_size: int = 50  # 501 steps in all, as published
-    num_workers: int = 2
-
-    @staticmethod
-    def quick(seed: int) -> "Settings":
-        return Settings(
-            seed=seed,
-            data="digits",
-            num_runs=3,
-            num_control_runs=1,
-            num_more_runs=2,
-            batch_size=250,
-            num_workers=1,
-        )
+    num_workers: int = sized(2, quick=1)
 
     def __post_init__(self) -> None:
         if self.variant not in ("last", "whole"):

@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ridgerider_experiments.show import save
+
 NAMES = {
     "consistent": "RR, consistent ridge",
     "ensemble": "RR, consistent ridge, average of four",
@@ -58,8 +60,7 @@ def draw(runs: Runs, out: Path) -> None:
     axes[2].sharey(axes[1])
     axes[1].set_ylabel("curvature along the ridge")
     axes[2].legend(frameon=False, fontsize=8, loc="lower right")
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"colored-mnist.{suffix}", dpi=160)
+    save(figure, out / "colored-mnist")
 
 
 def draw_accuracies(runs: Runs, ax: Axes) -> None:

@@ -1,0 +1,30 @@
+"""The settings of an experiment: each with its full size and, where it differs, its quick one."""
+
+from dataclasses import dataclass, field, fields
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+
+def sized(full: T, quick: T) -> T:
+    """A field whose value is smaller with `--quick`."""
+    return field(default=full, metadata={"quick": quick})
+
+
+@dataclass(frozen=True)
+class Base:
+    """What all experiments have.
+
+    >>> @dataclass(frozen=True)
+    ... class Settings(Base):
+    ...     num_trees: int = sized(20, quick=3)
+    >>> Settings().num_trees, Settings.quick(7)
+    (20, Settings(seed=7, num_trees=3))
+    """
+
+    seed: int = 0
+
+    @classmethod
+    def quick(cls, seed: int) -> Self:
+        small = {one.name: one.metadata["quick"] for one in fields(cls) if "quick" in one.metadata}
+        return cls(**{**small, "seed": seed})

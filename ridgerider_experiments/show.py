@@ -1,0 +1,62 @@
+"""What all experiments show alike: tables in Markdown, figures as files, bars with intervals."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+def markdown(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    """A table.
+
+    >>> print(markdown(["", "paper"], [["found", 4]]), end="")
+    | | paper |
+    |---|---|
+    | found | 4 |
+    """
+    lines = [head, *rows]
+    cells = [[f" {cell}" if cell != "" else "" for cell in line] for line in lines]
+    text = ["|" + "".join(f"{cell} |" for cell in line) for line in cells]
+    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]]) + "\n"
+
+
+def save(figure: Any, path: Path) -> None:
+    for suffix in ("png", "svg"):
+        figure.savefig(path.with_name(f"{path.name}.{suffix}"), dpi=160)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plain(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def bars(
+    ax: Axes, names: list[str], groups: list[dict[str, Any]], labels: dict[str, tuple[str, str]]
+) -> None:
+    """Shares with intervals, in percent: a group of bars for each name, a bar for each label."""
+    width = 0.8 / len(labels)
+    for number, (key, (label, color)) in enumerate(labels.items()):
+        low, mean, high = (
+            100 * np.array([group[key][part] for group in groups])
+            for part in ("low", "mean", "high")
+        )
+        ax.bar(
+            np.arange(len(groups)) + (number - (len(labels) - 1) / 2) * width,
+            mean,
+            yerr=[mean - low, high - mean],
+            width=0.92 * width,
+            color=color,
+            label=label,
+            capsize=2,
+            error_kw={"linewidth": 0.9},
+        )
+    ax.set_xticks(range(len(names)), names)
+    ax.set(ylabel="solutions found (%)", ylim=(0, 105))
+    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+    plain(ax)
