@@ -72,7 +72,9 @@ def reproduce(
             )
         settings = replace(settings, num_workers=workers)
     if data is not None:
-        _check_data(name, data)
+        if name not in OWN_DATA:
+            raise ValueError(f"`data` must be left out but for {', '.join(OWN_DATA)}.")
+        images_of(data)  # raises if they cannot be read
         settings = replace(settings, data=str(data))
     if hasattr(settings, "data"):
         say(f"data: {_data_used(settings.data, quick)}")
@@ -94,17 +96,10 @@ def reproduce(
     return results
 
 
-def _check_data(name: str, data: str | Path) -> None:
-    if name not in OWN_DATA:
-        raise ValueError(f"`data` must be left out but for {', '.join(OWN_DATA)}.")
-    images_of(data)  # raises if they cannot be read
-
-
 def _data_used(data: str, quick: bool) -> str:
-    if data == "all":
-        return f"the small digits of scikit-learn, and MNIST, from {_mnist_place()}"
-    if data == "mnist":
-        return f"MNIST, from {_mnist_place()}"
+    if data in ("all", "mnist"):
+        place = f"MNIST, from {os.environ.get('RIDGERIDER_DATA') or 'the cache'}"
+        return place if data == "mnist" else f"the small digits of scikit-learn, and {place}"
     if data != "digits":
         return f"the images in {data}" + (", some of them (--quick)" if quick else "")
     ignored = " and does not read RIDGERIDER_DATA" if os.environ.get("RIDGERIDER_DATA") else ""
@@ -126,10 +121,6 @@ def about() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "machine": platform.machine(),
     }
-
-
-def _mnist_place() -> str:
-    return os.environ.get("RIDGERIDER_DATA") or "the cache"
 
 
 def module(name: str) -> Any:

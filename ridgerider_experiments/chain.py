@@ -10,8 +10,18 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import ridgerider as rr
+from ridgerider.types import Cost, Ride, Ridge, Spectrum
 
 Vector = Float[Array, " n"]
+# A ride of a chain; experiments replace some of its rules.
+RIDER = rr.Rider(
+    spectrum=rr.GradientKrylov(k=8, num_hvps=20),
+    update=rr.Davidson(tolerance=None, max_hvps=4),
+    step=rr.FixedStep(0.05),
+    stop=(rr.curvature_gone, rr.not_finite),
+    finish=None,
+    max_steps=50,
+)
 
 
 @dataclass
@@ -20,7 +30,7 @@ class Point:
 
     x: Vector
     average: Vector
-    cost: rr.Cost
+    cost: Cost
     num_rides: int = 0
     num_steps: int = 0
 
@@ -47,7 +57,7 @@ def chain(
     on batches needs: each end is noisy.
     """
     start = problem.x0 if x is None else x
-    point, key = Point(start, start, rr.Cost()), jax.random.key(seed)
+    point, key = Point(start, start, Cost()), jax.random.key(seed)
     while (
         point.cost.hvps < max_hvps
         and point.num_rides != max_rides
@@ -75,7 +85,7 @@ def next_ride(
     x: Vector,
     key: PRNGKeyArray,
     max_index: Array | None = None,
-) -> tuple[rr.Ride, rr.Cost]:
+) -> tuple[Ride, Cost]:
     on_batch = rider.on_batch(problem, key, jnp.array(0))
     spectrum, grad = rider.spectrum(on_batch, x, key), on_batch.grad(x)
     share = jnp.where(spectrum.is_downhill, jnp.abs(spectrum.eigenvectors @ grad), -1)
@@ -87,13 +97,13 @@ def next_ride(
         row = order[drawn]
     ridge = downhill_ridge(spectrum, row, grad)
     ride = rider.ride(problem, x, ridge, key)
-    return ride, ride.cost + spectrum.cost + rr.Cost(gradients=1)
+    return ride, ride.cost + spectrum.cost + Cost(gradients=1)
 
 
-def downhill_ridge(spectrum: rr.Spectrum, row: Array, grad: Vector) -> rr.Ridge:
+def downhill_ridge(spectrum: Spectrum, row: Array, grad: Vector) -> Ridge:
     """The eigenvector in this row, pointing against the gradient as in the paper."""
     direction = spectrum.eigenvectors[row]
-    return rr.Ridge(
+    return Ridge(
         direction=jnp.where(direction @ grad > 0, -direction, direction),
         eigenvalue=spectrum.eigenvalues[row],
         index=jnp.asarray(row, int),

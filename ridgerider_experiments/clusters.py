@@ -39,8 +39,9 @@ from ridgerider.problems.landscapes import (
     six_hump_camel,
 )
 from ridgerider.workers import process_pool
+from ridgerider_experiments.bench.peers import Gradients
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, save
 
 PATIENCE = 480  # seconds for TopSearch
 DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
@@ -235,20 +236,6 @@ def _network(say: Callable[[str], None]) -> dict[str, Any]:
 # --- peers
 
 
-class _Counted:
-    """A loss with its gradient for SciPy, and how often it was asked for."""
-
-    def __init__(self, atoms: int):
-        problem = lennard_jones(atoms)
-        self.size, self.count = problem.size, 0
-        self._both = jax.jit(jax.value_and_grad(problem.value))
-
-    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        self.count += 1
-        value, grad = self._both(x)
-        return float(value), np.asarray(grad)
-
-
 class _Found:
     """Different minima, with the cost at which the last new one came."""
 
@@ -276,11 +263,11 @@ def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
     }
 
 
-def _descents(atoms: int, seed: int, loss: _Counted) -> Iterator[tuple[np.ndarray, float]]:
+def _descents(atoms: int, seed: int, loss: Gradients) -> Iterator[tuple[np.ndarray, float]]:
     """Where descents from random points of a ball end."""
     random = np.random.default_rng(seed)
     while True:
-        start = random.normal(size=loss.size) * 0.56 * atoms ** (1 / 3)
+        start = random.normal(size=3 * atoms) * 0.56 * atoms ** (1 / 3)
         with np.errstate(all="ignore"):
             end = scipy.optimize.minimize(
                 loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-7, "ftol": 1e-15}
@@ -290,7 +277,7 @@ def _descents(atoms: int, seed: int, loss: _Counted) -> Iterator[tuple[np.ndarra
 
 def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
     """Descents, until all minima are found or the gradients used."""
-    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
+    loss, found, began = Gradients(lennard_jones(atoms)), _Found(atoms), time.perf_counter()
     for x, value in _descents(atoms, settings.seed, loss):
         found.add(x, value, loss.count)
         if loss.count >= settings.peer_gradients or len(found.losses) >= CLUSTER_MINIMA[atoms]:
@@ -300,7 +287,7 @@ def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
 
 def _ends_of_descents(atoms: int, settings: Settings) -> tuple[list[np.ndarray], int]:
     """Different minima below random points, and the gradients that they took."""
-    loss, found, ends = _Counted(atoms), _Found(atoms), list[np.ndarray]()
+    loss, found, ends = Gradients(lennard_jones(atoms)), _Found(atoms), list[np.ndarray]()
     for x, value in islice(_descents(atoms, settings.seed, loss), settings.num_starts):
         if found.add(x, value, loss.count):
             ends.append(x.reshape(-1, 3))
@@ -309,7 +296,7 @@ def _ends_of_descents(atoms: int, settings: Settings) -> tuple[list[np.ndarray],
 
 def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
     """SciPy's, hop by hop, within the same bounds."""
-    loss, found, began = _Counted(atoms), _Found(atoms), time.perf_counter()
+    loss, found, began = Gradients(lennard_jones(atoms)), _Found(atoms), time.perf_counter()
 
     def see(x: np.ndarray, value: float, accepted: bool) -> bool:
         found.add(x, value, loss.count)
@@ -389,22 +376,13 @@ def _different(atoms: int, points: list[list[float]], index: int) -> int:
     return len(found.losses)
 
 
-HEAD = (
-    "landscape",
-    "published minima",
-    "found",
-    "published transition states",
-    "found",
-    "gradient-equivalents",
-    "per point",
-    "to the last minimum",
-    "the map, for as many minima",
-    "wrong indices",
-)
+HEAD = ["landscape", "published minima", "found", "published transition states", "found"]
+HEAD += ["gradient-equivalents", "per point", "to the last minimum", "the map, for as many minima"]
+HEAD += ["wrong indices"]
 
 
 def table(results: dict[str, Any]) -> str:
-    rows: list[tuple[Any, ...]] = [HEAD, ("---",) * len(HEAD)]
+    rows: list[tuple[Any, ...]] = []
     counts: tuple[Any, ...]
     for name, one in results["plane"].items():
         rows.append((name, one["known"], one["minima"], "-", one["saddles"], *_spent(one)))
@@ -422,12 +400,8 @@ def table(results: dict[str, Any]) -> str:
         counts = ("-", top["minima"], "-", top["saddles"])
         spent = (top["gradients"], round(top["per_point"]), "-", "-", "-")
         rows.append((f"{top['atoms']} atoms, TopSearch", *counts, *spent))
-    lines = [f"| {' | '.join(map(_shown, row))} |" for row in rows]
-    return "\n".join([*lines, "", top.get("left_out", "")]).rstrip() + "\n"
-
-
-def _shown(cell: Any) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+    shown = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
+    return (markdown(HEAD, shown) + "\n" + top.get("left_out", "")).rstrip() + "\n"
 
 
 def _spent(one: dict[str, Any]) -> tuple[Any, ...]:

@@ -13,8 +13,9 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
-from matplotlib.figure import Figure
 from scipy import ndimage, stats
 
 import ridgerider as rr
@@ -33,34 +33,23 @@ from ridgerider.data import FILES, Images, cache_folder, from_folder, images_of
 from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Ridges
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import run_jobs
 
-NAMES = {
-    "ridges": "ridges, one straight step",
-    "ridden": "ridges, followed",
-    "algorithm_2": "ridges, followed by Algorithm 2",
-    "deep": "deep ensemble",
-    "deep_budget": "deep ensemble, work of the ridges",
-    "near_zero": "starts near zero",
-    "random": "random directions, same length",
-    "snapshot": "snapshots",
-    "repulsive": "repulsion of predictions",
+METHODS = {
+    "ridges": ("ridges, one straight step", "#D55E00"),
+    "ridden": ("ridges, followed", "#E69F00"),
+    "algorithm_2": ("ridges, followed by Algorithm 2", "#F0E442"),
+    "deep": ("deep ensemble", "#0072B2"),
+    "deep_budget": ("deep ensemble, work of the ridges", "#56B4E9"),
+    "near_zero": ("starts near zero", "#999999"),
+    "random": ("random directions, same length", "#333333"),
+    "snapshot": ("snapshots", "#009E73"),
+    "repulsive": ("repulsion of predictions", "#CC79A7"),
 }
 CLAIM = ("ridges", "deep")
 SHIFTS = ("noise", "shift", "rotation")
 SETS = ("clean", *SHIFTS)
-COLORS = {
-    "ridges": "#D55E00",
-    "ridden": "#E69F00",
-    "algorithm_2": "#F0E442",
-    "deep": "#0072B2",
-    "deep_budget": "#56B4E9",
-    "near_zero": "#999999",
-    "random": "#333333",
-    "snapshot": "#009E73",
-    "repulsive": "#CC79A7",
-}
 MARGIN = 0.005  # accuracies that are lower by less than this are equal
 MOST_COST = 2.0  # of ridges, in units of a deep ensemble's
 REPULSION = 1.0  # times the mean likeness of two members' predictions
@@ -87,7 +76,7 @@ class Settings(Base):
     target: float = sized(0.05, quick=0.2)  # training loss that all are trained to, on the digits
     large_target: float = sized(0.1, quick=0.3)
     max_epochs: int = sized(300, quick=60)
-    methods: tuple[str, ...] = sized(tuple(NAMES), quick=("ridges", "deep", "random"))
+    methods: tuple[str, ...] = sized(tuple(METHODS), quick=("ridges", "deep", "random"))
     # Any of them; they take minutes.
     large_methods: tuple[str, ...] = sized(CLAIM, quick=("ridges", "deep"))
     num_workers: int = 1
@@ -184,7 +173,7 @@ def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, A
         short = methods[name]
         shown = ", ".join(f"{what} {short[what]['disagreement']:.3f}" for what in SETS)
         say(
-            f"{arm}, seed {seed}, {NAMES[name]}: disagreement {shown}; accuracy "
+            f"{arm}, seed {seed}, {METHODS[name][0]}: disagreement {shown}; accuracy "
             f"{short['clean']['accuracy']:.2%}; {short['seconds']:.1f} s"
         )
     return {"arm": arm, "seed": seed, "methods": methods}
@@ -213,12 +202,28 @@ class Trial:
             target=target,
         )
         self.made: dict[str, rr.Ensemble] = {}
+        self.begins: dict[str, Any] = {
+            "ridges": Ridges(stretch=settings.stretch),
+            "ridden": Ridges(rr.Rider.for_networks(max_steps=20)),
+            "algorithm_2": Ridges(
+                rr.Rider(
+                    update=rr.Residual(num_steps=10),
+                    step=rr.FixedStep(0.2),
+                    batch=rr.Batches(512, kind="fixed"),
+                    stop=(rr.curvature_gone, rr.not_finite),
+                    finish=None,
+                    max_steps=20,
+                )
+            ),
+            "deep": Fresh(),
+            "near_zero": Fresh(partial(_small, self.problem.start, settings.init_scale)),
+        }
 
     def compile(self) -> None:
         """One epoch of each kind, so that seconds are those of a program that is compiled."""
         short = replace(self.finish, epochs=1, target=None)
-        for begin in (self._ridges(), self._deep()):
-            rr.ensemble(self.problem, self.k, finish=short, begin=begin)
+        for name in CLAIM:
+            rr.ensemble(self.problem, self.k, finish=short, begin=self.begins[name])
 
     def make(self, name: str) -> rr.Ensemble:
         if name == "deep_budget":
@@ -228,40 +233,19 @@ class Trial:
         elif name == "repulsive":
             made = self.repulsive()
         else:
-            begin = getattr(self, f"_{name}")()
+            begin = self.random_directions() if name == "random" else self.begins[name]
             made = rr.ensemble(
                 self.problem, self.k, finish=self.finish, begin=begin, seed=self.seed
             )
         self.made[name] = made
         return made
 
-    def _ridges(self) -> Ridges:
-        return Ridges(stretch=self.settings.stretch)
-
-    def _ridden(self) -> Ridges:
-        return Ridges(rr.Rider.for_networks(max_steps=20))
-
-    def _algorithm_2(self) -> Ridges:
-        return Ridges(
-            rr.Rider(
-                update=rr.Residual(num_steps=10),
-                step=rr.FixedStep(0.2),
-                batch=rr.Batches(512, kind="fixed"),
-                stop=(rr.curvature_gone, rr.not_finite),
-                finish=None,
-                max_steps=20,
-            )
-        )
-
-    def _deep(self) -> Fresh:
-        return Fresh()
-
-    def _near_zero(self) -> Fresh:
-        return Fresh(partial(_small, self.problem.start, self.settings.init_scale))
-
-    def _random(self) -> RandomDirections:
-        straight = islice(self._ridges()(self.problem, jax.random.key(self.seed)), self.k)
-        lengths = [float(jnp.linalg.norm(one.x - self.problem.x0)) for one in straight]
+    def random_directions(self) -> RandomDirections:
+        """As long as the straight steps along ridges."""
+        ridges = self.begins["ridges"](self.problem, jax.random.key(self.seed))
+        lengths = [
+            float(jnp.linalg.norm(one.x - self.problem.x0)) for one in islice(ridges, self.k)
+        ]
         return RandomDirections(round(float(np.mean(lengths)), 3))
 
     def snapshots(self) -> rr.Ensemble:
@@ -408,46 +392,37 @@ def summary(runs: list[dict[str, Any]], num_arms: int) -> dict[str, Any]:
         of = [run["methods"][name] for run in runs if name in run["methods"]]
         methods[name] = {**_mean(of), "num_seeds": len(of)}
     pairs = [(run["methods"]["ridges"], run["methods"]["deep"]) for run in runs]
+
+    def against(test: Callable[..., dict[str, float]], *path: str) -> dict[str, float]:
+        """Ridges against the deep ensemble in what stands under these names."""
+        found = [[reduce(getitem, path, one) for one in pair] for pair in pairs]
+        return test([(one, two) for one, two in found], num_tests)
+
     num_tests = num_arms * (len(SHIFTS) + 2)
     claim = {
-        **{
-            f"disagreement, {name}": ratio(
-                [(one[name]["disagreement"], two[name]["disagreement"]) for one, two in pairs],
-                num_tests,
-            )
-            for name in SHIFTS
-        },
-        "accuracy": interval(
-            [one["clean"]["accuracy"] - two["clean"]["accuracy"] for one, two in pairs], num_tests
-        ),
-        "work": ratio([(one["work"], two["work"]) for one, two in pairs], num_tests),
+        **{f"disagreement, {name}": against(ratio, name, "disagreement") for name in SHIFTS},
+        "accuracy": against(difference, "clean", "accuracy"),
+        "work": against(ratio, "work"),
     }
-    outside = list(runs[0]["methods"]["ridges"]["auroc"])
-    num_beside = num_arms * (2 * len(SETS) + len(outside) + 1)
+    num_claim, outside = num_tests, list(runs[0]["methods"]["ridges"]["auroc"])
+    num_tests = num_arms * (2 * len(SETS) + len(outside) + 1)
     beside = {
         **{
-            f"{what}, {name}": interval(
-                [one[name][what] - two[name][what] for one, two in pairs], num_beside
-            )
+            f"{what}, {name}": against(difference, name, what)
             for what in ("nll", "accuracy")
             for name in SETS
         },
-        **{
-            f"auroc, {name}": interval(
-                [one["auroc"][name] - two["auroc"][name] for one, two in pairs], num_beside
-            )
-            for name in outside
-        },
-        "seconds": ratio([(one["seconds"], two["seconds"]) for one, two in pairs], num_beside),
+        **{f"auroc, {name}": against(difference, "auroc", name) for name in outside},
+        "seconds": against(ratio, "seconds"),
     }
     return {
         "num_seeds": len(runs),
         "methods": methods,
         "claim": claim,
-        "num_tests": num_tests,
+        "num_tests": num_claim,
         "verdict": verdict(claim),
         "beside": beside,
-        "num_tests_beside": num_beside,
+        "num_tests_beside": num_tests,
     }
 
 
@@ -464,6 +439,10 @@ def interval(values: list[float], num_tests: int = 1) -> dict[str, float]:
     error = float(np.std(values, ddof=1)) / math.sqrt(count)
     half = float(stats.t.ppf(1 - 0.025 / num_tests, count - 1)) * error
     return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def difference(pairs: list[tuple[float, float]], num_tests: int = 1) -> dict[str, float]:
+    return interval([one - two for one, two in pairs], num_tests)
 
 
 def ratio(pairs: list[tuple[float, float]], num_tests: int = 1) -> dict[str, float]:
@@ -502,7 +481,7 @@ def _mean(of: list[Any]) -> Any:
 
 def draw(results: dict[str, Any], out: Path) -> None:
     arms = results["arms"]
-    figure = Figure(figsize=(3.4 * len(arms) + 1.6, 3.6), layout="constrained")
+    figure = new_figure(3.4 * len(arms) + 1.6, 3.6)
     axes = figure.subplots(1, len(arms), squeeze=False)[0]
     for ax, (name, of) in zip(axes, arms.items(), strict=True):
         for place, shift in enumerate(SHIFTS):
@@ -511,8 +490,8 @@ def draw(results: dict[str, Any], out: Path) -> None:
                     scores[shift]["disagreement"],
                     place + 0.08 * (number - len(of["methods"]) / 2),
                     "o",
-                    color=COLORS[method],
-                    label=NAMES[method] if place == 0 else None,
+                    color=METHODS[method][1],
+                    label=METHODS[method][0] if place == 0 else None,
                 )
         ax.set_yticks(range(len(SHIFTS)), SHIFTS)
         ax.set(xlabel="disagreement of two members", xlim=(0, None))
@@ -530,61 +509,48 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _arm_lines(name: str, of: dict[str, Any]) -> list[str]:
-    claim, beside, methods = of["claim"], of["beside"], of["methods"]
-    lines = [
-        f"### {name}: the claim is {of['verdict']}",
-        "",
-        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; each column of "
-        f"intervals holds with 95 % for all its tests at once ({of['num_tests']} of the claim, "
-        f"{of['num_tests_beside']} beside it).",
-        "",
-        "| the claim | ridges against deep | interval | wanted | is it so? |",
-        "|---|---|---|---|---|",
-    ]
-    for what, one in claim.items():
-        is_ratio = what != "accuracy"
+    methods, rows = of["methods"], []
+    for what, one in of["claim"].items():
         wanted = {"accuracy": "above -0.50 points", "work": "at most 2"}.get(what, "above 1")
-        answer = part_verdict(what, one)
-        lines.append(f"| {what} | {_shown(one, is_ratio, 100)} | {wanted} | {answer} |")
-    lines += ["", "| beside it | ridges against deep | interval |", "|---|---|---|"]
-    for what, one in beside.items():
-        scale = 100 if what.startswith("accuracy") else 1
-        lines.append(f"| {what} | {_shown(one, what == 'seconds', scale)} |")
-    outside = list(next(iter(methods.values()))["auroc"])
+        rows.append([what, *_shown(one, what != "accuracy", 100), wanted, part_verdict(what, one)])
+    others = [
+        [what, *_shown(one, what == "seconds", 100 if what.startswith("accuracy") else 1)]
+        for what, one in of["beside"].items()
+    ]
+    deep, scored = methods["deep"]["work"], []
+    for method, scores in methods.items():
+        clean, shifts = scores["clean"], [scores[shift] for shift in SHIFTS]
+        scored.append(
+            [
+                *(METHODS[method][0], scores["num_seeds"], f"{scores['members']:.3g}"),
+                f"{100 * clean['accuracy']:.2f} %",
+                " / ".join(f"{one['disagreement']:.3f}" for one in shifts),
+                " / ".join(f"{100 * one['accuracy']:.1f}" for one in shifts),
+                " / ".join(f"{one['nll']:.3f}" for one in (clean, *shifts)),
+                f"{clean['calibration_error']:.3f}",
+                ", ".join(f"{where} {value:.3f}" for where, value in scores["auroc"].items()),
+                *(f"{scores['work'] / deep:.2f}", f"{scores['seconds']:.1f}"),
+            ]
+        )
     head = ["method", "seeds", "members", "accuracy", "disagreement (noise / shift / rotation)"]
     head += ["accuracy so", "NLL, clean and so", "calibration error", "AUROC", "work", "seconds"]
-    lines += ["", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    deep = methods["deep"]["work"]
-    for method, scores in methods.items():
-        shifts = [scores[shift] for shift in SHIFTS]
-        cells = [
-            NAMES[method],
-            str(scores["num_seeds"]),
-            f"{scores['members']:.3g}",
-            f"{100 * scores['clean']['accuracy']:.2f} %",
-            " / ".join(f"{one['disagreement']:.3f}" for one in shifts),
-            " / ".join(f"{100 * one['accuracy']:.1f}" for one in shifts),
-            " / ".join(f"{one['nll']:.3f}" for one in (scores["clean"], *shifts)),
-            f"{scores['clean']['calibration_error']:.3f}",
-            ", ".join(f"{where} {scores['auroc'][where]:.3f}" for where in outside),
-            f"{scores['work'] / deep:.2f}",
-            f"{scores['seconds']:.1f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    missed = {NAMES[m]: scores["missed_target"] for m, scores in methods.items()}
+    missed = {METHODS[m][0]: scores["missed_target"] for m, scores in methods.items()}
     late = ", ".join(f"{name} {count:.2g}" for name, count in missed.items() if count)
-    lines += [
-        "",
+    return [
+        f"### {name}: the claim is {of['verdict']}\n",
+        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; each column of "
+        f"intervals holds with 95 % for all its tests at once ({of['num_tests']} of the claim, "
+        f"{of['num_tests_beside']} beside it).\n",
+        markdown(["the claim", "ridges against deep", "interval", "wanted", "is it so?"], rows),
+        markdown(["beside it", "ridges against deep", "interval"], others),
+        markdown(head, scored),
         f"Members that did not reach the target, mean over seeds: {late or 'none'}. Work is in "
-        "units of the deep ensemble's.",
-        "",
+        "units of the deep ensemble's.\n",
     ]
-    return lines
 
 
-def _shown(one: dict[str, float], is_ratio: bool, scale: float) -> str:
+def _shown(one: dict[str, float], is_ratio: bool, scale: float) -> tuple[str, str]:
     if is_ratio:
-        return f"{one['mean']:.3g} times | {one['low']:.3g} to {one['high']:.3g}"
+        return f"{one['mean']:.3g} times", f"{one['low']:.3g} to {one['high']:.3g}"
     low, mean, high = (scale * one[name] for name in ("low", "mean", "high"))
-    unit = " points" if scale == 100 else ""
-    return f"{mean:+.3g}{unit} | {low:+.3g} to {high:+.3g}"
+    return f"{mean:+.3g}{' points' if scale == 100 else ''}", f"{low:+.3g} to {high:+.3g}"

@@ -15,13 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
 from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, lever_eigenvalues
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, plain, save
 
 DIFFERENCES = (
     ("ridges are numbered by cluster, `3.2` is the third of a cluster", "copies have no order"),
@@ -204,7 +203,7 @@ def kind(payoffs: np.ndarray, best: Candidate, reached: list[float]) -> str:
 
 def draw(repeats: list[Coordination], out: Path) -> None:
     """The average payoff of each ridge, and what three runs play on it."""
-    figure = Figure(figsize=(10.5, 3.3), layout="constrained")
+    figure = new_figure(10.5, 3.3)
     left, *right = figure.subplots(1, 4, width_ratios=(1.9, 1, 1, 1))
     draw_payoffs(repeats, left)
     names = [one.fingerprint for one in repeats[0].candidates]
@@ -237,7 +236,7 @@ def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
     ax.set_xticks(place, [one["fingerprint"] for one in ridges])
     ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.55), yticks=np.arange(0, 1.01, 0.2))
     ax.legend(loc="upper left", frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
+    plain(ax)
 
 
 def draw_run(result: Coordination, number: int, ax: Axes) -> None:
@@ -261,20 +260,21 @@ def table(results: dict[str, Any]) -> str:
     pair, seven = results["chance"]
     group = [one["cross_play"] for one in ridges if one["multiplicity"] > 1]
     low, high = min(best["cross_play"]), max(best["cross_play"])
-    original, two = results["original"], results["worn_levers"]
-    counts = ", ".join(f"{count} {name}" for name, count in lists["counts"].items())
-    return (
-        "| | paper | ours |\n|---|---|---|\n"
-        f"| ridge deployed | 0 | {', '.join(best['fingerprint'])} |\n"
-        f"| its cross-play | 0.6 | {low:.4f} to {high:.4f} |\n"
-        f"| ridge 1, two 0.8 levers (chance {pair:.3f}) | | {ridges[1]['cross_play']:.3f} |\n"
-        f"| ridges of the seven 1.0 levers (chance {seven:.3f}) | | {np.mean(group):.3f} |\n"
-        f"| self-play, paired | | {results['self_play_baseline']['cross_play']:.3f} |\n"
-        f"| Other-Play, told the symmetries | | {results['other_play']['cross_play']:.3f} |\n"
-        f"| original game: Ridge Rider, self-play | | {original['cross_play']:.3f}, "
-        f"{original['self_play_baseline']:.3f} |\n"
-        f"| two rounds: Ridge Rider, self-play | | {two['cross_play']:.3f}, "
-        f"{two['self_play_baseline']:.3f} |\n"
-        f"| {lists['lists']} random lists: lever deployed | | {counts} |\n"
-        f"| seconds for all runs | | {results['seconds']:.0f} |\n"
+    original, two = (
+        f"{results[name]['cross_play']:.3f}, {results[name]['self_play_baseline']:.3f}"
+        for name in ("original", "worn_levers")
     )
+    counts = ", ".join(f"{count} {name}" for name, count in lists["counts"].items())
+    rows = [
+        ("ridge deployed", 0, ", ".join(best["fingerprint"])),
+        ("its cross-play", 0.6, f"{low:.4f} to {high:.4f}"),
+        (f"ridge 1, two 0.8 levers (chance {pair:.3f})", "", f"{ridges[1]['cross_play']:.3f}"),
+        (f"ridges of the seven 1.0 levers (chance {seven:.3f})", "", f"{np.mean(group):.3f}"),
+        ("self-play, paired", "", f"{results['self_play_baseline']['cross_play']:.3f}"),
+        ("Other-Play, told the symmetries", "", f"{results['other_play']['cross_play']:.3f}"),
+        ("original game: Ridge Rider, self-play", "", original),
+        ("two rounds: Ridge Rider, self-play", "", two),
+        (f"{lists['lists']} random lists: lever deployed", "", counts),
+        ("seconds for all runs", "", f"{results['seconds']:.0f}"),
+    ]
+    return markdown(["", "paper", "ours"], rows)

@@ -21,39 +21,27 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import Point, chain
+from ridgerider_experiments.chain import RIDER, Point, chain
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import run_jobs
 
-COLORS = {
-    "rr": "#D55E00",
-    "rr_without_corrector": "#E69F00",
-    "paper_update": "#CC79A7",
-    "paper_stable": "#882255",
-    "keep": "#0072B2",
-    "keep_many": "#332288",
-    "random_ridge": "#56B4E9",
-    "keep_with_corrector": "#009E73",
-    "random_with_corrector": "#999999",
-    "adam": "#000000",
-}
-NAMES = {
-    "rr": "RR with corrector",
-    "rr_without_corrector": "RR without corrector",
-    "paper_update": "Algorithm 2 as printed, the paper's rates",
-    "paper_stable": "Algorithm 2, largest stable rate",
-    "keep": "one fixed ridge (LR_e = 0)",
-    "keep_many": "fixed ridges, one after another",
-    "random_ridge": "random ridges (Rand-Ridge+)",
-    "keep_with_corrector": "fixed ridges with corrector",
-    "random_with_corrector": "random ridges with corrector",
-    "adam": "Adam (products of equal cost)",
+# Name, the paper's test accuracy, colour.
+METHODS = {
+    "rr": ("RR with corrector", "about 98 %", "#D55E00"),
+    "rr_without_corrector": ("RR without corrector", "", "#E69F00"),
+    "paper_update": ("Algorithm 2 as printed, the paper's rates", "about 98 %", "#CC79A7"),
+    "paper_stable": ("Algorithm 2, largest stable rate", "", "#882255"),
+    "keep": ("one fixed ridge (LR_e = 0)", "below 90 %", "#0072B2"),
+    "keep_many": ("fixed ridges, one after another", "", "#332288"),
+    "random_ridge": ("random ridges (Rand-Ridge+)", "at most 30 %", "#56B4E9"),
+    "keep_with_corrector": ("fixed ridges with corrector", "", "#009E73"),
+    "random_with_corrector": ("random ridges with corrector", "", "#999999"),
+    "adam": ("Adam (products of equal cost)", "", "#000000"),
 }
 NUM_RIDGES = 8  # the paper's R, which it does not give
 DIFFERENCES = (
@@ -61,12 +49,6 @@ DIFFERENCES = (
     ("Algorithm 2 as printed is cut off", "two products for each of 236 inner steps take hours"),
     ("R, the end of a ride and the scale of the start", "not given"),
 )
-PAPER = {
-    "rr": "about 98 %",
-    "paper_update": "about 98 %",
-    "keep": "below 90 %",
-    "random_ridge": "at most 30 %",
-}
 
 
 @dataclass(frozen=True)
@@ -89,16 +71,8 @@ class Settings(Base):
 
 def riders(settings: Settings) -> dict[str, rr.Rider]:
     """Every method as a rider; they differ in one field or two."""
-    ride = rr.Rider(
-        spectrum=rr.GradientKrylov(k=8, num_hvps=20),
-        update=rr.Davidson(tolerance=None, max_hvps=4),
-        step=rr.FixedStep(0.05),
-        correct=rr.Valley(num_hvps=10, damping=0.005, size=0.5),
-        batch=rr.Batches(settings.batch_size),
-        stop=(rr.curvature_gone, rr.not_finite),
-        finish=None,
-        max_steps=50,
-    )
+    valley = rr.Valley(num_hvps=10, damping=0.005, size=0.5)
+    ride = replace(RIDER, correct=valley, batch=rr.Batches(settings.batch_size))
     other = partial(replace, ride)
     # Algorithm 2 with the numbers under the paper's Figure 4. Its batch is 2236.
     paper = other(
@@ -128,7 +102,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     seeds = range(settings.seed, settings.seed + settings.num_seeds)
     jobs = [
         {**asdict(settings), "seed": seed, "method": name}
-        for names in (("rr", "adam"), [name for name in NAMES if name not in ("rr", "adam")])
+        for names in (("rr", "adam"), [name for name in METHODS if name not in ("rr", "adam")])
         for seed in seeds
         for name in names
         if seed - settings.seed < settings.num_paper_seeds or not name.startswith("paper")
@@ -136,7 +110,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     done = run_jobs(partial(work, say=say), jobs, out / "runs.jsonl", 1, say)
     runs = {
         name: [run for job, run in zip(jobs, done, strict=True) if job["method"] == name]
-        for name in NAMES
+        for name in METHODS
     }
     results = {name: summary(of) for name, of in runs.items()}
     results["random_ridge"]["test_accuracy_at_equal_steps"] = at_equal_steps(
@@ -158,7 +132,8 @@ def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, A
     else:
         done = ride(settings, problem, name, riders(settings)[name], judge, seed)
     accuracies = f"train {done['train_accuracy']:.2%}, test {done['test_accuracy']:.2%}"
-    say(f"seed {seed}, {NAMES[name]}: {accuracies}, {done['hvps']} HVPs, {done['seconds']:.0f} s")
+    spent = f"{done['hvps']} HVPs, {done['seconds']:.0f} s"
+    say(f"seed {seed}, {METHODS[name][0]}: {accuracies}, {spent}")
     return done
 
 
@@ -297,32 +272,21 @@ def at_equal_steps(runs: list[dict], others: list[dict]) -> float:
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = new_figure(9, 4)
     axes = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.25))
-    for run in results["rr"]["runs"]:
-        curve = np.asarray(run["curve"])
-        axes[0].plot(curve[:, 0], 100 * curve[:, 2], color=COLORS["rr"], linewidth=1.5)
-        axes[0].plot(
-            curve[:, 0], 100 * curve[:, 1], color=COLORS["keep"], linewidth=1.2, linestyle="--"
-        )
-    axes[0].plot([], [], color=COLORS["rr"], label="test")
-    axes[0].plot([], [], color=COLORS["keep"], linestyle="--", label="train")
+    draw_curves(axes[0], {"rr": results["rr"]}, 2, label="test")
+    draw_curves(axes[0], {"keep": results["rr"]}, 1, label="train", linestyle="--")
     axes[0].set(ylabel="accuracy (%)")
     axes[0].set_title("Ridge Rider with corrector, each seed", fontsize=10)
-    for name, result in results.items():
-        for number, run in enumerate(result["runs"]):
-            curve = np.asarray(run["curve"])
-            axes[1].plot(
-                curve[:, 0],
-                100 * curve[:, 2],
-                color=COLORS[name],
-                linewidth=1.3,
-                marker=".",
-                markevery=[-1],
-                label=NAMES[name] if number == 0 else None,
-            )
+    draw_curves(axes[1], results, 2)
     axes[1].set_title("test accuracy of each method", fontsize=10)
-    _draw_inset(results, axes[1])
+    # What is above 95 %, where the methods that work lie close together; below the legend.
+    inset = axes[1].inset_axes((1.13, 0.06, 0.48, 0.4))
+    draw_curves(inset, results, 2)
+    inset.set(xscale="log", ylim=(95, 100), yticks=(95, 97.5, 100))
+    inset.set_title("above 95 %", fontsize=8, pad=3)
+    inset.tick_params(labelsize=7)
+    inset.grid(alpha=0.25)
     for ax in axes:
         ax.set(xscale="log", xlabel="Hessian-vector products", ylim=(0, 101))
         ax.grid(alpha=0.25)
@@ -331,38 +295,35 @@ def draw(results: dict[str, Any], out: Path) -> None:
     save(figure, out / "mnist")
 
 
-def _draw_inset(results: dict[str, Any], ax: Axes) -> None:
-    """What is above 95 %, where the methods that work lie close together."""
-    inset = ax.inset_axes((1.13, 0.06, 0.48, 0.4))  # below the legend, over no curve
+def draw_curves(ax: Axes, results: dict, column: int, label: str = "", **style: Any) -> None:
+    """One column of every run's curve by HVPs, in the colour of its method."""
     for name, result in results.items():
-        for run in result["runs"]:
+        for number, run in enumerate(result["runs"]):
             curve = np.asarray(run["curve"])
-            inset.plot(curve[:, 0], 100 * curve[:, 2], color=COLORS[name], linewidth=1.1)
-            inset.plot(curve[-1:, 0], 100 * curve[-1:, 2], ".", color=COLORS[name])
-    inset.set(xscale="log", ylim=(95, 100), yticks=(95, 97.5, 100))
-    inset.set_title("above 95 %", fontsize=8, pad=3)
-    inset.tick_params(labelsize=7)
-    inset.grid(alpha=0.25)
+            words = (label or METHODS[name][0]) if number == 0 else None
+            style = {"linewidth": 1.3, "marker": ".", "markevery": [-1], **style}
+            style |= {"color": METHODS[name][2], "label": words}
+            ax.plot(curve[:, 0], 100 * curve[:, column], **style)
 
 
 def table(results: dict[str, Any]) -> str:
-    lines = [
-        "| method | paper, test | ours, test | ours, train | seeds | steps | HVPs | seconds |",
-        "|---" * 8 + "|",
-    ]
+    rows = []
     for name, of in results["methods"].items():
-        test, train = (percent(of, part) for part in ("test_accuracy", "train_accuracy"))
-        hvps, seconds = of["hvps"]["mean"], of["seconds"]["mean"]
         known = of.get("gradients" if name == "adam" else "steps")
-        steps = "" if known is None else f"{known['mean']:,.0f}"
-        lines.append(
-            f"| {NAMES[name]} | {PAPER.get(name, '')} | {test} | {train} | {of['seeds']} "
-            f"| {steps} | {hvps:,.0f} | {seconds:.0f} |"
+        rows.append(
+            [
+                *METHODS[name][:2],
+                *(percent(of, part) for part in ("test_accuracy", "train_accuracy")),
+                *(of["seeds"], "" if known is None else f"{known['mean']:,.0f}"),
+                *(f"{of['hvps']['mean']:,.0f}", f"{of['seconds']['mean']:.0f}"),
+            ]
         )
+    head = ["method", "paper, test", "ours, test", "ours, train", "seeds", "steps", "HVPs"]
     what = f"Mean and standard deviation over seeds on {results['data']}."
     equal = results["methods"]["random_ridge"]["test_accuracy_at_equal_steps"]
     also = f"With as many steps as RR without corrector, random ridges reach {100 * equal:.2f} %."
-    return "\n".join(lines) + f"\n\n{what} {also}\n\n" + paper_table(results["methods"])
+    text = f"{markdown([*head, 'seconds'], rows)}\n{what} {also}\n\n"
+    return text + paper_table(results["methods"])
 
 
 def percent(of: dict[str, Any], part: str) -> str:
@@ -371,16 +332,18 @@ def percent(of: dict[str, Any], part: str) -> str:
 
 
 def paper_table(methods: dict[str, Any]) -> str:
-    """Accuracy of the paper's own algorithm against steps and products; the first seed."""
-    if not any(name.startswith("paper") for name in methods):
-        return ""
-    lines = ["| Algorithm 2 | steps | HVPs | ours, train | ours, test |", "|---" * 5 + "|"]
-    for name in (name for name in ("paper_update", "paper_stable") if name in methods):
+    """Accuracy of the paper's own algorithm against steps and HVPs; the first seed."""
+    names = [name for name in ("paper_update", "paper_stable") if name in methods]
+    rows = [
+        [
+            METHODS[name][0],
+            f"{steps:,.0f}",
+            f"{hvps:,.0f}",
+            *(f"{100 * one:.2f} %" for one in (train, test)),
+        ]
+        for name in names
         # The end of the chain may be the last point of its curve as well.
-        for hvps, train, test, steps in dict.fromkeys(
-            map(tuple, methods[name]["runs"][0]["curve"])
-        ):
-            cells = [NAMES[name], f"{steps:,.0f}", f"{hvps:,.0f}"]
-            cells += [f"{100 * train:.2f} %", f"{100 * test:.2f} %"]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        for hvps, train, test, steps in dict.fromkeys(map(tuple, methods[name]["runs"][0]["curve"]))
+    ]
+    head = ["Algorithm 2", "steps", "HVPs", "ours, train", "ours, test"]
+    return markdown(head, rows) if names else ""

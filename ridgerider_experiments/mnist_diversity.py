@@ -24,14 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import chain, downhill_ridge
+from ridgerider_experiments.chain import RIDER, chain, downhill_ridge
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import Job, run_jobs
 
 
@@ -184,56 +183,34 @@ def distinct_ridges(
     settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
 ) -> dict[int, rr.Ridge]:
     """One ridge per distinct eigenvalue, which points downhill."""
-    look = rr.NetworkSpectrum(
+    lowest = rr.NetworkSpectrum(
         k=settings.num_hvps // 2,
         num_hvps=settings.num_hvps,
         cluster_tolerance=settings.cluster_tolerance,
     )
-    spectrum, _ = _look(look, on_batch, key)
+    spectrum = eqx.filter_jit(lowest)(on_batch, on_batch.x0, key)
     return {index: spectrum.ridge(index) for index in range(spectrum.num_downhill())}
 
 
 def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
     """The paper's numbering: every eigenvector on its own, every fourth of them."""
-    look = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
-    spectrum, grad = _look(look, on_batch, key)
+    lowest = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
+    spectrum, grad = eqx.filter_jit(lowest)(on_batch, on_batch.x0, key), on_batch.grad(on_batch.x0)
     return {
         row: downhill_ridge(spectrum, jnp.asarray(row), grad)
         for row in range(0, settings.num_raw, 4)
     }
 
 
-@eqx.filter_jit
-def _look(
-    spectrum: Callable[..., rr.Spectrum], problem: rr.Problem, key: PRNGKeyArray
-) -> tuple[rr.Spectrum, Array]:
-    return spectrum(problem, problem.x0, key), problem.grad(problem.x0)
-
-
 def ride(
     settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
 ) -> dict[str, np.ndarray]:
     """Accuracy by digit, early and late."""
-    first = rr.Rider(
-        update=rr.Davidson(tolerance=None, max_hvps=4),
-        step=rr.FixedStep(0.05),
-        batch=rr.Batches(settings.batch_size),
-        stop=(rr.not_finite,),
-        finish=None,
-        max_steps=settings.num_steps,
-        keep_path=True,
-    )
-    then = rr.Rider(
-        spectrum=rr.GradientKrylov(k=8, num_hvps=20),
-        update=rr.Davidson(tolerance=None, max_hvps=4),
-        step=rr.FixedStep(0.05),
-        correct=rr.Valley(),
-        batch=rr.Batches(settings.batch_size),
-        stop=(rr.curvature_gone, rr.not_finite),
-        finish=None,
-        max_steps=50,
-    )
-    done = _ride(first, problem, ridge, jax.random.key(1000 * settings.seed + repeat))
+    then = replace(RIDER, correct=rr.Valley(), batch=rr.Batches(settings.batch_size))
+    stop, max_steps = (rr.not_finite,), settings.num_steps
+    first = replace(then, correct=None, stop=stop, max_steps=max_steps, keep_path=True)
+    key = jax.random.key(1000 * settings.seed + repeat)
+    done = _ride_on(first, problem, problem.x0, ridge, key)
     path = done.trace.path
     assert path is not None
     end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
@@ -241,11 +218,6 @@ def ride(
         "early": np.mean([by_digit(problem, path[step], images) for step in settings.early], 0),
         "late": by_digit(problem, end.x, images),
     }
-
-
-@eqx.filter_jit
-def _ride(rider: rr.Rider, problem: rr.Problem, ridge: rr.Ridge, key: PRNGKeyArray) -> rr.Ride:
-    return rider.ride(problem, problem.x0, ridge, key)
 
 
 def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
@@ -288,7 +260,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         "raw indices": results["raw"],
         "raw indices, the paper's settings": results["paper"],
     }
-    figure = Figure(figsize=(12, 6), layout="constrained")
+    figure = new_figure(12, 6)
     axes = figure.subplots(2, 3)
     for column, (title, group) in enumerate(groups.items()):
         for row, part in enumerate(("early", "late")):
@@ -312,26 +284,20 @@ def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
 
 def table(results: dict[str, Any]) -> str:
     groups = [results, results.get("raw", {}), results.get("paper", {})]
-    lines = [
-        "| | paper | distinct ridges | raw indices | raw indices, the paper's settings |",
-        "|---" * 5 + "|",
-        "| first ridges | indices up to about 50 | "
-        + " | ".join(str(len(of.get("indices", ()))) for of in groups)
-        + " |",
-    ]
+    counts = [len(of.get("indices", ())) for of in groups]
+    rows: list[list[Any]] = [["first ridges", "indices up to about 50", *counts]]
     for name, part in (("early", "p_value"), ("late", "late_p_value")):
         cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups]
-        lines.append(f"| digits depend on the ridge, {name}: p | (picture) | {' | '.join(cells)} |")
+        rows.append([f"digits depend on the ridge, {name}: p", "(picture)", *cells])
     for name in ("early", "late"):
         means = [f"{100 * np.mean(of[name]):.1f} %" if name in of else "-" for of in groups]
-        lines.append(f"| mean test accuracy, {name} | | {' | '.join(means)} |")
+        rows.append([f"mean test accuracy, {name}", "", *means])
+    head = ["", "paper", "distinct ridges", "raw indices", "raw indices, the paper's settings"]
+    text = markdown(head, rows)
     if "early" in results:
-        lines += ["", "Best digit early, by distinct ridge: " + ", ".join(_best(results)) + "."]
-    return "\n".join(lines) + "\n"
-
-
-def _best(results: dict[str, Any]) -> list[str]:
-    return [
-        f"{index}: {int(np.argmax(row))}"
-        for index, row in zip(results["indices"], results["early"], strict=True)
-    ]
+        best = [
+            f"{index}: {int(np.argmax(row))}"
+            for index, row in zip(results["indices"], results["early"], strict=True)
+        ]
+        text += f"\nBest digit early, by distinct ridge: {', '.join(best)}.\n"
+    return text

@@ -18,15 +18,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import Point, chain
+from ridgerider_experiments.chain import RIDER, Point, chain
 from ridgerider_experiments.mnist import Judge
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, plain, save
 from ridgerider_experiments.sweep import Job, run_jobs
 
 METHODS = {
@@ -35,7 +34,6 @@ METHODS = {
     "random": ("random ridges (Rand-Ridge+)", "at most 30", "#56B4E9"),
 }
 SHOWN = 0.6  # final test accuracy of the trials in the figure, as in the paper
-RIDE = 50  # steps after which another ridge is drawn; the paper gives no number
 DIFFERENCES = (
     ("14 x 14 images, a smaller network, fewer trials and steps", "time"),
     ("what is drawn, and from where", "the paper does not say"),
@@ -93,7 +91,10 @@ def drawn(seed: int, trial: int) -> dict[str, Any]:
 
 
 def rider_of(method: str, trial: dict[str, Any]) -> rr.Rider:
-    """Numbers are arrays, so that trials share compiled programs."""
+    """Numbers are arrays, so that trials share compiled programs.
+
+    After 50 steps another ridge is drawn; the paper gives no number.
+    """
     updates: dict[str, Any] = {
         "rr": rr.Residual(
             trial["num_inner"],
@@ -104,15 +105,9 @@ def rider_of(method: str, trial: dict[str, Any]) -> rr.Rider:
         "random": rr.RandomRidge(),
     }
     stop = (rr.not_finite,) if method == "random" else (rr.curvature_gone, rr.not_finite)
-    return rr.Rider(
-        spectrum=rr.GradientKrylov(k=8, num_hvps=20),
-        update=updates[method],
-        step=rr.FixedStep(jnp.asarray(trial["step_size"], jnp.float32)),
-        batch=rr.Batches(trial["batch_size"]),
-        stop=stop,
-        finish=None,
-        max_steps=RIDE,
-    )
+    step = rr.FixedStep(jnp.asarray(trial["step_size"], jnp.float32))
+    batch = rr.Batches(trial["batch_size"])
+    return replace(RIDER, update=updates[method], step=step, batch=batch, stop=stop)
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -195,7 +190,7 @@ def summary(runs: list[dict[str, Any]], seed: int) -> dict[str, Any]:
 
 def draw(runs: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Test accuracy along every trial that ends above 60 %."""
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    figure = new_figure(6, 3.8)
     ax = figure.subplots()
     for method, (label, _, color) in METHODS.items():
         kept = [one["curve"] for one in runs[method] if one["curve"][-1][2] > SHOWN]
@@ -206,25 +201,23 @@ def draw(runs: dict[str, list[dict[str, Any]]], out: Path) -> None:
         ax.plot([], [], color=color, label=f"{label}: {len(kept)} of {total} trials")
     ax.axhline(90, color="#777777", linewidth=0.8, linestyle=":")
     ax.set(xlabel="steps", ylabel="test accuracy (%)", ylim=(0, 101))
-    ax.spines[["top", "right"]].set_visible(False)
+    plain(ax)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     save(figure, out / "mnist-sweep")
 
 
 def table(results: dict[str, Any]) -> str:
-    lines = [
-        "| method | paper, best (%) | test accuracy of the trial chosen on validation images (%) "
-        "| 95 %, trials resampled | best of all (%) | median (%) | trials above 60 % "
-        "| above 90 % | HVPs, mean |",
-        "|---" * 9 + "|",
-    ]
+    rows = []
     for method, (label, paper, _) in METHODS.items():
         of = results["methods"][method]
-        numbers = [f"{100 * of[part]:.1f}" for part in ("most", "median")]
-        cells = [label, paper, f"{100 * of['test_accuracy']:.1f}"]
-        cells += [f"{100 * of['low']:.1f}-{100 * of['high']:.1f}", *numbers]
-        cells += [str(of["above_60"]), str(of["above_90"]), f"{of['hvps']:,.0f}"]
-        lines.append("| " + " | ".join(cells) + " |")
+        share = {part: f"{100 * of[part]:.1f}" for part in ("test_accuracy", "most", "median")}
+        between = f"{100 * of['low']:.1f}-{100 * of['high']:.1f}"
+        counts = [of["above_60"], of["above_90"], f"{of['hvps']:,.0f}"]
+        accuracies = [share["test_accuracy"], between, share["most"], share["median"]]
+        rows.append([label, paper, *accuracies, *counts])
+    head = ["method", "paper, best (%)"]
+    head += ["test accuracy of the trial chosen on validation images (%)", "95 %, trials resampled"]
+    head += ["best of all (%)", "median (%)", "trials above 60 %", "above 90 %", "HVPs, mean"]
     best = results["methods"]["rr"]["best"]
     chosen = ", ".join(f"{name} {best[name]:.3g}" for name in drawn(0, 0))
-    return "\n".join(lines) + f"\n\n{results['trials']} trials each. Ridge Rider's: {chosen}.\n"
+    return f"{markdown(head, rows)}\n{results['trials']} trials each. Ridge Rider's: {chosen}.\n"

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider import plot
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, save
 
 DIFFERENCES = (("the function", "the paper does not give it"),)
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
@@ -37,35 +36,34 @@ class Settings(Base):
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    problem = surface()
+    problem, known = surface(), surface_minima()
     noise = jax.random.normal(
         jax.random.key(settings.seed), (settings.num_starts, 2), problem.dtype
     )
     paths = np.asarray(descend(problem, settings, settings.start_size * noise))
     result = rr.search(problem, rr.Rider(keep_path=True), seed=settings.seed)
-    rr_minima = [one.params for one in result.minima()]
-    gd_minima = reached(paths[:, -1])
     draw(problem, settings, result, paths, out)
+    # The known minima at which some descent ended.
+    is_reached = np.linalg.norm(paths[:, -1, None] - known[None], axis=2).min(axis=0) < 1e-3
+    gd_losses = [float(problem.value(jnp.asarray(x))) for x in known[is_reached]]
+    rr_losses = [float(problem.value(jnp.asarray(one.params))) for one in result.minima()]
     say(
-        f"gradient descent: {len(gd_minima)} minima; "
-        f"Ridge Rider: {len(rr_minima)} in {len(result)} rides"
+        f"gradient descent: {len(gd_losses)} minima; "
+        f"Ridge Rider: {len(rr_losses)} in {len(result)} rides"
     )
-    lowest = float(problem.value(jnp.asarray(surface_minima()[-1])))
-    losses = [float(problem.value(jnp.asarray(x))) for x in rr_minima]
+    lowest = float(problem.value(jnp.asarray(known[-1])))
     return {
         "gd": {
             "starts": settings.num_starts,
-            "minima": len(gd_minima),
-            "global_minima": count_global(
-                [float(problem.value(jnp.asarray(x))) for x in gd_minima], lowest
-            ),
+            "minima": len(gd_losses),
+            "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in gd_losses),
             "gradients": settings.num_starts * settings.num_steps,
         },
         "rr": {
-            "minima": len(rr_minima),
-            "global_minima": count_global(losses, lowest),
+            "minima": len(rr_losses),
+            "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in rr_losses),
             "rides": len(result),
-            "losses": losses,
+            "losses": rr_losses,
             "hvps": int(result.cost.hvps),
             "gradients": int(result.cost.gradients),
         },
@@ -87,20 +85,11 @@ def descend(
     return jax.jit(jax.vmap(path))(starts)
 
 
-def reached(ends: Float[np.ndarray, "starts 2"]) -> list[np.ndarray]:
-    """The minima among the known ones at which some run came to rest."""
-    return [x for x in surface_minima() if (np.linalg.norm(ends - x, axis=1) < 1e-3).any()]
-
-
-def count_global(losses: list[float], lowest: float) -> int:
-    return sum(abs(loss - lowest) < 1e-6 for loss in losses)
-
-
 def draw(
     problem: rr.Problem, settings: Settings, result: rr.Result, gd_paths: np.ndarray, out: Path
 ) -> None:
     """Both sets of paths over the loss, as in Figure 1."""
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    figure = new_figure(9, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for ax, title in zip(
         axes, ("Gradient descent from near the maximum", "Ridge Rider"), strict=True
@@ -147,12 +136,13 @@ def draw_loss(problem: rr.Problem, ax: Axes) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    gd, ridge = results["gd"], results["rr"]
-    gd_found = f"{gd['minima']} ({gd['global_minima']} global)"
-    rr_found = f"{ridge['minima']} ({ridge['global_minima']} global)"
-    return (
-        "| | paper | ours |\n|---|---|---|\n"
-        f"| minima found by gradient descent | 2 local | {gd_found} |\n"
-        f"| minima found by Ridge Rider | 2 local, 2 global | {rr_found} |\n"
-        f"| rides | 4 first ridges | {ridge['rides']} |\n"
+    gd, ridge = (
+        f"{results[name]['minima']} ({results[name]['global_minima']} global)"
+        for name in ("gd", "rr")
     )
+    rows = [
+        ("minima found by gradient descent", "2 local", gd),
+        ("minima found by Ridge Rider", "2 local, 2 global", ridge),
+        ("rides", "4 first ridges", results["rr"]["rides"]),
+    ]
+    return markdown(["", "paper", "ours"], rows)

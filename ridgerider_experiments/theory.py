@@ -12,6 +12,7 @@ statement fails as it is written, the result says so beside the statement that h
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from scipy.optimize import minimize
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
 from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.show import markdown
 
 SIZE, NUM_WAVES, LEVERS = 6, 8, 6
+GROWTH = "what is left of a tolerance of 1e-3 on the growth of every component"
+TIED = "1e-3 - largest difference of probability between tied actions"
 DIFFERENCES = (
     ("Theorems 1, 2 and 5 and the lemma of D.7", "as printed they fail; the table says where"),
 )
@@ -79,6 +83,23 @@ def gaps(eigenvalues: np.ndarray) -> np.ndarray:
     return np.minimum(steps[:-1], steps[1:])
 
 
+def over_instances(
+    margin_of: Callable[[np.random.Generator], float | None], meaning: str
+) -> Callable[[np.random.Generator, int], dict[str, Any]]:
+    """A check of one random instance, None if the statement does not apply, as one of many."""
+
+    @wraps(margin_of)
+    def check(random: np.random.Generator, instances: int) -> dict[str, Any]:
+        margins: list[float] = []
+        while len(margins) < instances:
+            margin = margin_of(random)
+            if margin is not None:
+                margins.append(float(margin))
+        return verdict(margins, meaning)
+
+    return check
+
+
 def verdict(margins: list[float], meaning: str, **more: Any) -> dict[str, Any]:
     """A margin of 0 is the edge of the statement; below it the instance violates it."""
     return {
@@ -93,38 +114,30 @@ def verdict(margins: list[float], meaning: str, **more: Any) -> dict[str, Any]:
 # --- the statements
 
 
-def gradient_descent_turns(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@partial(over_instances, meaning=GROWTH)
+def gradient_descent_turns(random: np.random.Generator) -> float | None:
     """D.1: near a saddle, gradient descent turns towards the most negative eigenvector.
 
     Component i of the displacement is multiplied by 1 - alpha lambda_i at each step, so the others
     fall behind the first.
     """
-    margins: list[float] = []
-    for _ in range(instances):
-        problem, _ = make_waves(random)
-        eigenvalues, columns = np.linalg.eigh(look(problem, np.zeros(SIZE))[2])
-        alpha = 0.5 / np.abs(eigenvalues).max()
-        start = 1e-9 * unit(random) @ columns.T
-        # While |x| stays below 1e-6 the Hessian is that of the saddle to about 1e-6.
-        num_steps = int(np.log(1e3) / np.log(1 - alpha * eigenvalues[0]))
-        end = np.asarray(
-            _descend(problem, jnp.asarray(start), jnp.asarray(alpha), jnp.asarray(num_steps))
-        )
-        before, after = start @ columns, end @ columns
-        factors = (1 - alpha * eigenvalues) ** num_steps
-        growth_error = abs(after[0] / before[0] / factors[0] - 1)
-        behind = np.abs(before / before[0]) * factors / factors[0]
-        # Rounding of the gradient, 1e-16 of its terms, is 1e-7 of |x| and 1e-4 of the smallest
-        # components that matter.
-        margins.append(
-            float(
-                min(
-                    1e-3 - growth_error,
-                    np.min(behind * (1 + 1e-3) + 1e-4 - np.abs(after / after[0])),
-                )
-            )
-        )
-    return verdict(margins, "what is left of a tolerance of 1e-3 on the growth of every component")
+    problem, _ = make_waves(random)
+    eigenvalues, columns = np.linalg.eigh(look(problem, np.zeros(SIZE))[2])
+    alpha = 0.5 / np.abs(eigenvalues).max()
+    start = 1e-9 * unit(random) @ columns.T
+    # While |x| stays below 1e-6 the Hessian is that of the saddle to about 1e-6.
+    num_steps = int(np.log(1e3) / np.log(1 - alpha * eigenvalues[0]))
+    end = np.asarray(
+        _descend(problem, jnp.asarray(start), jnp.asarray(alpha), jnp.asarray(num_steps))
+    )
+    before, after = start @ columns, end @ columns
+    factors = (1 - alpha * eigenvalues) ** num_steps
+    growth_error = abs(after[0] / before[0] / factors[0] - 1)
+    behind = np.abs(before / before[0]) * factors / factors[0]
+    # Rounding of the gradient, 1e-16 of its terms, is 1e-7 of |x| and 1e-4 of the smallest
+    # components that matter.
+    slack = behind * (1 + 1e-3) + 1e-4 - np.abs(after / after[0])
+    return min(1e-3 - growth_error, slack.min())
 
 
 @eqx.filter_jit
@@ -132,39 +145,35 @@ def _descend(problem: rr.Problem, x: Array, alpha: Array, num_steps: Array) -> A
     return jax.lax.fori_loop(0, num_steps, lambda _, x: x - alpha * problem.grad(x), x)
 
 
-def eigenvalues_lipschitz(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@partial(over_instances, meaning="1 - |change| / bound")
+def eigenvalues_lipschitz(random: np.random.Generator) -> float | None:
     """D.2, Proposition 1: |lambda_i(x') - lambda_i(x)| <= beta |x' - x|."""
-    margins: list[float] = []
-    for _ in range(instances):
-        problem, beta = make_waves(random)
-        x, step = random.normal(size=SIZE), 10 ** random.uniform(-4, 0) * unit(random)
-        one, two = (np.linalg.eigvalsh(look(problem, at)[2]) for at in (x, x + step))
-        margins.append(1 - np.abs(two - one).max() / (beta * np.linalg.norm(step)))
-    return verdict(margins, "1 - |change| / bound")
+    problem, beta = make_waves(random)
+    x, step = random.normal(size=SIZE), 10 ** random.uniform(-4, 0) * unit(random)
+    one, two = (np.linalg.eigvalsh(look(problem, at)[2]) for at in (x, x + step))
+    return 1 - np.abs(two - one).max() / (beta * np.linalg.norm(step))
 
 
-def eigenvector_bound(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@partial(over_instances, meaning="1 - |change| / bound")
+def eigenvector_bound(random: np.random.Generator) -> float | None:
     """D.2, Lemma 2: |e_i(x) -+ e_i(x')| <= sqrt(4 beta |x - x'| / gap) if |x - x'| <= gap / 4 beta.
 
     With beta |x - x'| replaced by |H(x) - H(x')|, which is never larger, the bound is at its
     sharpest.
     """
-    margins: list[float] = []
-    while len(margins) < instances:
-        problem, _ = make_waves(random)
-        x, i, direction = random.normal(size=SIZE), random.integers(SIZE), unit(random)
-        hessian = look(problem, x)[2]
-        eigenvalues, columns = np.linalg.eigh(hessian)
-        gap = gaps(eigenvalues)[i]
-        slope = np.linalg.norm(look(problem, x + 1e-3 * direction)[2] - hessian, 2) / 1e-3
-        other_hessian = look(problem, x + random.uniform(0, 1) * gap / (4 * slope) * direction)[2]
-        change = np.linalg.norm(other_hessian - hessian, 2)
-        if change > gap / 4:
-            continue
-        other = np.linalg.eigh(other_hessian)[1][:, i]
-        moved = min(np.linalg.norm(columns[:, i] - other), np.linalg.norm(columns[:, i] + other))
-        margins.append(1 - moved / np.sqrt(4 * change / gap))
-    return verdict(margins, "1 - |change| / bound")
+    problem, _ = make_waves(random)
+    x, i, direction = random.normal(size=SIZE), random.integers(SIZE), unit(random)
+    hessian = look(problem, x)[2]
+    eigenvalues, columns = np.linalg.eigh(hessian)
+    gap = gaps(eigenvalues)[i]
+    slope = np.linalg.norm(look(problem, x + 1e-3 * direction)[2] - hessian, 2) / 1e-3
+    other_hessian = look(problem, x + random.uniform(0, 1) * gap / (4 * slope) * direction)[2]
+    change = np.linalg.norm(other_hessian - hessian, 2)
+    if change > gap / 4:
+        return None
+    other = np.linalg.eigh(other_hessian)[1][:, i]
+    moved = min(np.linalg.norm(columns[:, i] - other), np.linalg.norm(columns[:, i] + other))
+    return 1 - moved / np.sqrt(4 * change / gap)
 
 
 def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
@@ -299,32 +308,28 @@ def gradient_along_ride(random: np.random.Generator, instances: int) -> dict[str
     )
 
 
-def overlap_lowers_loss(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@partial(over_instances, meaning="least fall of a step / (alpha^2 |lambda| / 2)")
+def overlap_lowers_loss(random: np.random.Generator) -> float | None:
     """Main text: from a saddle, negative curvature and positive overlaps make the loss fall.
 
     Along a ride of small steps with lambda < 0 and all directions within 90 degrees of each other,
     at every step. Rides on which the condition ends are judged until then.
     """
-    margins: list[float] = []
-    while len(margins) < instances:
-        problem, beta = make_waves(random)
-        spectrum = _spectrum(problem)
-        is_negative = np.asarray(spectrum.eigenvalues) < -0.05
-        ridge = spectrum.ridge(int(random.integers(is_negative.sum())))
-        alpha = 0.05 * abs(float(ridge.eigenvalue)) / beta
-        rider = rr.Rider(
-            step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=60, keep_path=True
-        )
-        trace = jax.device_get(_ride(problem, rider, problem.x0, ridge)).trace
-        directions = np.diff(trace.path, axis=0) / alpha
-        is_met = (trace.eigenvalue[:-1] < 0) & (
-            np.tril(directions @ directions.T, -1) + np.triu(np.ones(2 * (len(directions),))) > 0
-        ).all(axis=1)
-        num_met = len(is_met) if is_met.all() else int(np.argmin(is_met))
-        # What a step lowers the loss by, in units of alpha^2 |lambda| / 2, its first-order size.
-        falls = -np.diff(trace.loss)[:num_met] / (alpha**2 * abs(trace.eigenvalue[0]) / 2)
-        margins.append(float(falls.min()))
-    return verdict(margins, "least fall of a step / (alpha^2 |lambda| / 2)")
+    problem, beta = make_waves(random)
+    spectrum = _spectrum(problem)
+    is_negative = np.asarray(spectrum.eigenvalues) < -0.05
+    ridge = spectrum.ridge(int(random.integers(is_negative.sum())))
+    alpha = 0.05 * abs(float(ridge.eigenvalue)) / beta
+    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=60, keep_path=True)
+    trace = jax.device_get(_ride(problem, rider, problem.x0, ridge)).trace
+    directions = np.diff(trace.path, axis=0) / alpha
+    is_met = (trace.eigenvalue[:-1] < 0) & (
+        np.tril(directions @ directions.T, -1) + np.triu(np.ones(2 * (len(directions),))) > 0
+    ).all(axis=1)
+    num_met = len(is_met) if is_met.all() else int(np.argmin(is_met))
+    # What a step lowers the loss by, in units of alpha^2 |lambda| / 2, its first-order size.
+    falls = -np.diff(trace.loss)[:num_met] / (alpha**2 * abs(trace.eigenvalue[0]) / 2)
+    return falls.min()
 
 
 def repeated_eigenvalues(random: np.random.Generator, instances: int) -> dict[str, Any]:
@@ -400,29 +405,27 @@ def _trivial(spectrum: rr.Spectrum, num: int, size: int) -> np.ndarray:
     return np.abs(blocks - blocks[:, :1]).max(axis=(1, 2)) < 1e-6
 
 
-def most_entropy_at_value(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@partial(over_instances, meaning=TIED)
+def most_entropy_at_value(random: np.random.Generator) -> float | None:
     """D.7, Theorem 4: of policies of one return, that of most entropy is invariant under ties."""
-    margins: list[float] = []
-    for _ in range(instances):
-        rewards = np.zeros(6)
-        while np.ptp(rewards) == 0:  # else every policy has the same return: nothing to constrain
-            rewards = random.integers(0, 3, size=6).astype(float)
-        value = rewards.min() + random.uniform(0.1, 0.9) * np.ptp(rewards)
-        constraints = [
-            {"type": "eq", "fun": lambda p, rewards=rewards, value=value: p @ rewards - value},
-            {"type": "eq", "fun": lambda p: p.sum() - 1},
-        ]
-        start = random.dirichlet(np.ones(6))
-        found = minimize(
-            lambda p: p @ np.log(p),
-            start,
-            method="SLSQP",
-            bounds=[(1e-9, 1)] * 6,
-            constraints=constraints,
-            tol=1e-12,
-        ).x
-        margins.append(1e-3 - max(np.ptp(found[rewards == reward]) for reward in rewards))
-    return verdict(margins, "1e-3 - largest difference of probability between tied actions")
+    rewards = np.zeros(6)
+    while np.ptp(rewards) == 0:  # else every policy has the same return: nothing to constrain
+        rewards = random.integers(0, 3, size=6).astype(float)
+    value = rewards.min() + random.uniform(0.1, 0.9) * np.ptp(rewards)
+    constraints = [
+        {"type": "eq", "fun": lambda p, rewards=rewards, value=value: p @ rewards - value},
+        {"type": "eq", "fun": lambda p: p.sum() - 1},
+    ]
+    start = random.dirichlet(np.ones(6))
+    found = minimize(
+        lambda p: p @ np.log(p),
+        start,
+        method="SLSQP",
+        bounds=[(1e-9, 1)] * 6,
+        constraints=constraints,
+        tol=1e-12,
+    ).x
+    return 1e-3 - max(np.ptp(found[rewards == reward]) for reward in rewards)
 
 
 def softmax_gradient(random: np.random.Generator, instances: int) -> dict[str, Any]:
@@ -585,12 +588,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 
 
 def table(results: dict[str, Any]) -> str:
-    rows = [("statement", "instances", "violations", "margin", "as written"), ("---",) * 5]
-    for name in STATEMENTS:
-        one = results[name]
+    rows = []
+    for name, one in ((name, results[name]) for name in STATEMENTS):
         statement = (STATEMENTS[name].__doc__ or name).splitlines()[0]
         margin = f"{one['margin']:.3g} ({one['margin_means']})"
         written = one.get("as_written", f"the same, {one['violations']} violations")
-        rows.append((statement, str(one["instances"]), str(one["violations"]), margin, written))
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+        row = (statement, str(one["instances"]), str(one["violations"]), margin, written)
+        rows.append([cell.replace("|", "\\|") for cell in row])
+    return markdown(["statement", "instances", "violations", "margin", "as written"], rows)

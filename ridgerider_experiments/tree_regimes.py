@@ -67,7 +67,6 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
             found[f"rr_cheaper_{unit}{suffix}"] = sum(value > 1 for value in known)
     found["solutions"] = float(np.mean([one["solutions"] for one in kept]))
     found["decisions"] = float(np.mean([one["decisions"] for one in kept]))
-    found["curves"] = {name: curve(kept, name) for name in METHODS}
     return found
 
 
@@ -83,16 +82,6 @@ def ratio(one: dict[str, Any], unit: str, share: float) -> float:
     if math.isinf(spent[0]):
         return math.nan if math.isinf(spent[1]) else 0.0
     return spent[1] / max(spent[0], 1e-9)
-
-
-def curve(done: list[dict[str, Any]], name: str, num_points: int = 16) -> list[list[float]]:
-    """Mean share found after so many seconds."""
-    times = np.geomspace(1e-3, 30, num_points)
-    shares = np.zeros(num_points)
-    for one in done:
-        seconds = np.array([row[1] for row in one["methods"][name]["discoveries"]])
-        shares += (seconds[:, None] <= times[None]).sum(axis=0) / one["solutions"] / len(done)
-    return np.round(np.stack([times, shares], axis=1), 4).tolist()
 
 
 def draw(regimes: list[dict[str, Any]], out: Path) -> None:

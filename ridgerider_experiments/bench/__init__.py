@@ -16,7 +16,7 @@ import jax
 
 BENCHES = (
     *("peers", "bridges", "matrix-free", "networks", "large-maps"),
-    *("tree-search", "workers", "scale", "report-page"),
+    *("workers", "scale", "report-page"),
 )
 
 

@@ -66,6 +66,7 @@ JOBS = {
     "ensemble_5": ("ensemble_5",),
     **{f"features_{count}": (f"features_{count}",) for count in FEATURES},
 }
+# So few images tell environments apart only if these differ by more than the paper's.
 DIGITS_RATES = (0.4, 0.0)
 METHODS = tuple(method for methods in JOBS.values() for method in methods)
 
@@ -148,7 +149,10 @@ def jobs_of(settings: Settings, method: str) -> list[Job]:
 def work(job: Job) -> dict[str, Any]:
     """Train, choose, and only then look at the test environment."""
     began, cpu_began = time.perf_counter(), time.process_time()
-    colored = _digits(job["seed"]) if job["data"] == "digits" else _mnist(job["seed"])
+    if job["data"] == "digits":
+        colored = colored_digits(job["seed"], flip_rates=DIGITS_RATES)
+    else:
+        colored = colored_mnist(job["seed"], images=images())
     trained = train(job, colored)
     seconds = time.perf_counter() - began
     methods = {name: judge(one, colored) for name, one in trained.items()}
@@ -181,18 +185,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
     }
 
 
-@cache
-def _images() -> Any:
-    return mnist()
-
-
-def _digits(seed: int) -> ColoredImages:
-    # So few images tell environments apart only if these differ by more than the paper's.
-    return colored_digits(seed, flip_rates=DIGITS_RATES)
-
-
-def _mnist(seed: int) -> ColoredImages:
-    return colored_mnist(seed, images=_images())
+images = cache(mnist)
 
 
 def train(job: Job, colored: ColoredImages) -> dict[str, Trained]:
@@ -279,16 +272,15 @@ def difference(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> dict[str
     """In percentage points of test accuracy and of extrapolated validation, on equal seeds."""
     found: dict[str, Any] = {"seeds": min(len(one), len(two))}
     both = list(zip(one, two, strict=False))
-    for name, of in (("test", _test), ("extrapolated_validation", _extrapolated)):
+    for name, of in (
+        ("test", lambda run: ended(run)[-1]),
+        ("extrapolated_validation", _extrapolated),
+    ):
         apart = 100 * np.array([of(a) - of(b) for a, b in both])
         half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart) if len(apart) > 1 else np.nan
         found[name] = {"mean": float(apart.mean()), "half": float(half) if half == half else None}
         found[name]["above"] = int((apart > 0).sum())
     return found
-
-
-def _test(run: dict[str, Any]) -> float:
-    return ended(run)[-1]
 
 
 def _extrapolated(run: dict[str, Any]) -> float:

@@ -5,7 +5,7 @@ heart where environments should agree: its accuracies are equal in both on train
 on others.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -117,10 +117,11 @@ def ride_algorithm_4(
         trained=True if is_whole else LAST_LAYER,
     )
     ride = ride_common(both, common, warm_start=WarmStart(data, batch_size), seed=seed)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])
     scores = ride.scores
     return Trained(
         steps=list(range(1, NUM_STEPS + 1)),
-        logits=_Networks(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])),
+        logits=partial(stacked_logits, stacked),
         record={
             "eigenvalues": np.asarray(scores.eigenvalues).tolist(),
             "correlations": np.asarray(scores.correlations).tolist(),
@@ -131,14 +132,6 @@ def ride_algorithm_4(
     )
 
 
-@dataclass(frozen=True)
-class _Networks:
-    stacked: dict[str, Any]
-
-    def __call__(self, images: np.ndarray) -> Float[Array, "candidates examples"]:
-        return _networks_logits(self.stacked, jnp.asarray(images))
-
-
 @jax.jit
-def _networks_logits(stacked: dict[str, Any], images: Images) -> Array:
+def stacked_logits(stacked: dict[str, Any], images: Images) -> Float[Array, "candidates examples"]:
     return jax.lax.map(lambda params: network_logits(params, images), stacked)

@@ -20,6 +20,7 @@ larger than ours.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -222,22 +223,15 @@ def train_baseline(
     stacked = train(training, data, key, batch_size, num_blocks, block_size)
     return Trained(
         steps=[1 + (block + 1) * block_size for block in range(num_blocks)],
-        logits=_Logits(stacked, training.is_grey),
+        logits=partial(stacked_logits, training.is_grey, stacked),
         record={},
     )
 
 
-@dataclass(frozen=True)
-class _Logits:
-    stacked: Layers
-    is_grey: bool
-
-    def __call__(self, images: np.ndarray) -> Float[Array, "candidates examples"]:
-        if self.is_grey:
-            images = np.repeat(images.sum(axis=1, keepdims=True), 2, axis=1)
-        return _perceptrons(self.stacked, jnp.asarray(images))
-
-
-@jax.jit
-def _perceptrons(stacked: Layers, images: Images) -> Float[Array, "candidates examples"]:
+@partial(jax.jit, static_argnums=0)
+def stacked_logits(
+    is_grey: bool, stacked: Layers, images: Images
+) -> Float[Array, "candidates examples"]:
+    if is_grey:
+        images = jnp.repeat(images.sum(axis=1, keepdims=True), 2, axis=1)
     return jax.lax.map(lambda layers: perceptron(layers, images), stacked)

@@ -1,6 +1,7 @@
 """Consistent ridges on coloured images: project out what environments disagree on, and ride."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from ridgerider.environments import (
     shared_features,
 )
 from ridgerider.problems.colored import ColoredEnvironment
+from ridgerider.types import Ride, Ridge
 from ridgerider_experiments.colored_mnist.baselines import (
     Images,
     Labels,
@@ -65,7 +67,7 @@ def ride_consistent(
     return {
         name: Trained(
             steps=list(range(1, NUM_STEPS + 1)),
-            logits=_Average(tuple(of)),
+            logits=partial(mean_logits, of),
             record={part: [fold.record[part] for fold in of] for part in of[0].record},
         )
         for name, of in folds.items()
@@ -140,7 +142,7 @@ def ride_fold(
     features: Whitened, data: list[tuple[Images, Labels]], key: PRNGKeyArray, is_projected: bool
 ) -> Fold:
     """Project out what the environments disagree on, and ride the steepest ridge that is left."""
-    seen = [_features(features, images) for images, _ in data]
+    seen = [eqx.filter_jit(features)(images) for images, _ in data]
     shared = shared_features(seen, [labels.astype(float) - 0.5 for _, labels in data])
     if is_projected:
         seen = [one @ shared.projection for one in seen]
@@ -174,15 +176,10 @@ def ride_fold(
 
 
 @eqx.filter_jit
-def _features(features: Whitened, images: Images) -> Float[Array, "examples m"]:
-    return features(images)
-
-
-@eqx.filter_jit
-def _ride(environments: Environments, key: PRNGKeyArray) -> rr.Ride:
+def _ride(environments: Environments, key: PRNGKeyArray) -> Ride:
     problem = environments.pooled()
     spectrum = RIDER.look(problem, problem.x0, key)
-    ridge = rr.Ridge(
+    ridge = Ridge(
         direction=spectrum.eigenvectors[0],
         eigenvalue=spectrum.eigenvalues[0],
         index=jnp.array(0),
@@ -192,15 +189,9 @@ def _ride(environments: Environments, key: PRNGKeyArray) -> rr.Ride:
     return RIDER.ride(problem, problem.x0, ridge, key)
 
 
-@dataclass(frozen=True)
-class _Average:
-    """The mean logits of the folds."""
-
-    folds: tuple[Fold, ...]
-
-    def __call__(self, images: np.ndarray) -> Float[Array, "candidates examples"]:
-        each = [_fold_logits(one.features, one.heads, jnp.asarray(images)) for one in self.folds]
-        return jnp.mean(jnp.stack(each), axis=0)
+def mean_logits(folds: list[Fold], images: np.ndarray) -> Float[Array, "candidates examples"]:
+    each = [_fold_logits(one.features, one.heads, jnp.asarray(images)) for one in folds]
+    return jnp.mean(jnp.stack(each), axis=0)
 
 
 @eqx.filter_jit

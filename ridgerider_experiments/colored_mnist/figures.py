@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from ridgerider_experiments.show import save
+from ridgerider_experiments.show import markdown, new_figure, save
 
 NAMES = {
     "consistent": "RR, consistent ridge",
@@ -51,7 +50,7 @@ def label_of(name: str) -> str:
 
 def draw(runs: Runs, out: Path) -> None:
     """Figure 9 as dots with intervals; and what the environments see along the rides."""
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    figure = new_figure(10.5, 4.2)
     axes = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
     draw_accuracies(runs, axes[0])
     for name, ax in zip(("algorithm_4", "consistent"), axes[1:], strict=True):
@@ -123,42 +122,51 @@ def along(runs: list[dict[str, Any]]) -> np.ndarray:
 
 
 def table(results: dict[str, Any]) -> str:
-    lines = [
-        "| method | paper, train | paper, test | ours, train | ours, test | runs | dropped | "
-        "selection | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+    methods = {name: results["methods"][name] for name in NAMES if name in results["methods"]}
+    rows = [
+        [
+            *(NAMES[name], *PAPER.get(name, ("", ""))),
+            *(percent(of[part]) for part in ("train_accuracy", "test_accuracy")),
+            *(of["runs"], of["dropped"], of["selection"], f"{of['seconds']:.0f}"),
+        ]
+        for name, of in methods.items()
     ]
-    for name, words in NAMES.items():
-        if name not in results["methods"]:
-            continue
-        of = results["methods"][name]
-        paper = PAPER.get(name, ("", ""))
-        ours = [percent(of[part]) for part in ("train_accuracy", "test_accuracy")]
-        cells = [words, *paper, *ours, of["runs"], of["dropped"], of["selection"]]
-        lines.append("| " + " | ".join(map(str, cells)) + f" | {of['seconds']:.0f} |")
-    lines += ["| chance | 50 | 50 | 50 | 50 | | | | |", "| optimal | 75 | 75 | 75 | 75 | | | | |"]
-    parts = [rules_table, differences_table, features_table, spread_table, signs_table]
-    return "\n".join(lines) + "\n\n" + "\n".join(part(results) for part in parts)
+    rows += [["chance", *[50] * 4, *[""] * 4], ["optimal", *[75] * 4, *[""] * 4]]
+    head = ["method", "paper, train", "paper, test", "ours, train", "ours, test"]
+    head += ["runs", "dropped", "selection", "seconds"]
+    parts = (rules_table, differences_table, features_table, spread_table, signs_table)
+    return "\n".join([markdown(head, rows), *(part(results, methods) for part in parts)])
 
 
-def differences_table(results: dict[str, Any]) -> str:
+def rules_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
+    """How far to ride or train, chosen by each rule; test accuracy."""
+    rules = list(methods["consistent"]["other_rules"])
+    shown = [f"{rule} (is given 0.9)" if "extrapolated" in rule else rule for rule in rules]
+    rows = [
+        [NAMES[name], *(percent(of["other_rules"][rule]["test_accuracy"]) for rule in rules)]
+        for name, of in methods.items()
+    ]
+    return markdown(["test accuracy, step chosen by", *shown], rows)
+
+
+def differences_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     """On equal seeds, in points."""
-    lines = ["| difference on equal seeds | test, points | above on | extrapolated validation* |"]
-    lines.append("|---" * 4 + "|")
+    rows = []
     for names, of in results.get("differences", {}).items():
         one, two = (label_of(name) for name in names.split(" - "))
         test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
         count = of["test"]["above"]
         above = "-" if count is None else f"{count} of {of['seeds']}"
-        lines.append(f"| {one} - {two} | {test} | {above} | {other} |")
+        rows.append([f"{one} - {two}", test, above, other])
     hearts = [
         f"{label_of(name)}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
         "held-out ones"
         for name, of in results.get("by_heart", {}).items()
     ]
+    head = ["difference on equal seeds", "test, points", "above on", "extrapolated validation*"]
     note = "\\* Extrapolated validation is given the test environment's flip rate, 0.9."
     apart = "Accuracies differ between the training environments: " + "; ".join(hearts) + "."
-    return "\n".join(lines) + f"\n\n{note}\n\n{apart}\n"
+    return f"{markdown(head, rows)}\n{note}\n\n{apart}\n"
 
 
 def _points(of: dict[str, Any] | None) -> str:
@@ -167,68 +175,42 @@ def _points(of: dict[str, Any] | None) -> str:
     return f"{of['mean']:+.1f}" + ("" if of["half"] is None else f" ± {of['half']:.1f}")
 
 
-def features_table(results: dict[str, Any]) -> str:
+def features_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     """How the consistent ridge depends on the number of features."""
-    known = {10: "consistent"} | {
-        int(name.removeprefix("features_")): name
-        for name in results["methods"]
-        if name.startswith("features_")
+    found, gaps, rows = results["methods"], results.get("by_heart", {}), []
+    numbered = {10: "consistent"} | {
+        int(name.removeprefix("features_")): name for name in found if name.startswith("features_")
     }
-    gaps = results.get("by_heart", {})
-    lines = [
-        "| consistent ridge, features | ours, train | ours, test "
-        "| gap between training environments on held-out images (points) | runs |",
-        "|---" * 5 + "|",
-    ]
-    for count, name in sorted(known.items()):
-        of = results["methods"][name]
-        train, test = (percent(of[part]) for part in ("train_accuracy", "test_accuracy"))
+    for count, name in sorted(numbered.items()):
+        train, test = (percent(found[name][part]) for part in ("train_accuracy", "test_accuracy"))
         gap = f"{gaps[name]['held_out']:.1f}" if name in gaps else "-"
-        lines.append(f"| {count} | {train} | {test} | {gap} | {of['runs']} |")
-    return "\n".join(lines) + "\n"
+        rows.append([count, train, test, gap, found[name]["runs"]])
+    gap = "gap between training environments on held-out images (points)"
+    return markdown(["consistent ridge, features", "ours, train", "ours, test", gap, "runs"], rows)
 
 
-def spread_table(results: dict[str, Any]) -> str:
+def spread_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     """The distribution over networks."""
     parts = ("worst", "tenth", "median", "best", "deviation")
     names = ("worst", "worst tenth", "median", "best", "standard deviation")
-    lines = ["| test accuracy over networks | " + " | ".join(names) + " |", "|---" * 6 + "|"]
-    for name, words in NAMES.items():
-        of = results["methods"].get(name, {}).get("spread")
-        if of:
-            cells = " | ".join(f"{100 * of[part]:.1f}" for part in parts)
-            lines.append(f"| {words} | {cells} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [NAMES[name], *(f"{100 * of['spread'][part]:.1f}" for part in parts)]
+        for name, of in methods.items()
+        if of.get("spread")
+    ]
+    return markdown(["test accuracy over networks", *names], rows)
 
 
-def signs_table(results: dict[str, Any]) -> str:
+def signs_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     """What goes with a low test accuracy and is seen without the test environment."""
-    lines = ["| seen without the test environment | rank correlation with test | mean "]
-    lines[0] += "| mean of the worst tenth |"
-    lines.append("|---" * 4 + "|")
+    rows = []
     for method, signs in results.get("signs_of_failure", {}).items():
         for sign, of in signs.items():
             rank = "-" if of["rank_correlation"] is None else f"{of['rank_correlation']:+.2f}"
             words = f"{NAMES[method]}: {sign.replace('_', ' ')}"
-            lines.append(
-                f"| {words} | {rank} | {of['mean']:.4g} | {of['mean_of_worst_tenth']:.4g} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def rules_table(results: dict[str, Any]) -> str:
-    """How far to ride or train, chosen by each rule; test accuracy."""
-    rules = list(results["methods"]["consistent"]["other_rules"])
-    shown = [f"{rule} (is given 0.9)" if "extrapolated" in rule else rule for rule in rules]
-    lines = ["| test accuracy, step chosen by | " + " | ".join(shown) + " |"]
-    lines.append("|---" * (1 + len(rules)) + "|")
-    for name, words in NAMES.items():
-        if name not in results["methods"]:
-            continue
-        of = results["methods"][name]["other_rules"]
-        cells = [percent(of[rule]["test_accuracy"]) for rule in rules]
-        lines.append(f"| {words} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            rows.append([words, rank, f"{of['mean']:.4g}", f"{of['mean_of_worst_tenth']:.4g}"])
+    head = ["seen without the test environment", "rank correlation with test", "mean"]
+    return markdown([*head, "mean of the worst tenth"], rows)
 
 
 def percent(interval: dict[str, float]) -> str:

@@ -10,13 +10,14 @@ import scipy.optimize
 
 from ridgerider.problems import lennard_jones
 from ridgerider_experiments import clusters
+from ridgerider_experiments.bench.peers import Gradients
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def minimum():
-    loss = clusters._Counted(5)
+    loss = Gradients(lennard_jones(5))
     start = np.asarray(lennard_jones(5).x0)
     return scipy.optimize.minimize(loss, start, jac=True, options={"gtol": 1e-9}).x
 

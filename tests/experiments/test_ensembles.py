@@ -135,7 +135,7 @@ def test_fashion_is_used_only_where_it_is_there(tmp_path, monkeypatch):
 def test_later_seeds_have_the_methods_of_the_claim_only():
     settings = ensembles.Settings()
     first, later = (ensembles._job(settings, "digits", 16, n, "None")["methods"] for n in (0, 9))
-    assert first == tuple(ensembles.NAMES) and set(later) == set(ensembles.CLAIM)
+    assert first == tuple(ensembles.METHODS) and set(later) == set(ensembles.CLAIM)
 
 
 def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
@@ -154,11 +154,11 @@ def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
 @pytest.mark.long
 def test_every_method_makes_as_many_members_as_it_should(tmp_path):
     settings = dataclasses.replace(
-        ensembles.Settings.quick(0), methods=tuple(ensembles.NAMES), num_seeds=1, max_epochs=3
+        ensembles.Settings.quick(0), methods=tuple(ensembles.METHODS), num_seeds=1, max_epochs=3
     )
     results = ensembles.run(settings, tmp_path, lambda line: None)
     (arm,) = results["arms"].values()
-    assert set(arm["methods"]) == set(ensembles.NAMES)
+    assert set(arm["methods"]) == set(ensembles.METHODS)
     for name, scores in arm["methods"].items():
         assert scores["members"] == 4 or name == "deep_budget"
         assert 0 < scores["noise"]["disagreement"] < 1 and scores["work"] > 0
