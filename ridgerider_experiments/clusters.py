@@ -38,6 +38,7 @@ from ridgerider.problems.landscapes import (
     rastrigin,
     six_hump_camel,
 )
+from ridgerider.types import Progress
 from ridgerider.workers import process_pool
 from ridgerider_experiments.bench.peers import Gradients
 from ridgerider_experiments.settings import Base, sized
@@ -75,8 +76,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, 
         landscape = rr.explore(make(), valid=valid)
         results["plane"][name] = {"known": known, **_summary(landscape)}
         say(f"{name}: {landscape}")
-    _draw_plane(out)
-    results["network"] = _network(say)
+    save(plot.plane(rr.explore(mueller_brown())).figure, out / "mueller-brown")
+    symmetry = rr.symmetry.units(network_units, signs=True)
+    landscape = rr.explore(network(), symmetry=symmetry, max_rides=1500)
+    results["network"] = _summary(landscape)
+    say(f"network: {landscape}")
     for atoms in (*settings.atoms, *((13,) if settings.full else ())):
         results["clusters"][str(atoms)] = one = _cluster(atoms, settings, out, say)
         one["peers"] = {}
@@ -143,7 +147,7 @@ def _cluster(
     if starts:
         say(f"{atoms} atoms: {len(starts)} minima below random points, {spent_before:,} gradients")
 
-    def watch(done: rr.Progress) -> None:
+    def watch(done: Progress) -> None:
         spent = spent_before + int(done.cost.hvps + done.cost.gradients)
         seconds = time.perf_counter() - began
         for count in range(len(came_at) + 1, done.num_minima + 1):
@@ -193,11 +197,6 @@ def _cluster(
     }
 
 
-def _draw_plane(out: Path) -> None:
-    ax = plot.plane(rr.explore(mueller_brown()))
-    save(ax.figure, out / "mueller-brown")
-
-
 # --- a network
 
 
@@ -226,13 +225,6 @@ def network_units(params: dict[str, jax.Array]) -> jax.Array:
     )
 
 
-def _network(say: Callable[[str], None]) -> dict[str, Any]:
-    symmetry = rr.symmetry.units(network_units, signs=True)
-    landscape = rr.explore(network(), symmetry=symmetry, max_rides=1500)
-    say(f"network: {landscape}")
-    return _summary(landscape)
-
-
 # --- peers
 
 
@@ -240,27 +232,32 @@ class _Found:
     """Different minima, with the cost at which the last new one came."""
 
     def __init__(self, atoms: int):
-        self.losses, self.at = set[float](), 0
-        self._gradient_at = jax.jit(lennard_jones(atoms).grad)
+        problem = lennard_jones(atoms)
+        self.loss, self.losses, self.at = Gradients(problem), set[float](), 0
+        self.began, self._gradient_at = time.perf_counter(), jax.jit(problem.grad)
 
-    def add(self, x: np.ndarray, loss: float, count: int) -> bool:
+    def add(self, x: np.ndarray, loss: float) -> bool:
         """Whether it is new."""
         is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
         is_cluster = is_flat and is_one_cluster(x.reshape(-1, 3))
         if not is_cluster or round(loss, DIGITS) in self.losses:
             return False
         self.losses.add(round(loss, DIGITS))
-        self.at = count
+        self.at = self.loss.count
         return True
 
+    def is_over(self, atoms: int, settings: Settings) -> bool:
+        """All minima are found, or the gradients are used up."""
+        is_all = len(self.losses) >= CLUSTER_MINIMA[atoms]
+        return is_all or self.loss.count >= settings.peer_gradients
 
-def _peer(found: _Found, count: int, began: float) -> dict[str, Any]:
-    return {
-        "minima": len(found.losses),
-        "gradients": count,
-        "to_the_last_minimum": found.at,
-        "seconds": time.perf_counter() - began,
-    }
+    def summary(self) -> dict[str, Any]:
+        return {
+            "minima": len(self.losses),
+            "gradients": self.loss.count,
+            "to_the_last_minimum": self.at,
+            "seconds": time.perf_counter() - self.began,
+        }
 
 
 def _descents(atoms: int, seed: int, loss: Gradients) -> Iterator[tuple[np.ndarray, float]]:
@@ -276,36 +273,32 @@ def _descents(atoms: int, seed: int, loss: Gradients) -> Iterator[tuple[np.ndarr
 
 
 def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
-    """Descents, until all minima are found or the gradients used."""
-    loss, found, began = Gradients(lennard_jones(atoms)), _Found(atoms), time.perf_counter()
-    for x, value in _descents(atoms, settings.seed, loss):
-        found.add(x, value, loss.count)
-        if loss.count >= settings.peer_gradients or len(found.losses) >= CLUSTER_MINIMA[atoms]:
+    found = _Found(atoms)
+    for x, value in _descents(atoms, settings.seed, found.loss):
+        found.add(x, value)
+        if found.is_over(atoms, settings):
             break
-    return _peer(found, loss.count, began)
+    return found.summary()
 
 
 def _ends_of_descents(atoms: int, settings: Settings) -> tuple[list[np.ndarray], int]:
     """Different minima below random points, and the gradients that they took."""
-    loss, found, ends = Gradients(lennard_jones(atoms)), _Found(atoms), list[np.ndarray]()
-    for x, value in islice(_descents(atoms, settings.seed, loss), settings.num_starts):
-        if found.add(x, value, loss.count):
-            ends.append(x.reshape(-1, 3))
-    return ends, loss.count
+    found = _Found(atoms)
+    descents = islice(_descents(atoms, settings.seed, found.loss), settings.num_starts)
+    return [x.reshape(-1, 3) for x, value in descents if found.add(x, value)], found.loss.count
 
 
 def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
     """SciPy's, hop by hop, within the same bounds."""
-    loss, found, began = Gradients(lennard_jones(atoms)), _Found(atoms), time.perf_counter()
+    found = _Found(atoms)
 
     def see(x: np.ndarray, value: float, accepted: bool) -> bool:
-        found.add(x, value, loss.count)
-        is_all = len(found.losses) >= CLUSTER_MINIMA[atoms]
-        return is_all or loss.count >= settings.peer_gradients
+        found.add(x, value)
+        return found.is_over(atoms, settings)
 
     with np.errstate(all="ignore"):
         scipy.optimize.basinhopping(
-            loss,
+            found.loss,
             np.asarray(lennard_jones(atoms).x0),
             niter=100_000,
             T=0.8,
@@ -314,41 +307,35 @@ def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
             callback=see,
             rng=np.random.default_rng(settings.seed),
         )
-    return _peer(found, loss.count, began)
+    return found.summary()
 
 
 TOPSEARCH = Path(__file__).with_name("clusters_topsearch.py")
 
 
 def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    python = os.environ.get("TOPSEARCH_PYTHON", "")
-    if not settings.topsearch_atoms or not python or not Path(python).exists():
-        why = (
-            "TopSearch was left out: set TOPSEARCH_PYTHON to a Python that has it (it needs an "
-            "older NumPy than this library)."
-        )
-        say(why)
-        return {"left_out": why}
-    began = time.perf_counter()
-    start = np.asarray(lennard_jones(settings.topsearch_atoms).x0, float).tolist()
+    """TopSearch in another Python, if there is one that has it; else why it was left out."""
+    python, atoms = os.environ.get("TOPSEARCH_PYTHON", ""), settings.topsearch_atoms
+    began, why = time.perf_counter(), ""
+    start = np.asarray(lennard_jones(max(atoms, 2)).x0, float).tolist()
     command = [python, "-W", "ignore", str(TOPSEARCH), json.dumps(start)]
-    with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE}
+    if not atoms or not python or not Path(python).exists():
+        why = "set TOPSEARCH_PYTHON to a Python that has it (it needs an older NumPy than this "
+        why += "library)"
+    else:
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, cwd=folder, timeout=PATIENCE
-            )
+            with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
+                done = subprocess.run(command, check=False, cwd=folder, **options)
+            why = f"it failed with {done.stderr.strip()[-300:]!r}" if done.returncode else ""
         except subprocess.TimeoutExpired:
-            why = f"TopSearch was left out: it was not done after {PATIENCE} s."
-            say(why)
-            return {"left_out": why}
-    if done.returncode:
-        why = f"TopSearch was left out: it failed with {done.stderr.strip()[-300:]!r}."
-        say(why)
-        return {"left_out": why}
+            why = f"it was not done after {PATIENCE} s"
+    if why:
+        say(f"TopSearch was left out: {why}.")
+        return {"left_out": f"TopSearch was left out: {why}."}
     found = json.loads(done.stdout.splitlines()[-1])
     minima, saddles = (
-        _different(settings.topsearch_atoms, found[part], index)
-        for part, index in (("minima", 0), ("saddles", 1))
+        _different(atoms, found[part], index) for part, index in (("minima", 0), ("saddles", 1))
     )
     gradients, listed = found["gradients"], len(found["minima"]) + len(found["saddles"])
     say(
@@ -356,7 +343,7 @@ def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]
         f"{listed} points in its own count, with clusters that have lost atoms"
     )
     return {
-        "atoms": settings.topsearch_atoms,
+        "atoms": atoms,
         "minima": minima,
         "saddles": saddles,
         "listed": listed,
@@ -372,7 +359,7 @@ def _different(atoms: int, points: list[list[float]], index: int) -> int:
     problem, found = lennard_jones(atoms), _Found(atoms)
     for x in (jnp.asarray(point, problem.dtype) for point in points):
         if _index(problem.hessian(x), 1e-3) == index:
-            found.add(np.asarray(x), float(problem.value(x)), 0)
+            found.add(np.asarray(x), float(problem.value(x)))
     return len(found.losses)
 
 

@@ -14,9 +14,10 @@ from ridgerider.problems.classifier import digits_classifier, digits_measures
 from ridgerider.problems.levers import lever_measures, levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
+from ridgerider.types import Measures, Progress
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
-Bar = Callable[[Path, int], AbstractContextManager[Callable[[rr.Progress], None]]]
+Bar = Callable[[Path, int], AbstractContextManager[Callable[[Progress], None]]]
 TREE = make_tree(depth=6, seed=1)
 
 
@@ -33,7 +34,7 @@ class Part:
     max_rides: int
     rides: tuple[str, str]  # whose plane is shown
     settings: dict[str, Any] = field(default_factory=dict)
-    measures: rr.Measures | None = None
+    measures: Measures | None = None
 
     @property
     def address(self) -> str:

@@ -115,26 +115,23 @@ def chance(payoff: float, num_runs: int) -> float:
 
 def original(settings: Settings) -> dict[str, float]:
     """The game in which nine levers pay 1 and one 0.9."""
-    game = Levers(ORIGINAL)
-    result = coordinate(game, settings.num_runs, seed=settings.seed)
-    alone = play_alone(game, settings.num_runs, seed=settings.seed)
-    told = other_play(game, game.symmetries(), settings.num_runs, seed=settings.seed)
-    return {
-        "cross_play": result.best.cross_play,
-        "self_play_baseline": alone.cross_play,
-        "other_play": told.cross_play,
+    game, given = Levers(ORIGINAL), (settings.num_runs,)
+    found: dict[str, Any] = {
+        "cross_play": coordinate(game, *given, seed=settings.seed).best,
+        "self_play_baseline": play_alone(game, *given, seed=settings.seed),
+        "other_play": other_play(game, game.symmetries(), *given, seed=settings.seed),
     }
+    return {name: one.cross_play for name, one in found.items()}
 
 
 def worn(settings: Settings) -> dict[str, Any]:
     """Two rounds, two ridges: 0.9 for the odd lever, then 0.7 for the same one, now worn."""
-    game = WornLevers()
-    result = coordinate(game, settings.worn_runs, max_depth=2, max_ridges=2, seed=settings.seed)
-    alone = play_alone(game, settings.worn_runs, seed=settings.seed)
+    game, num_runs, seed = WornLevers(), settings.worn_runs, settings.seed
+    best = coordinate(game, num_runs, max_depth=2, max_ridges=2, seed=seed).best
     return {
-        "fingerprint": result.best.fingerprint,
-        "cross_play": result.best.cross_play,
-        "self_play_baseline": alone.cross_play,
+        "fingerprint": best.fingerprint,
+        "cross_play": best.cross_play,
+        "self_play_baseline": play_alone(game, num_runs, seed=seed).cross_play,
     }
 
 

@@ -28,6 +28,7 @@ from matplotlib.axes import Axes
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
+from ridgerider.types import Ride, Ridge
 from ridgerider_experiments.chain import RIDER, chain, downhill_ridge
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
@@ -102,7 +103,7 @@ class Scene:
 
     images: Images
     problem: rr.Problem
-    ridges: dict[str, dict[int, rr.Ridge]]
+    ridges: dict[str, dict[int, Ridge]]
 
 
 @cache
@@ -150,7 +151,7 @@ WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's
 
 
 def ride_paper(
-    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
+    settings: Settings, problem: rr.Problem, images: Images, ridge: Ridge, repeat: int
 ) -> dict[str, np.ndarray]:
     """Accuracy by digit in the paper's windows that were reached, with its settings."""
     rider = rr.Rider(
@@ -174,14 +175,14 @@ def ride_paper(
 
 @eqx.filter_jit
 def _ride_on(
-    rider: rr.Rider, problem: rr.Problem, x: Array, ridge: rr.Ridge, key: PRNGKeyArray
-) -> rr.Ride:
+    rider: rr.Rider, problem: rr.Problem, x: Array, ridge: Ridge, key: PRNGKeyArray
+) -> Ride:
     return rider.ride(problem, x, ridge, key)
 
 
 def distinct_ridges(
     settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
-) -> dict[int, rr.Ridge]:
+) -> dict[int, Ridge]:
     """One ridge per distinct eigenvalue, which points downhill."""
     lowest = rr.NetworkSpectrum(
         k=settings.num_hvps // 2,
@@ -192,7 +193,7 @@ def distinct_ridges(
     return {index: spectrum.ridge(index) for index in range(spectrum.num_downhill())}
 
 
-def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, rr.Ridge]:
+def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, Ridge]:
     """The paper's numbering: every eigenvector on its own, every fourth of them."""
     lowest = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
     spectrum, grad = eqx.filter_jit(lowest)(on_batch, on_batch.x0, key), on_batch.grad(on_batch.x0)
@@ -203,7 +204,7 @@ def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> d
 
 
 def ride(
-    settings: Settings, problem: rr.Problem, images: Images, ridge: rr.Ridge, repeat: int
+    settings: Settings, problem: rr.Problem, images: Images, ridge: Ridge, repeat: int
 ) -> dict[str, np.ndarray]:
     """Accuracy by digit, early and late."""
     then = replace(RIDER, correct=rr.Valley(), batch=rr.Batches(settings.batch_size))

@@ -26,6 +26,7 @@ from scipy.optimize import minimize
 
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
+from ridgerider.types import Ride, Ridge, Spectrum
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown
 
@@ -220,13 +221,13 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
 
 
 def _two_steps(problem: rr.Problem, x: np.ndarray, e: np.ndarray, alpha: float) -> float:
-    ridge = rr.Ridge(jnp.asarray(-e), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
+    ridge = Ridge(jnp.asarray(-e), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
     rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)
     return float(_ride(problem, rider, jnp.asarray(x), ridge).loss)
 
 
 @eqx.filter_jit
-def _ride(problem: rr.Problem, rider: rr.Rider, x: Array, ridge: rr.Ridge) -> rr.Ride:
+def _ride(problem: rr.Problem, rider: rr.Rider, x: Array, ridge: Ridge) -> Ride:
     return rider.ride(problem, x, ridge, jax.random.key(0))
 
 
@@ -395,11 +396,11 @@ def make_symmetric(random: np.random.Generator, num: int, size: int, rest: int) 
 
 
 @eqx.filter_jit
-def _spectrum(problem: rr.Problem) -> rr.Spectrum:
+def _spectrum(problem: rr.Problem) -> Spectrum:
     return rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0))
 
 
-def _trivial(spectrum: rr.Spectrum, num: int, size: int) -> np.ndarray:
+def _trivial(spectrum: Spectrum, num: int, size: int) -> np.ndarray:
     """Which eigenvectors all swaps of two blocks leave in place."""
     blocks = np.asarray(spectrum.eigenvectors)[:, : num * size].reshape(-1, num, size)
     return np.abs(blocks - blocks[:, :1]).max(axis=(1, 2)) < 1e-6

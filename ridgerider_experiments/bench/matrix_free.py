@@ -14,7 +14,7 @@ import numpy as np
 
 import ridgerider as rr
 from ridgerider.problems import classifier
-from ridgerider.types import Ridge
+from ridgerider.types import Ridge, Tracked
 from ridgerider_experiments.bench import Row, timed
 from ridgerider_experiments.bench.peers import best_of_the_paper, perturbed
 
@@ -40,7 +40,7 @@ def update(seed: int) -> Iterator[Row]:
 
 
 @eqx.filter_jit
-def _update(rule: rr.Davidson, problem: rr.Problem, ridge: Ridge) -> rr.Tracked:
+def _update(rule: rr.Davidson, problem: rr.Problem, ridge: Ridge) -> Tracked:
     return rule(problem, problem.x0, ridge, KEY)
 
 

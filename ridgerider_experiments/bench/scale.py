@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ridgerider as rr
+from ridgerider.types import Progress
 from ridgerider_experiments.bench import Row, memory, timed
 
 WORKERS = (1, 10, 100, 1_000, 10_000)
@@ -40,7 +41,7 @@ def cheap_search(
     seed: int,
     *,
     max_rides: int | None = None,
-    tell: Callable[[rr.Progress], None] | None = None,
+    tell: Callable[[Progress], None] | None = None,
 ) -> None:
     """Rides of two steps on a sum of waves, where every leg leaves many ridges."""
     problem = rr.Problem(wavy_loss, jnp.zeros(size), jnp.linspace(1.0, 2.0, size))
@@ -55,7 +56,7 @@ def frontier(seed: int) -> Iterator[Row]:
     marks, times = [MAX_OPEN * tenth // 10 for tenth in (1, 2, 5, 10)], list[float]()
     rows, before = list[Row](), list[float]()
 
-    def tell(done: rr.Progress) -> None:
+    def tell(done: Progress) -> None:
         now = time.perf_counter() - float(done.cost.seconds)
         times.append(now)
         if not before:

@@ -24,6 +24,7 @@ import numpy as np
 import ridgerider as rr
 from ridgerider import workers
 from ridgerider.problems import wells
+from ridgerider.types import Progress
 from ridgerider_experiments.bench import Row
 
 
@@ -41,7 +42,7 @@ def timed(size: int, step: float, num_rides: int, executor: Any) -> tuple[float,
     rider = rr.Rider(finish=None, step=rr.FixedStep(step))
     seen: list[tuple[float, int, float]] = []
 
-    def tell(done: rr.Progress) -> None:
+    def tell(done: Progress) -> None:
         seen.append((time.perf_counter(), done.num_steps, float(done.cost.seconds)))
 
     settings: dict[str, Any] = {"executor": executor, "max_ridges": 4, "round_size": 8}
@@ -99,7 +100,7 @@ def under_fire(who: str, executor: Any, pids: Callable[[], list[int]], plain: An
                 killed.append(alive[random.integers(len(alive))])
                 os.kill(killed[-1], signal.SIGKILL)
 
-    def slow_down(done: rr.Progress) -> None:
+    def slow_down(done: Progress) -> None:
         if killer.is_alive():  # the search must not end before the last kill
             time.sleep(0.15)
 
