@@ -1,6 +1,6 @@
 """A chain of rides through one network: what Algorithm 2 of the paper does, ride after ride."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -39,32 +39,23 @@ def chain(
     problem: rr.Problem,
     rider: rr.Rider,
     *,
-    max_hvps: int,
-    max_rides: int | None = None,
-    max_steps: int | None = None,
     max_index: int | None = None,
     averaging: float = 0.0,
     seed: int = 0,
     x: Vector | None = None,
-    each: Callable[[Point], None] = lambda point: None,
-) -> Point:
-    """Ride, look for the downhill ridge with the largest share of the gradient, ride on.
+) -> Iterator[Point]:
+    """Ride, find the downhill ridge with the largest share of the gradient, ride on: without end.
 
-    With `max_index` the paper's choice instead: one of that many ridges, at random. `max_steps` is
-    of all rides together; the last ride is not cut off.
+    With `max_index` the paper's choice instead: one of that many ridges, at random.
 
     `averaging` is the weight of the past in the running average over ends of rides, which a chain
     on batches needs: each end is noisy.
     """
     start = problem.x0 if x is None else x
     point, key = Point(start, start, Cost()), jax.random.key(seed)
-    while (
-        point.cost.hvps < max_hvps
-        and point.num_rides != max_rides
-        and (max_steps is None or point.num_steps < max_steps)
-    ):
+    index = None if max_index is None else jnp.asarray(max_index)
+    while True:
         here = jax.random.fold_in(key, point.num_rides)
-        index = None if max_index is None else jnp.asarray(max_index)
         ride, cost = next_ride(problem, rider, point.x, here, index)
         weight = averaging if point.num_rides else 0.0
         point = Point(
@@ -74,8 +65,7 @@ def chain(
             num_rides=point.num_rides + 1,
             num_steps=point.num_steps + int(ride.num_steps),
         )
-        each(point)
-    return point
+        yield point
 
 
 @eqx.filter_jit

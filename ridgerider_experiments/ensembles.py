@@ -152,8 +152,7 @@ def fashion_folder() -> Path | None:
 def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, Any]:
     """All methods on one seed of one arm."""
     (data, width), seed, fashion = job["arm"], job["seed"], job["fashion"]
-    known = {name: job[name] for name in job if name in Settings.__dataclass_fields__}
-    settings = Settings(**known)
+    settings = Settings.of(job)
     images = images_of(data, seed)
     is_large = data != "digits"
     if is_large:

@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import RIDER, Point, chain
+from ridgerider_experiments.chain import RIDER, chain
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import run_jobs
@@ -123,7 +123,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, Any]:
     """One method on one seed."""
     name, seed = job["method"], job["seed"]
-    settings = Settings(**{part: job[part] for part in job if part != "method"})
+    settings = Settings.of(job)
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = make_problem(settings, images, seed)
     judge = Judge(problem, images)
@@ -170,41 +170,30 @@ def _accuracy(problem: rr.Problem, x: Array, images: Array, labels: Array) -> Ar
 def ride(
     settings: Settings, problem: rr.Problem, name: str, rider: rr.Rider, judge: Judge, seed: int
 ) -> dict[str, Any]:
-    """One chain; its accuracy at points that are even in the logarithm of the products spent."""
+    """One chain; its accuracy at points that are even in the logarithm of the HVPs spent."""
     is_paper = name.startswith("paper")
     other = settings.max_paper_hvps if is_paper else settings.max_other_hvps
     max_hvps = settings.max_hvps if name == "rr" else other
     points = list(np.geomspace(min(500, max_hvps / 4), max_hvps, settings.num_points))
     curve: list[list[float]] = []
-    spent = 0.0  # by looking at accuracies
-
-    def each(point: Point) -> None:
-        nonlocal spent
-        began = time.perf_counter()
-        if points and point.cost.hvps >= points[0]:
-            points[:] = [later for later in points if later > point.cost.hvps]
-            curve.append([int(point.cost.hvps), *judge(point.average), point.num_steps])
-        spent += time.perf_counter() - began
-
+    began, judging = time.perf_counter(), 0.0
     averaging = settings.averaging if rider.correct is not None else 0.0
-    began = time.perf_counter()
-    end = chain(
-        problem,
-        rider,
-        max_hvps=max_hvps,
-        max_rides=1 if name == "keep" else None,
-        max_index=NUM_RIDGES if is_paper else None,
-        averaging=averaging,
-        seed=seed,
-        each=each,
-    )
-    seconds = time.perf_counter() - began - spent
+    max_index = NUM_RIDGES if is_paper else None
+    for end in chain(problem, rider, max_index=max_index, averaging=averaging, seed=seed):
+        hvps, paused = int(end.cost.hvps), time.perf_counter()
+        if points and hvps >= points[0]:
+            points = [later for later in points if later > hvps]
+            curve.append([hvps, *judge(end.average), end.num_steps])
+        judging += time.perf_counter() - paused
+        if hvps >= max_hvps or name == "keep":
+            break
+    seconds = time.perf_counter() - began - judging
     train, test = judge(end.average)
-    curve.append([int(end.cost.hvps), train, test, end.num_steps])
+    curve.append([hvps, train, test, end.num_steps])
     return {
         "train_accuracy": train,
         "test_accuracy": test,
-        "hvps": int(end.cost.hvps),
+        "hvps": hvps,
         "gradients": int(end.cost.gradients),
         "rides": end.num_rides,
         "steps": end.num_steps,

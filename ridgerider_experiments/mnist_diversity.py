@@ -13,7 +13,7 @@ at in its windows, 200 to 600 and 4000 to 5000 steps.
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,7 @@ def scene_of(settings: Settings) -> Scene:
 
 def work(job: Job) -> dict[str, list[float]]:
     """One ride along one first ridge: accuracy by digit, early and late."""
-    own = {field.name: job[field.name] for field in fields(Settings) if field.name in job}
-    settings = Settings(**{**own, "early": tuple(own["early"]), "num_workers": 1})
+    settings = replace(Settings.of(job), num_workers=1)
     scene = scene_of(settings)
     ridge = scene.ridges[job["group"]][job["index"]]
     along = ride_paper if job["group"] == "paper" else ride
@@ -214,7 +213,8 @@ def ride(
     done = _ride_on(first, problem, problem.x0, ridge, key)
     path = done.trace.path
     assert path is not None
-    end = chain(problem, then, max_hvps=settings.max_late_hvps, x=done.x, seed=repeat)
+    points = chain(problem, then, x=done.x, seed=repeat)
+    end = next(point for point in points if point.cost.hvps >= settings.max_late_hvps)
     return {
         "early": np.mean([by_digit(problem, path[step], images) for step in settings.early], 0),
         "late": by_digit(problem, end.x, images),

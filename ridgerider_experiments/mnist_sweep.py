@@ -22,7 +22,7 @@ import numpy as np
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import RIDER, Point, chain
+from ridgerider_experiments.chain import RIDER, chain
 from ridgerider_experiments.mnist import Judge
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, plain, save
@@ -119,21 +119,14 @@ def work(job: Job) -> dict[str, Any]:
     )
     judges = [Judge(problem, part) for part in (images, held_out)]
     curve: list[list[float]] = []
-
-    def each(point: Point) -> None:
-        test, validation = (judge.test_accuracy(point.x) for judge in judges)
-        curve.append([point.num_steps, validation, test])
-
-    end = chain(
-        problem,
-        rider_of(job["method"], trial),
-        max_hvps=200 * job["num_steps"],
-        max_steps=job["num_steps"],
-        max_rides=job["num_steps"] // 10,  # of rides that end at once, too
-        max_index=trial["max_index"],
-        seed=job["trial"],
-        each=each,
-    )
+    rider, num_steps = rider_of(job["method"], trial), job["num_steps"]
+    for end in chain(problem, rider, max_index=trial["max_index"], seed=job["trial"]):
+        test, validation = (judge.test_accuracy(end.x) for judge in judges)
+        curve.append([end.num_steps, validation, test])
+        # Of rides that end at once there are not without end, either.
+        is_long = end.num_rides == num_steps // 10 or end.cost.hvps >= 200 * num_steps
+        if end.num_steps >= num_steps or is_long:
+            break
     return {"curve": curve, "hvps": int(end.cost.hvps), "steps": end.num_steps, **trial}
 
 

@@ -1,7 +1,7 @@
 """The settings of an experiment: each with its full size and, where it differs, its quick one."""
 
 from dataclasses import dataclass, field, fields
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -23,6 +23,13 @@ class Base:
     """
 
     seed: int = 0
+
+    @classmethod
+    def of(cls, job: dict[str, Any]) -> Self:
+        """Those that a job was made with; JSON has lists where these have tuples."""
+        known: dict[str, Any] = {one.name: job[one.name] for one in fields(cls) if one.name in job}
+        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**known)
 
     @classmethod
     def quick(cls, seed: int) -> Self:
