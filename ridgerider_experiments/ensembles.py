@@ -276,18 +276,10 @@ class Trial:
         (joint,) = rr.ensemble(
             together, 1, finish=finish, begin=partial(_one, "all", together.x0)
         ).members
-        share = 1 / self.k
+        # One pass of all of them is a pass of each.
+        share = replace(joint, is_at_target=True, seconds=joint.seconds / self.k)
         members = [
-            Member(
-                f"repelled {number}",
-                x,
-                joint.loss,
-                True,
-                joint.history,
-                joint.cost,
-                joint.work,  # one pass of all of them is a pass of each
-                joint.seconds * share,
-            )
+            replace(share, name=f"repelled {number}", x=x)
             for number, x in enumerate(joint.x.reshape(self.k, -1))
         ]
         return _like(like, members)

@@ -247,11 +247,9 @@ def residual_descent(random: np.random.Generator, instances: int) -> dict[str, A
         i = 0 if eigenvalues[0] < 0 else SIZE - 1
         gap = gaps(eigenvalues)[i]
         near = x + min(0.25, gap) / (4 * beta) * unit(random)
-        nearby, frame = np.linalg.eigh(look(problem, near)[2])
-        start, guess = (
-            frame.T @ columns[:, i],
-            columns[:, i] @ look(problem, near)[2] @ columns[:, i],
-        )
+        hessian, before = look(problem, near)[2], columns[:, i]
+        nearby, frame = np.linalg.eigh(hessian)
+        start, guess = frame.T @ before, before @ hessian @ before
         distance = (nearby / guess - 1) ** 2
         d = np.delete(distance, i) - distance[i]
         if d.min() <= 0:  # the guess is nearer to another eigenvalue: outside the theorem
@@ -341,28 +339,17 @@ def repeated_eigenvalues(random: np.random.Generator, instances: int) -> dict[st
     """
     shapes = [(num, size, rest) for num in (3, 4, 5) for size in (1, 2) for rest in (0, 2)]
     margins, tight = [], 0
-    for k in range(instances):
-        num, size, rest = shapes[k % len(shapes)]
+    for number in range(instances):
+        num, size, rest = shapes[number % len(shapes)]
         problem = make_symmetric(random, num, size, rest)
         spectrum = jax.device_get(_spectrum(problem))
         clusters, d = spectrum.clusters(), problem.size
         bound = d - size * (num - 2)
         trivial = _trivial(spectrum, num, size)
-        per_cluster = [trivial[spectrum.labels == label].all() for label in range(len(clusters))]
-        lacking = [
-            c.multiplicity - (num - 1)
-            for c, all_trivial in zip(clusters, per_cluster, strict=True)
-            if not all_trivial
-        ]
-        spare = (
-            d
-            - size * (num - 1)
-            - sum(
-                c.multiplicity
-                for c, all_trivial in zip(clusters, per_cluster, strict=True)
-                if all_trivial
-            )
-        )
+        sizes = np.array([cluster.multiplicity for cluster in clusters])
+        is_trivial = np.array([trivial[spectrum.labels == k].all() for k in range(len(clusters))])
+        lacking = sizes[~is_trivial] - (num - 1)
+        spare = d - size * (num - 1) - sizes[is_trivial].sum()
         margins.append(float(min([bound - len(clusters), spare, *lacking])))
         tight += len(clusters) == bound
     return verdict(
