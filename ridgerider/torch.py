@@ -1,15 +1,19 @@
 """Models written in PyTorch: `pip install 'ridgerider[torch]'`.
 
 The module and its data stay with PyTorch, on their device and in their dtype. What passes between
-the two frameworks are vectors, and the numbers of the rows of a mini-batch. A product is the
-gradient of grad . v; the graph of the gradient is kept, so that many products at one point, which
-is what every eigensolver asks for, share it. (`torch.func.jvp` of `grad` computes the gradient
-anew for each of them, and took more than twice as long.)
+the two frameworks are vectors, and the numbers of the rows of a mini-batch. A Hessian-vector
+product (HVP) is the gradient of grad . v; the graph of the gradient is kept, so that many HVPs at
+one point, which is what every eigensolver asks for, share it. (`torch.func.jvp` of `grad` computes
+the gradient again for each of them, and took more than twice as long.)
+
+One thread at a time runs a module: compiled programs call back from several threads, and
+`functional_call` puts its parameters into the module that all of them share.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +36,7 @@ NOT_IN_TRAINING = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.modules.dropout._DropoutNd,
 )
+_running = threading.RLock()  # of all modules: two problems may share one, or parts of one
 
 
 def problem(
@@ -57,7 +62,7 @@ def problem(
     - `data`: tensors of one leading length; all but the last go into the module.
     - `params`: which are searched: "all", a list of names (or of submodules), or a mask: a
       dictionary from names to True, False or a boolean tensor.
-    - `batch`: how many products are computed at a time for a dense Hessian.
+    - `batch`: how many HVPs are computed at a time for a dense Hessian.
     - `check`: whether to compare the gradient with differences of values first.
 
     >>> import torch
@@ -68,21 +73,16 @@ def problem(
     >>> one.size, sorted(one.start)
     (3, ['bias', 'weight'])
     """
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
     check_callable("loss", loss, "loss(outputs, targets)")
     check_count("batch", batch)
-    _check_data(data)
-    _check_mode(module)
-    masks = _masks(module, params)
-    _check_tensors(module, data, masks)
+    masks = _checked(module, data, params)
     functions = ModuleFunctions(module, loss, data, masks, batch)
     x = functions.start()
     functions.try_out(x)
     if check:
-        check_gradient(functions, functions.nearby(x))
-    arrays = [tensor.detach().cpu().numpy() for tensor in data]
-    return Problem(functions, functions.chosen(x), *arrays)
+        noise = np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
+        check_gradient(functions, x + np.asarray(0.01, x.dtype) * noise)
+    return Problem(functions, functions.chosen(x), *map(_array, data))
 
 
 def network_start(
@@ -118,12 +118,7 @@ def network_start(
     >>> start.head
     ("['2.bias']", "['2.weight']")
     """
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
-    _check_data((inputs, targets))
-    _check_mode(module)
-    masks = _masks(module, "all")
-    _check_tensors(module, (inputs, targets), masks)
+    masks = _checked(module, (inputs, targets), "all")
     is_whole = not targets.is_floating_point()
     own = loss or (_cross_entropy if is_whole else torch.nn.functional.mse_loss)
     x, y = jnp.asarray(_array(inputs)), jnp.asarray(_array(targets))
@@ -151,36 +146,42 @@ def _outputs(module: torch.nn.Module) -> Callable[[dict[str, Any], Any], Any]:
     """The module as a function of its parameters that JAX can call and differentiate once."""
     device = next(module.parameters()).device
 
-    def run(names: list[str], args: Sequence[np.ndarray]) -> tuple[Any, list[torch.Tensor]]:
+    def run(
+        names: list[str], args: Sequence[np.ndarray], cotangent: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """The outputs or, with a cotangent, the gradients of their product with it."""
         *leaves, inputs = (torch.tensor(np.array(one), device=device) for one in args)
-        leaves = [leaf.requires_grad_() for leaf in leaves]
-        with _differentiable(), torch.enable_grad():
-            state = dict(zip(names, leaves, strict=True))
-            return functional_call(module, state, (inputs,)), leaves
+        with _alone(), torch.enable_grad():
+            state = {name: leaf.requires_grad_() for name, leaf in zip(names, leaves, strict=True)}
+            found = functional_call(module, state, (inputs,))
+            if cotangent is None:
+                return (_array(found),)
+            weights = torch.tensor(np.array(cotangent), device=device)
+            grads = torch.autograd.grad(
+                found, leaves, weights, allow_unused=True, materialize_grads=True
+            )
+            return tuple(map(_array, grads))
 
     def outputs(params: dict[str, Any], inputs: Any) -> Any:
-        names, leaves = sorted(params), [params[name] for name in sorted(params)]
-        like = [np.zeros(leaf.shape, leaf.dtype) for leaf in (*leaves, inputs)]
-        shape = jax.ShapeDtypeStruct(tuple(run(names, like)[0].shape), leaves[0].dtype)
-        return call_host(lambda *args: (_array(run(names, args)[0]),), (shape,), *leaves, inputs)[0]
+        names, args = sorted(params), [*jax.tree.leaves(params), inputs]
+        (like,) = run(names, [np.zeros(one.shape, one.dtype) for one in args])
+        shape = jax.ShapeDtypeStruct(like.shape, args[0].dtype)
+        return call_host(lambda *args: run(names, args), (shape,), *args)[0]
 
-    def slopes(saved: tuple[Any, Any], cotangent: Any) -> tuple[dict[str, Any], None]:
+    def pull_back(saved: tuple[Any, Any], cotangent: Any) -> tuple[dict[str, Any], None]:
         params, inputs = saved
-        names, leaves = sorted(params), [params[name] for name in sorted(params)]
-
-        def pull(*args: np.ndarray) -> tuple[np.ndarray, ...]:
-            found, tensors = run(names, args[:-1])
-            weights = torch.tensor(np.array(args[-1]), device=device)
-            grads = torch.autograd.grad(
-                found, tensors, weights, allow_unused=True, materialize_grads=True
-            )
-            return tuple(_array(grad) for grad in grads)
-
-        found = call_host(pull, tuple(leaves), *leaves, inputs, cotangent)
-        return dict(zip(names, found, strict=True)), None
+        names, leaves = sorted(params), jax.tree.leaves(params)
+        slopes = call_host(
+            lambda *args: run(names, args[:-1], args[-1]),
+            tuple(leaves),
+            *leaves,
+            inputs,
+            cotangent,
+        )
+        return dict(zip(names, slopes, strict=True)), None
 
     apply = jax.custom_vjp(outputs)
-    apply.defvjp(lambda params, inputs: (outputs(params, inputs), (params, inputs)), slopes)
+    apply.defvjp(lambda params, inputs: (outputs(params, inputs), (params, inputs)), pull_back)
     return apply
 
 
@@ -198,9 +199,8 @@ class ModuleFunctions(Functions):
         self.module, self.criterion, self.data, self.masks = module, loss, data, masks
         given = dict(module.named_parameters())
         # Copies: the module is the user's, who may go on training it.
-        self.fixed = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-        self.fixed |= {name: tensor.detach().clone() for name, tensor in given.items()}
-        self.fixed |= {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
+        tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
+        self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.sizes = [
             given[name].numel() if mask is None else int(mask.sum()) for name, mask in masks.items()
         ]
@@ -258,36 +258,47 @@ class ModuleFunctions(Functions):
             last = self._graph = (own, rows, point, grad)
         _, _, point, grad = last
         self.calls.add(hvps=len(v))
+        if not grad.requires_grad:  # the loss is linear
+            return np.zeros_like(v)
+        is_block = len(v) > 1 and self.is_vectorized
         vectors = self._tensor(v)
-        if len(v) == 1 or not self.is_vectorized:
-            return _array(torch.stack([_gradient(grad, point, vector) for vector in vectors]))
-        parts = vectors.split(self.block)
-        return _array(torch.cat([_gradient(grad, point, part, True) for part in parts]))
+        with _alone():
+            images = [
+                torch.autograd.grad(
+                    grad,
+                    point,
+                    part,
+                    retain_graph=True,
+                    is_grads_batched=is_block,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )[0]
+                for part in (vectors.split(self.block) if is_block else vectors)
+            ]
+        return _array(torch.cat(images) if is_block else torch.stack(images))
 
     def _differentiated(
         self, x: Point, rows: Rows, keeps_graph: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         self.calls.add(gradients=1)
-        with _differentiable():
+        with _alone():
             point = self._tensor(x).requires_grad_()
-            value = self._loss(rows)(point)
+            value = self.loss(point, rows)
             (grad,) = torch.autograd.grad(value, point, create_graph=keeps_graph)
         return point, value.detach(), grad
 
-    def _loss(self, rows: Rows) -> Callable[[torch.Tensor], torch.Tensor]:
+    def loss(self, x: torch.Tensor, rows: Rows = None) -> torch.Tensor:
+        """The loss in PyTorch, on these rows of the data or all."""
+        self.calls.add(values=1)
         data = self.data
         if rows is not None and len(rows) < len(data[0]):
             chosen = torch.as_tensor(rows, device=self.device)
             data = tuple(tensor[chosen] for tensor in data)
-
-        def loss(x: torch.Tensor) -> torch.Tensor:
-            self.calls.add(values=1)
+        inputs = data[:-1] or data
+        with _alone():
             state = {**self.fixed, **self._parameters(x)}
-            inputs = data[:-1] or data
             outputs = functional_call(self.module, state, tuple(inputs))
             return self.criterion(outputs, *data[len(inputs) :])
-
-        return loss
 
     def _tensor(self, x: np.ndarray) -> torch.Tensor:
         return torch.from_dlpack(x).to(self.device)  # without a copy on a processor
@@ -301,7 +312,7 @@ class ModuleFunctions(Functions):
     def try_out(self, x: Point) -> None:
         """Evaluate once, and find out which derivatives there are."""
         with torch.no_grad():
-            value = self._loss(None)(self._tensor(x))
+            value = self.loss(self._tensor(x))
         if not isinstance(value, torch.Tensor) or value.shape != ():
             what = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise ValueError(
@@ -327,46 +338,30 @@ class ModuleFunctions(Functions):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_graph": None}
 
-    def nearby(self, x: Point) -> Point:
-        noise = np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
-        return x + np.asarray(0.01, x.dtype) * noise
-
 
 @contextlib.contextmanager
-def _differentiable() -> Any:
-    """Attention by operations that can be differentiated twice."""
-    was_fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(was_fast)
-
-
-def _gradient(
-    grad: torch.Tensor, point: torch.Tensor, v: torch.Tensor, is_block: bool = False
-) -> torch.Tensor:
-    """The gradient of grad . v, or of as many as there are rows; the graph stays."""
-    if not grad.requires_grad:  # the loss is linear
-        return torch.zeros_like(v)
-    with _differentiable():
-        return torch.autograd.grad(
-            grad,
-            point,
-            v,
-            retain_graph=True,
-            is_grads_batched=is_block,
-            allow_unused=True,
-            materialize_grads=True,
-        )[0]
+def _alone() -> Iterator[None]:
+    """One thread at a time, with attention by operations that can be differentiated twice."""
+    with _running:
+        was_fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(was_fast)
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
-def _check_data(data: tuple[Any, ...]) -> None:
+def _checked(
+    module: torch.nn.Module, data: tuple[Any, ...], params: Params
+) -> dict[str, torch.Tensor | None]:
+    """For each chosen parameter which of its entries, None for all; raises on bad input."""
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
     for number, tensor in enumerate(data):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"`data[{number}]` must be a tensor, not {type(tensor).__name__}.")
@@ -376,9 +371,6 @@ def _check_data(data: tuple[Any, ...]) -> None:
             "`data` must be tensors of one leading length, inputs and targets, not of leading "
             f"lengths {lengths}."
         )
-
-
-def _check_mode(module: torch.nn.Module) -> None:
     for name, part in module.named_modules():
         is_random = isinstance(part, NOT_IN_TRAINING) and getattr(part, "p", 1.0) > 0
         has_dropout = isinstance(getattr(part, "dropout", None), float) and part.dropout
@@ -388,6 +380,32 @@ def _check_mode(module: torch.nn.Module) -> None:
                 f"({type(part).__name__}) makes the loss another one in each call: call "
                 "module.eval()."
             )
+    masks = _masks(module, params)
+    given = dict(module.named_parameters())
+    tensors = {**given, **dict(module.named_buffers())}
+    tensors |= {f"data[{number}]": tensor for number, tensor in enumerate(data)}
+    first = given[next(iter(masks))]
+    for name, tensor in tensors.items():
+        if tensor.device != first.device:
+            raise ValueError(
+                f"`module` and `data` must be on one device, but {name} is on {tensor.device} and "
+                f"the parameters are on {first.device}."
+            )
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"`module` and `data` must be float32 or float64, but {name} is {tensor.dtype}: "
+                "call .float()."
+            )
+    for name in masks:
+        if given[name].dtype != first.dtype:
+            raise ValueError(
+                f"`params` must have one dtype, not {first.dtype} and {given[name].dtype}."
+            )
+    if first.dtype == torch.float64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ValueError(
+            "a `module` in float64 needs jax.config.update('jax_enable_x64', True) first."
+        )
+    return masks
 
 
 def _masks(module: torch.nn.Module, params: Params) -> dict[str, torch.Tensor | None]:
@@ -424,33 +442,3 @@ def _masks(module: torch.nn.Module, params: Params) -> dict[str, torch.Tensor | 
     if not masks:
         raise ValueError("`params` must leave at least one parameter to search.")
     return {name: masks[name] for name in sorted(masks)}  # as JAX sorts the keys of a dictionary
-
-
-def _check_tensors(
-    module: torch.nn.Module, data: tuple[torch.Tensor, ...], masks: dict[str, Any]
-) -> None:
-    """Raise unless all are on one device and the parameters of one dtype that JAX has, too."""
-    given = dict(module.named_parameters())
-    tensors = {**given, **dict(module.named_buffers())}
-    tensors |= {f"data[{number}]": tensor for number, tensor in enumerate(data)}
-    first = given[next(iter(masks))]
-    for name, tensor in tensors.items():
-        if tensor.device != first.device:
-            raise ValueError(
-                f"`module` and `data` must be on one device, but {name} is on {tensor.device} and "
-                f"the parameters are on {first.device}."
-            )
-        if tensor.dtype in (torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"`module` and `data` must be float32 or float64, but {name} is {tensor.dtype}: "
-                "call .float()."
-            )
-    for name in masks:
-        if given[name].dtype != first.dtype:
-            raise ValueError(
-                f"`params` must have one dtype, not {first.dtype} and {given[name].dtype}."
-            )
-    if first.dtype == torch.float64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise ValueError(
-            "a `module` in float64 needs jax.config.update('jax_enable_x64', True) first."
-        )

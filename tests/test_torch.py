@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -203,8 +205,8 @@ def test_other_modules_ride_with_certificates(make):
     assert (leg.trace["residual"] <= 2e-4 * scale).all()
     # against PyTorch's own dense Hessian
     x = torch.from_numpy(problem.loss.start())
-    with ridgerider.torch._differentiable():
-        own = torch.autograd.functional.hessian(problem.loss._loss(None), x).numpy()
+    with ridgerider.torch._alone():
+        own = torch.autograd.functional.hessian(problem.loss.loss, x).numpy()
     np.testing.assert_allclose(problem.hessian(problem.x0), own, atol=1e-10 * scale)
 
 
@@ -336,6 +338,36 @@ def test_bad_starts_of_modules_are_refused():
     with pytest.warns(UserWarning, match="derivative of the features"):
         still = nn.Sequential(nn.Linear(3, 3), nn.Threshold(100.0, 1.0), nn.Linear(3, 2)).double()
         ridgerider.torch.network_start(still, inputs, labels)
+
+
+class Slow(nn.Module):
+    """Two factors, with a pause in which another thread may put its parameters into the module."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x):
+        first = self.weight * x
+        time.sleep(1e-3)
+        return first * self.weight
+
+
+def test_threads_do_not_share_parameters():
+    module, x = Slow(), torch.ones(1, 1, dtype=torch.float64)
+    problems = [ridgerider.torch.problem(module, torch.mean, x) for _ in range(2)]
+    apply = ridgerider.torch._outputs(module)
+    values = [jax.jit(problem.value) for problem in problems]
+    slope = jax.jit(jax.grad(lambda weight: apply({"weight": weight}, jnp.ones((1, 1)))[0, 0]))
+
+    def work(number):
+        weight = jnp.full(1, float(number))
+        if number % 3 == 2:
+            return float(slope(weight)[0]) == 2 * number
+        return float(values[number % 3](weight)) == number**2
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(work, range(60)))
 
 
 class Noisy(nn.Module):
