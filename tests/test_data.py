@@ -119,7 +119,7 @@ def test_at_zero_every_ridge_is_repeated_for_each_hidden_unit():
     [
         ((np.ones(3), np.zeros(3, int)), "`images` must be floating-point numbers with an axis"),
         ((np.ones((3, 2), int), np.zeros(3, int)), "`images` must be floating-point .* type int"),
-        ((np.ones((3, 2)), np.zeros(4, int)), "`labels` must be .* one for each of the 3 images"),
+        ((np.ones((3, 2)), np.zeros(4, int)), "`labels` must be .* one for each of the 3 examples"),
         ((np.ones((3, 2)), np.zeros(3)), "`labels` must be whole numbers"),
         ((np.ones((0, 2)), np.zeros(0, int)), "`images` must hold at least one image"),
         (
@@ -133,7 +133,7 @@ def test_bad_images_are_refused(arguments, message):
         classifier(*arguments)
     for settings, what in [
         ({"widths": (0,)}, "`widths` must be positive"),
-        ({"activation": "sign"}, "`activation` must be one of tanh"),
+        ({"activation": "sign"}, "`activation` must be 'tanh'"),
         ({"init_scale": -1.0}, "`init_scale` must be at least 0"),
         ({"decay": -1.0}, "`decay` must be at least 0"),
         ({"num_classes": 2}, "`labels` must be from 0 to 1, but they go from 0 to 2"),
@@ -236,8 +236,8 @@ def test_a_broken_archive_is_named(tmp_path):
         ({"train_labels": np.arange(12) - 1}, "training labels .* but they go from -1 to 10"),
         ({"train_labels": np.full(12, 255)}, "training labels .* but they go from 255 to 255"),
         ({"train_labels": np.eye(12)}, "training labels .* not of shape .12, 12. and type float64"),
-        ({"train_labels": np.arange(5)}, "one for each of the 12 images, not of shape .5,."),
-        ({"test_labels": np.full(6, 4)}, "test labels .* from 0 to 2, as those for training are"),
+        ({"train_labels": np.arange(5)}, "one for each of the 12 examples, not of shape .5,."),
+        ({"test_labels": np.full(6, 4)}, "test labels .* from 0 to 2, but they go from 4 to 4"),
         ({"test_images": np.zeros((6, 4, 4))}, "test images .* of the size of the training images"),
         ({"test_images": np.full((6, 5, 4), np.nan)}, "test images .* but they go from nan to nan"),
         ({"test_images": np.full((6, 5, 4), 255.0)}, "test images .* from 255 to 255"),

@@ -14,8 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_callable, check_count, check_positive
-from ridgerider._core.descend.finish import Finish
+from ridgerider._check import check_callable, check_count, check_labels, check_positive
 from ridgerider._core.descend.train import Epoch, Train, listening
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
@@ -26,7 +25,6 @@ from ridgerider.ensembles._scores import (
     Probabilities,
     Scores,
     auroc,
-    check_labels,
     disagreement,
     entropy,
 )
@@ -130,7 +128,9 @@ class Ensemble:
         init: Callable[[PRNGKeyArray], PyTree] | None = None,
     ) -> str:
         """A table: this ensemble, a deep ensemble of as many members, and one of as much work."""
-        check_labels("labels", labels, len(inputs), self._num_classes())
+        check_labels(
+            "`labels`", np.asarray(labels), len(inputs), _classes(self.problem, self.apply)
+        )
         rows = {"this ensemble": self, "deep ensemble": self.deep(init)}
         rows["deep ensemble, same budget"] = self.deep(init, budget=self.work)
         lines = [
@@ -143,9 +143,6 @@ class Ensemble:
             shown = " | ".join(f"{number:.4f}" for number in numbers)
             lines.append(f"| {name} | {len(one)} | {shown} | {one.work:,.0f} |")
         return "\n".join(lines)
-
-    def _num_classes(self) -> int:
-        return _classes(self.problem, self.apply)
 
 
 def ensemble(
@@ -203,75 +200,67 @@ def ensemble(
             f"`k` must be at most {len(first)}, as many beginnings as there are (each ridge both "
             f"ways), not {k}."
         )
-    crew = _Training(problem, finish, key, progress, work=sum(one.work for one in first))
+    members: list[Member] = []
+    dropped: dict[str, str] = {}
+    work = sum(one.work for one in first)
     for one in chain(_most_different_first(problem, apply, first, k), more):
-        is_enough = len(crew.members) >= k
-        if is_enough and (budget is None or crew.work + crew.mean_work() > budget):
-            break
-        crew.add(one, is_paid=any(one is other for other in first))
-    _warn(k, crew)
-    seconds = time.perf_counter() - began
-    return Ensemble(
-        problem, apply, finish, tuple(crew.members), crew.dropped, crew.work, seconds, seed
-    )
-
-
-@dataclass
-class _Training:
-    """The members so far, those that were dropped, and the work spent on all of them."""
-
-    problem: Problem
-    finish: Train
-    key: PRNGKeyArray
-    progress: Callable[[str], None] | None
-    work: float
-    members: list[Member] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-
-    def add(self, one: Beginning, is_paid: bool) -> None:
-        """Train a member; `is_paid`: what it took to begin is part of the work already."""
+        if len(members) >= k:
+            mean_work = sum(member.work for member in members) / len(members)
+            if budget is None or work + mean_work > budget:
+                break
         if not np.isfinite(np.asarray(one.x)).all():
-            self.dropped[one.name] = "where it set out, the parameters are not finite"
-            return
-
-        def tell(epoch: Epoch) -> None:
-            if self.progress is not None:
-                self.progress(f"member {one.name}: {epoch}")
-
-        with listening(tell):
-            member = self._trained(one)
-        self.work += member.work - (one.work if is_paid else 0)
+            dropped[one.name] = "where it set out, the parameters are not finite"
+            continue
+        with listening(None if progress is None else _Lines(one.name, progress)):
+            member = _trained(problem, finish, one, key)
+        # What it took to begin is part of the work already, for the first ones.
+        work += member.work - (one.work if any(one is other for other in first) else 0)
         losses = member.history["loss"]
         if np.isfinite(losses[-1]):
-            self.members.append(member)
+            members.append(member)
         else:
-            self.dropped[one.name] = f"the loss was no longer finite in epoch {len(losses) - 1}"
-
-    def mean_work(self) -> float:
-        return sum(member.work for member in self.members) / len(self.members)
-
-    def _trained(self, one: Beginning) -> Member:
-        began, finish = time.perf_counter(), self.finish
-        # By its name: it does not matter when its turn comes.
-        end = finish(self.problem, one.x, jax.random.fold_in(self.key, crc32(one.name.encode())))
-        assert end.history is not None
-        return Member(
-            name=one.name,
-            x=np.asarray(end.x),
-            loss=float(end.loss),
-            is_at_target=finish.target is None or float(end.loss) <= finish.target,
-            history=end.history,
-            cost=one.cost + end.cost,
-            work=one.work + _work(self.problem, finish, end),
-            seconds=time.perf_counter() - began,
+            dropped[one.name] = f"the loss was no longer finite in epoch {len(losses) - 1}"
+    if len(members) < k:
+        reasons = "; ".join(f"{name}: {why}" for name, why in dropped.items())
+        warnings.warn(
+            f"the ensemble has {len(members)} members, not {k}, for no beginning was left to "
+            f"replace those that were dropped ({reasons}).",
+            stacklevel=2,
         )
+    seconds = time.perf_counter() - began
+    return Ensemble(problem, apply, finish, tuple(members), dropped, work, seconds, seed)
 
 
-def _work(problem: Problem, finish: Train, end: Finish) -> float:
-    """Of a training, in gradients of one example."""
+@dataclass(frozen=True)
+class _Lines:
+    """A line for each epoch of a member's training."""
+
+    name: str
+    say: Callable[[str], None]
+
+    def __call__(self, epoch: Epoch) -> None:
+        self.say(f"member {self.name}: {epoch}")
+
+
+def _trained(problem: Problem, finish: Train, one: Beginning, key: PRNGKeyArray) -> Member:
+    began = time.perf_counter()
+    # A key of its name: it does not matter when its turn comes.
+    end = finish(problem, one.x, jax.random.fold_in(key, crc32(one.name.encode())))
+    assert end.history is not None
     num_examples = problem.num_examples
     rows = getattr(finish.batches, "size", num_examples)
-    return float(int(end.num_steps) * rows + num_examples * (VALUE * end.cost.values + 1))
+    # A gradient of each row in each step; the losses of all examples, and their last gradient.
+    work = float(int(end.num_steps) * rows + num_examples * (VALUE * end.cost.values + 1))
+    return Member(
+        name=one.name,
+        x=np.asarray(end.x),
+        loss=float(end.loss),
+        is_at_target=finish.target is None or float(end.loss) <= finish.target,
+        history=end.history,
+        cost=one.cost + end.cost,
+        work=one.work + work,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def _most_different_first(
@@ -317,16 +306,6 @@ def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
     return jax.lax.map(lambda x: jax.nn.softmax(apply(problem.unravel(x), inputs)), xs)
 
 
-def _warn(k: int, crew: _Training) -> None:
-    if len(crew.members) < k:
-        reasons = "; ".join(f"{name}: {why}" for name, why in crew.dropped.items())
-        warnings.warn(
-            f"the ensemble has {len(crew.members)} members, not {k}, for no beginning was left to "
-            f"replace those that were dropped ({reasons}).",
-            stacklevel=3,
-        )
-
-
 def _checked(
     problem: Problem, k: int, apply: Apply | None, finish: Train | None, begin: Begin
 ) -> tuple[Train, Apply]:
@@ -351,7 +330,7 @@ def _checked(
     if len(problem.args) > 1 and np.ndim(problem.args[1]) == 1:
         labels = np.asarray(problem.args[1])
         if labels.dtype.kind in "iu":
-            check_labels("labels", labels, len(labels), num_classes)
+            check_labels("`labels`", labels, len(labels), num_classes)
     return finish, apply
 
 

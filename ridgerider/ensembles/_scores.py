@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from ridgerider._check import check_labels
+
 Probabilities = Float[np.ndarray, "members examples classes"]
 Labels = Int[np.ndarray, " examples"]
 
@@ -33,7 +35,8 @@ class Scores:
         >>> scores.accuracy, scores.member_accuracy, scores.disagreement
         (1.0, 0.75, 0.5)
         """
-        labels = check_labels("labels", labels, *probabilities.shape[1:])
+        labels = np.asarray(labels)
+        check_labels("`labels`", labels, *probabilities.shape[1:])
         mean = probabilities.mean(axis=0)
         pairs = disagreement(probabilities)[np.triu_indices(len(probabilities), 1)]
         return Scores(
@@ -95,18 +98,3 @@ def auroc(inside: Float[np.ndarray, " m"], outside: Float[np.ndarray, " n"]) -> 
 def entropy(mean: Float[np.ndarray, "examples classes"]) -> Float[np.ndarray, " examples"]:
     """Of the mean prediction: how uncertain the ensemble is."""
     return -np.sum(mean * np.log(np.maximum(mean, 1e-12)), axis=-1)
-
-
-def check_labels(name: str, labels: Labels, num_examples: int, num_classes: int) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.shape != (num_examples,) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"`{name}` must be whole numbers, one for each of the {num_examples} inputs, not of "
-            f"shape {labels.shape} and type {labels.dtype}."
-        )
-    if num_examples and (labels.min() < 0 or labels.max() >= num_classes):
-        raise ValueError(
-            f"`{name}` must be from 0 to {num_classes - 1}, but they go from {labels.min()} to "
-            f"{labels.max()}."
-        )
-    return labels

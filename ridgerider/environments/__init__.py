@@ -14,21 +14,21 @@ Such a pair rarely exists, so the parameters are split into a featurizer and a r
 
 from ridgerider.environments._algorithm_4 import CommonRide as CommonRide
 from ridgerider.environments._algorithm_4 import CommonRidge as CommonRidge
+from ridgerider.environments._algorithm_4 import RidgeLosses as RidgeLosses
 from ridgerider.environments._algorithm_4 import ride_common as ride_common
 from ridgerider.environments._consistent_ridge import Agree as Agree
 from ridgerider.environments._consistent_ridge import ConsistentRidge as ConsistentRidge
 from ridgerider.environments._consistent_ridge import consistent_ridge as consistent_ridge
 from ridgerider.environments._environments import Environments as Environments
 from ridgerider.environments._environments import from_groups as from_groups
-from ridgerider.environments._losses import RidgeLosses as RidgeLosses
 from ridgerider.environments._scores import Consistency as Consistency
 from ridgerider.environments._scores import RankedRidges as RankedRidges
 from ridgerider.environments._scores import consistency as consistency
 from ridgerider.environments._scores import consistency_along as consistency_along
 from ridgerider.environments._scores import rank_ridges as rank_ridges
 from ridgerider.environments._selection import RULES as RULES
+from ridgerider.environments._selection import Accuracies as Accuracies
 from ridgerider.environments._selection import Chosen as Chosen
-from ridgerider.environments._selection import Scores as Scores
 from ridgerider.environments._selection import extrapolate as extrapolate
 from ridgerider.environments._selection import select as select
 from ridgerider.environments._shared_features import SharedFeatures as SharedFeatures

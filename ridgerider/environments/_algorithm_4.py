@@ -1,5 +1,24 @@
-"""Algorithm 4's loop: pre-train to a saddle with a common ridge, then step and train in turns."""
+r"""The paper's Algorithm 4: train the featurizer until environments share a ridge, and ride it.
 
+Two losses of the featurizer and a candidate direction e, with C the correlation (cosine), q_i =
+e' H_i e, and H_i in the ridden part:
+
+    L1 = sum_i [ b1 C(H_i e, e) + b2 q_i + b3 L_i ] + gap * |q_1 - q_2|
+    L2 = b4 mean_u |C1(u)^2 - C2(u)^2| / mean_u [C1(u)^2 + b5 C2(u)^2]
+         + b6 mean_u |u' (H_1 - H_2) u| / mean_u [|u' H_1 u| + |u' H_2 u|]
+
+over random unit vectors u, e normalised. This is not the paper's text to the letter. There the
+signs of b1 and b2 are those for the Hessian of -L: minimised as printed they lead to positive
+curvature; e' H e is not normalised, so unbounded; the denominator of L2 has H_1 twice; and L2 is a
+mean of ratios, whose gradients explode where u' H u is near 0. `is_literal` gives the printed form.
+
+With more than two environments |q_1 - q_2| and its like are means over all pairs.
+
+`ride_common` is the algorithm: it trains the featurizer on L1 + L2 until there is a common ridge,
+then steps along it and trains in turns.
+"""
+
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +39,101 @@ from ridgerider._core.ride.stop import not_finite
 from ridgerider._core.ride.update import Keep, unit
 from ridgerider._core.spectra.spectrum import Ridge
 from ridgerider.environments._environments import Environments, Split, split_by
-from ridgerider.environments._losses import RidgeLosses
 from ridgerider.environments._scores import Consistency, consistency
 
 # One step at a time: the direction is updated by training, between the steps.
 STEP = Rider(update=Keep(), step=FixedStep(0.06), stop=(not_finite,), finish=None, max_steps=1)
+
+
+class RidgeLosses(eqx.Module):
+    """L1 and L2 with their weights, the paper's beta.
+
+    **Arguments**
+
+    - `correlation`, `curvature`, `loss`: b1, b2, b3.
+    - `gap`: of the difference of curvatures in L1; the direction stays on its ridge only while
+      `correlation` exceeds gap * |q_1 - q_2|.
+    - `probe_correlation`, `second`, `probe_gap`: b4, b5, b6.
+    - `is_literal`: the forms as printed, where `gap` and `probe_gap` are 1; see above.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> def loss(x, steep):
+    ...     return -steep * x[0] ** 2 / 2 - x[1] ** 2 / 2
+    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
+    >>> losses = RidgeLosses(correlation=1.0, curvature=1.0, gap=1.0, probe_gap=1.0)
+    >>> float(losses(both, both.start, jnp.array([1.0, 0.0]), jnp.eye(2))[0])  # -1 - 3 - 1 - 1 + 2
+    -4.0
+    >>> float(losses(both, both.start, jnp.array([0.0, 1.0]), jnp.eye(2))[1])  # (2 + 0) / (4 + 2)
+    0.3333333333333333
+    """
+
+    correlation: float = 30.0
+    curvature: float = 1.0
+    loss: float = 1.0
+    gap: float = 150.0
+    probe_correlation: float = 1.0
+    second: float = 1.0
+    probe_gap: float = 30.0
+    is_literal: bool = eqx.field(static=True, default=False)
+
+    def __call__(
+        self,
+        environments: Environments,
+        params: PyTree,
+        direction: Vector,
+        probes: Float[Array, "k r"],
+    ) -> tuple[Scalar, Scalar]:
+        """L1, small for a consistent ridge with low loss, and L2, 0 if all Hessians are equal."""
+        e = direction if self.is_literal else unit(direction)
+        problems = environments.ridden(params)
+        values = jnp.stack([one.value(one.x0) for one in problems])
+        images = environments.hvps(params, jnp.concatenate([e[None], probes]))
+        return self._ridge(images[:, 0], e, values), self._agreement(images[:, 1:], probes)
+
+    def _ridge(self, images: Float[Array, "environments r"], e: Vector, values: Array) -> Scalar:
+        curvatures = images @ e
+        gap = _pairs(curvatures, lambda one, two: jnp.abs(one - two))
+        down, gap = (-1.0, gap / (e @ e)) if self.is_literal else (1.0, self.gap * gap)
+        terms = (
+            down * self.correlation * _correlations(images, e)
+            + down * self.curvature * curvatures
+            + self.loss * values
+        )
+        return jnp.sum(terms) + gap
+
+    def _agreement(
+        self, images: Float[Array, "environments k r"], probes: Float[Array, "k r"]
+    ) -> Scalar:
+        squares = jax.vmap(_correlations, (1, 0), 1)(images, probes) ** 2
+        curvatures = jnp.einsum("ikr,kr->ik", images, probes)
+        apart = [_pairs(one, lambda a, b: jnp.abs(a - b)) for one in (squares, curvatures)]
+        sums = [
+            _pairs(squares, lambda a, b: a + self.second * (a if self.is_literal else b)),
+            _pairs(curvatures, lambda a, b: jnp.abs(a) + jnp.abs(b)),
+        ]
+        if self.is_literal:
+            return jnp.mean(self.probe_correlation * apart[0] / sums[0] + apart[1] / sums[1])
+        floor = jnp.finfo(probes.dtype).tiny ** 0.5
+        shares = [
+            jnp.mean(one) / (jnp.mean(total) + floor)
+            for one, total in zip(apart, sums, strict=True)
+        ]
+        return self.probe_correlation * shares[0] + self.probe_gap * shares[1]
+
+
+def _correlations(
+    images: Float[Array, "environments r"], e: Vector
+) -> Float[Array, " environments"]:
+    # The floor keeps the gradient finite where the image vanishes.
+    lengths = jnp.sqrt(jnp.sum(images**2, axis=1) * (e @ e) + jnp.finfo(e.dtype).tiny ** 0.5)
+    return images @ e / lengths
+
+
+def _pairs(values: Array, of: Callable[[Array, Array], Array]) -> Array:
+    """The mean of `of` over all pairs of environments."""
+    pairs = itertools.combinations(values, 2)
+    return jnp.mean(jnp.stack([of(one, two) for one, two in pairs]), axis=0)
 
 
 class CommonRidge(eqx.Module):
@@ -40,7 +149,7 @@ class CommonRidge(eqx.Module):
     - `num_inner`: training steps after each of them; S in the paper.
     - `num_probes`: random directions of L2.
     - `feature_rate`, `direction_rate`: of Adam, at first; they fall on a half cosine to
-      `final_rate` times as much by the end of the ride.
+      zero by the end of the ride.
     - `decay`: penalty on the featurizer's squares.
     - `trained`: what of the featurizer is trained, a mask like `ridden` of `Environments`. The more
       of it, the more of the environments' agreement is learned by heart. Default: all of it.
@@ -58,7 +167,6 @@ class CommonRidge(eqx.Module):
     num_probes: int = eqx.field(static=True, default=8)
     feature_rate: float = eqx.field(static=True, default=1e-3)
     direction_rate: float = eqx.field(static=True, default=1e-2)
-    final_rate: float = eqx.field(static=True, default=0.0)
     decay: float = eqx.field(static=True, default=1e-3)
     trained: PyTree = True
 
@@ -78,8 +186,8 @@ class CommonRide:
     - `overlaps`: of each point's direction with the one before.
     - `loss`: L1 + L2 after pre-training, of the network ridden.
     - `num_dropped`: networks that were resampled because pre-training failed.
-    - `cost`: of training and riding, those dropped included. Products and gradients are counted
-      for each environment; a step that trains the featurizer differentiates them once more.
+    - `cost`: of training and riding, those dropped included. HVPs and gradients are counted for
+      each environment; a step that trains the featurizer differentiates them once more.
 
     >>> import jax.numpy as jnp
     >>> scores = Consistency(*(jnp.array([[-2.0], [-1.0]]),) * 4)
@@ -135,103 +243,65 @@ def ride_common(
         first, second, third = jax.random.split(key, 3)
         params = environments.start if initialize is None else initialize(first)
         params = params if warm_start is None else warm_start(params, third)
-        state, loss = _pretrain(environments, settings, trained, params, second)
+        train_key, draw = jax.random.split(second)
+        direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
+        state = _Training(params, direction, _optimizer(settings).init((params, direction)))
+        num_pretrain = jnp.array(settings.num_pretrain)
+        state, loss = _train(environments, settings, trained, state, train_key, num_pretrain)
         if float(loss) <= max_loss or dropped == max_dropped:
             break
-    points, scores, overlaps = [state.params], [_look(environments, settings, state, key)], [1.0]
-    cost = _training_cost(environments, settings, dropped)
+    sign = _downhill(environments, settings, state, draw)
+    points, scores, overlaps = [state.params], [_scores(environments, settings, state, key)], [1.0]
+    # L1 + L2 in every training step, which way is down, and the scores at every point.
+    num_steps = (1 + dropped) * settings.num_pretrain + settings.num_steps * settings.num_inner
+    num_hvps = num_steps * (1 + settings.num_probes) + 1 + settings.num_steps
+    cost = Cost(values=num_steps, gradients=num_steps + 1, hvps=num_hvps)
     for step in range(settings.num_steps):
         here = jax.random.fold_in(second, 1 + step)
         train_key, ride_key = jax.random.split(here)
-        new, ridden = _ride_step(environments, settings, state, ride_key)
-        cost = cost + jax.tree.map(lambda spent: len(environments) * spent, jax.device_get(ridden))
+        new, ridden = _ride_step(environments, settings, state, sign, ride_key)
+        cost = cost + jax.device_get(ridden)
         num_inner = jnp.array(settings.num_inner)
         new, _ = _train(environments, settings, trained, new, train_key, num_inner)
         overlaps.append(float(unit(new.direction) @ unit(state.direction)))
         state = new
         points.append(state.params)
-        scores.append(_look(environments, settings, state, here))
+        scores.append(_scores(environments, settings, state, here))
     return CommonRide(
         params=tuple(points),
         scores=jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *scores),
         overlaps=jnp.asarray(overlaps),
         loss=float(loss),
         num_dropped=dropped,
-        cost=cost,
+        cost=jax.tree.map(lambda spent: len(environments) * spent, cost),
     )
 
 
-def _training_cost(environments: Environments, settings: CommonRidge, dropped: int) -> Cost:
-    """Of L1 + L2 in every training step, of which way is down, and of the scores at every point."""
-    num_steps = (1 + dropped) * settings.num_pretrain + settings.num_steps * settings.num_inner
-    each, looks = 1 + settings.num_probes, 1 + settings.num_steps
-    return Cost(
-        values=num_steps * len(environments),
-        gradients=(num_steps + 1 + dropped) * len(environments),
-        hvps=(num_steps * each + looks) * len(environments),
-    )
-
-
-class _State(eqx.Module):
-    """Everything that Algorithm 4 carries along."""
+class _Training(eqx.Module):
+    """What is trained, and the state of its optimizer."""
 
     params: PyTree
     direction: Vector
-    feature_state: Any
-    direction_state: Any
-    sign: Scalar
+    optimizer_state: Any
 
 
-def _optimizers(settings: CommonRidge) -> tuple[Any, Any]:
+def _optimizer(settings: CommonRidge) -> optax.GradientTransformation:
+    """Of (params, direction), which have rates of their own."""
     total = settings.num_pretrain + settings.num_steps * settings.num_inner
-    feature_rate, direction_rate = (
-        optax.cosine_decay_schedule(rate, total, settings.final_rate)
-        for rate in (settings.feature_rate, settings.direction_rate)
-    )
-    return optax.adam(feature_rate), optax.adam(direction_rate)
-
-
-def _on_batch(environments: Environments, settings: CommonRidge, key: PRNGKeyArray) -> Environments:
-    if settings.batch is None:
-        return environments
-    return environments.on_batch(settings.batch, key, 0)
-
-
-def _to_train(environments: Environments, trained: Split, grads: PyTree) -> PyTree:
-    """The ridden part is ridden, not trained; and of the rest what is to be."""
-    chosen = trained.put(jax.tree.map(jnp.zeros_like, grads), trained.take(grads))
-    return environments.with_ridden(chosen, jnp.zeros_like(environments.ravel(grads)))
-
-
-def _pretrain(
-    environments: Environments,
-    settings: CommonRidge,
-    trained: Split,
-    params: PyTree,
-    key: PRNGKeyArray,
-) -> tuple[_State, Scalar]:
-    train, draw = jax.random.split(key)
-    direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
-    features, directions = _optimizers(settings)
-    state = _State(
-        params,
-        direction,
-        features.init(params),
-        directions.init(direction),
-        jnp.ones((), direction.dtype),
-    )
-    num_pretrain = jnp.array(settings.num_pretrain)
-    state, loss = _train(environments, settings, trained, state, train, num_pretrain)
-    sign = _downhill(environments, settings, state, draw)
-    return eqx.tree_at(lambda s: s.sign, state, sign), loss
+    rates = (settings.feature_rate, settings.direction_rate)
+    adams = {
+        number: optax.adam(optax.cosine_decay_schedule(rate, total))
+        for number, rate in enumerate(rates)
+    }
+    return optax.multi_transform(adams, (0, 1))
 
 
 @eqx.filter_jit
 def _downhill(
-    environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
+    environments: Environments, settings: CommonRidge, state: _Training, key: PRNGKeyArray
 ) -> Scalar:
     """Both losses are even in the direction: ride the way on which the loss falls."""
-    problem = _on_batch(environments, settings, key).pooled(state.params)
+    problem = environments.on_batch(settings.batch, key).pooled(state.params)
     uphill = problem.grad(problem.x0) @ state.direction
     return jnp.where(uphill > 0, -1, 1).astype(uphill.dtype)
 
@@ -241,31 +311,34 @@ def _train(
     environments: Environments,
     settings: CommonRidge,
     trained: Split,
-    state: _State,
+    state: _Training,
     key: PRNGKeyArray,
     num_steps: Int[Array, ""],
-) -> tuple[_State, Scalar]:
+) -> tuple[_Training, Scalar]:
     """Steps on L1 + L2 in featurizer and direction; and the last loss."""
-    features, directions = _optimizers(settings)
+    optimizer = _optimizer(settings)
 
-    def step(index: Array, carry: tuple[_State, Scalar]) -> tuple[_State, Scalar]:
+    def step(index: Array, carry: tuple[_Training, Scalar]) -> tuple[_Training, Scalar]:
         state, _ = carry
         here, probe = jax.random.split(jax.random.fold_in(key, index))
-        on_batch = _on_batch(environments, settings, here)
+        on_batch = environments.on_batch(settings.batch, here)
         shape = (settings.num_probes, environments.size)
         probes = jax.vmap(unit)(jax.random.normal(probe, shape, state.direction.dtype))
 
-        def loss(params: PyTree, direction: Vector) -> tuple[Scalar, Scalar]:
-            both = settings.losses.both(on_batch, params, direction, probes)
-            return both + settings.decay * _squares(params), both
+        def loss(both: tuple[PyTree, Vector]) -> tuple[Scalar, Scalar]:
+            value = sum(settings.losses(on_batch, *both, probes), jnp.zeros((), probes.dtype))
+            squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(both[0])])
+            return value + settings.decay * jnp.sum(squares), value
 
-        grads, value = jax.grad(loss, (0, 1), has_aux=True)(state.params, state.direction)
-        feature_grads = _to_train(environments, trained, grads[0])
-        params, feature_state = _stepped(features, feature_grads, state.feature_state, state.params)
-        direction, direction_state = _stepped(
-            directions, grads[1], state.direction_state, state.direction
-        )
-        return _State(params, direction, feature_state, direction_state, state.sign), value
+        both = (state.params, state.direction)
+        (grads, slope), value = jax.grad(loss, has_aux=True)(both)
+        # The ridden part is ridden, not trained; of the rest only what is to be trained.
+        grads = trained.put(jax.tree.map(jnp.zeros_like, grads), trained.take(grads))
+        grads = environments.with_ridden(grads, jnp.zeros_like(slope))
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, inner = optimizer.update((grads, slope), state.optimizer_state, both)
+        params, direction = jax.tree.map(jnp.add, both, updates)
+        return _Training(params, direction, inner), value
 
     # A number of steps that is traced: one program for pre-training and for what follows a step.
     nothing = jnp.zeros((), state.direction.dtype)
@@ -274,13 +347,17 @@ def _train(
 
 @eqx.filter_jit
 def _ride_step(
-    environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
-) -> tuple[_State, Cost]:
+    environments: Environments,
+    settings: CommonRidge,
+    state: _Training,
+    sign: Scalar,
+    key: PRNGKeyArray,
+) -> tuple[_Training, Cost]:
     """One step along the ridge."""
-    problem = _on_batch(environments, settings, key).pooled(state.params)
+    problem = environments.on_batch(settings.batch, key).pooled(state.params)
     ridge = Ridge(
-        direction=state.sign * unit(state.direction),
-        eigenvalue=jnp.zeros_like(state.sign),  # the rider looks
+        direction=sign * unit(state.direction),
+        eigenvalue=jnp.zeros_like(sign),  # the rider computes it
         index=jnp.array(0),
         multiplicity=jnp.array(1),
     )
@@ -290,18 +367,8 @@ def _ride_step(
 
 
 @eqx.filter_jit
-def _look(
-    environments: Environments, settings: CommonRidge, state: _State, key: PRNGKeyArray
+def _scores(
+    environments: Environments, settings: CommonRidge, state: _Training, key: PRNGKeyArray
 ) -> Consistency:
-    on_batch = _on_batch(environments, settings, key)
+    on_batch = environments.on_batch(settings.batch, key)
     return consistency(on_batch, state.params, state.direction[None])
-
-
-def _stepped(optimizer: Any, grads: PyTree, state: Any, params: PyTree) -> tuple[PyTree, Any]:
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-        updates, state = optimizer.update(grads, state, params)
-    return jax.tree.map(jnp.add, params, updates), state
-
-
-def _squares(params: PyTree) -> Scalar:
-    return jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)]))

@@ -2,7 +2,7 @@
 
 `_agreement_solver` solves for the consistent ridge of small dense matrices. Here those are the
 environments' Hessians, or, for many parameters, what a shared space of a few vectors sees of them:
-it grows by the residual of the mixture, one product per environment and round.
+it grows by the residual of the mixture, one HVP per environment and round.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def consistent_ridge(
 
     - `params`: where; default: the start.
     - `dense_below`: smaller ridden parts use their exact Hessians.
-    - `max_rows`: of the space that larger ones are looked at through; each costs a Hessian-vector
+    - `max_rows`: of the space that larger ones are projected onto; each costs a Hessian-vector
       product per environment.
     - `tolerance`: of the residual, relative to the largest |eigenvalue|. Default: eps^(1/2).
 
@@ -113,9 +113,8 @@ def _consistent_ridge(
     x, (first, second) = problem.x0, jax.random.split(key)
     # Some random rows, of which the steepest directions grow.
     start = jax.random.normal(first, (min(8, max_rows // 2), len(x)), x.dtype)
-    look = _look(problem, dense_below, max_rows, tolerance_of(tolerance, x.dtype))
-    seen = look(x, start, lambda matrices, rows: agree(matrices, second))
-    return seen.ridge_found()
+    space = (dense_below, max_rows, tolerance_of(tolerance, x.dtype))
+    return _solved(problem, x, start, lambda matrices, rows: agree(matrices, second), *space)[0]
 
 
 class Agree(eqx.Module):
@@ -152,16 +151,18 @@ class Agree(eqx.Module):
             raise ValueError("`problem` must be `Environments.pooled`, whose environments agree.")
         count = len(problem.loss.problems)
         weights = jnp.full(count, 1 / count, x.dtype) if ridge.memory is None else ridge.memory
-        look = _look(problem, self.dense_below, self.max_rows, self.tolerance)
-        seen = look(
+        found, scale = _solved(
+            problem,
             x,
             ridge.direction[None],
             lambda matrices, rows: continued(matrices, rows @ ridge.direction, weights),
+            self.dense_below,
+            self.max_rows,
+            self.tolerance,
         )
-        found = seen.ridge_found()
         sign = jnp.where(found.ridge.direction @ ridge.direction < 0, -1, 1).astype(x.dtype)
         direction = sign * found.ridge.direction
-        allowed = self.tolerance * seen.scale
+        allowed = self.tolerance * scale
         is_certified = (found.residual <= allowed) & (found.disagreement <= allowed)
         return Tracked(
             ridge=Ridge(
@@ -179,27 +180,27 @@ class Agree(eqx.Module):
         )
 
 
-class _Seen(eqx.Module):
-    """The environments' Hessians as seen from a space of orthonormal rows, and what was solved."""
+class _Space(eqx.Module):
+    """Orthonormal rows, what the environments' Hessians do to them, and the ridge in this space."""
 
     rows: Float[Array, "m n"]
     images: Float[Array, "environments m n"]
     count: Int[Array, ""]
     agreement: Agreement
-    num_hessians: int = eqx.field(static=True, default=0)
 
     @property
     def direction(self) -> Vector:
         return self.agreement.direction @ self.rows
 
     @property
-    def image_of(self) -> Float[Array, "environments n"]:
+    def image(self) -> Float[Array, "environments n"]:
         """H_i e."""
         return jnp.einsum("m,imn->in", self.agreement.direction, self.images)
 
     @property
     def remainder(self) -> Vector:
-        image = self.agreement.weights @ self.image_of
+        """What is left of the mixture's H e outside e."""
+        image = self.agreement.weights @ self.image
         return image - (image @ self.direction) * self.direction
 
     @property
@@ -207,75 +208,82 @@ class _Seen(eqx.Module):
         """The largest |eigenvalue| that any environment shows in this space."""
         return jnp.max(jnp.abs(jnp.linalg.eigvalsh(_projected(self.rows, self.images))))
 
-    def ridge_found(self) -> ConsistentRidge:
-        direction, images = self.direction, self.image_of
-        eigenvalues = images @ direction
-        lengths = jnp.linalg.norm(images, axis=1)
-        cost = Cost(hvps=self.count * len(images), hessians=self.num_hessians)
-        return ConsistentRidge(
-            ridge=Ridge(
-                direction=direction,
-                eigenvalue=jnp.mean(eigenvalues),
-                index=jnp.array(0),
-                multiplicity=jnp.array(1),
-                memory=self.agreement.weights,
-            ),
-            weights=self.agreement.weights,
-            eigenvalues=eigenvalues,
-            correlations=eigenvalues / jnp.where(lengths > 0, lengths, 1),
-            residual=jnp.linalg.norm(self.remainder),
-            duality_gap=self.agreement.eigenvalue - self.agreement.bound,
-            cost=cost,
-        )
 
-
-def _look(
-    problem: Problem, dense_below: int, max_rows: int, tolerance: Number
-) -> Callable[[Vector, Float[Array, "j n"], Solve], _Seen]:
+def _solved(
+    problem: Problem,
+    x: Vector,
+    start: Float[Array, "j n"],
+    solve: Solve,
+    dense_below: int,
+    max_rows: int,
+    tolerance: Number,
+) -> tuple[ConsistentRidge, Scalar]:
+    """The consistent ridge at `x`, by `solve` on exact or projected Hessians; and their scale."""
     problems = problem.loss.problems  # type: ignore[attr-defined]  # a Mixture
-
-    def dense(x: Vector, start: Float[Array, "j n"], solve: Solve) -> _Seen:
-        del start
-        hessians = jnp.stack([one.hessian(x) for one in problems])
+    num_hessians = len(problems) if problem.size < dense_below else 0
+    if num_hessians:
         rows = jnp.eye(len(x), dtype=x.dtype)
-        solved = solve(hessians, rows)
-        return _Seen(rows, hessians, jnp.array(len(x)), solved, num_hessians=len(hessians))
-
-    def shared(x: Vector, start: Float[Array, "j n"], solve: Solve) -> _Seen:
-        products = [one.hvp_at(x) for one in problems]
-        rows = jnp.zeros((min(max_rows, len(x)), len(x)), x.dtype)
-        images = jnp.zeros((len(problems), *rows.shape), x.dtype)
-
-        def add(rows: Array, images: Array, count: Array, vector: Vector) -> tuple[Array, Array]:
-            row = unit_outside(rows, vector)
-            image = jnp.stack([product(row) for product in products])
-            return rows.at[count].set(row), images.at[:, count].set(image)
-
-        for number, vector in enumerate(start):
-            rows, images = add(rows, images, jnp.array(number), vector)
-
-        def looked(rows: Array, images: Array, count: Array) -> _Seen:
-            return _Seen(rows, images, count, solve(_matrices(rows, images), rows))
-
-        def go_on(seen: _Seen) -> Bool[Array, ""]:
-            is_far = jnp.linalg.norm(seen.remainder) > tolerance * seen.scale
-            return is_far & (seen.count < len(rows))
-
-        def grow(seen: _Seen) -> _Seen:
-            new = add(seen.rows, seen.images, seen.count, seen.remainder)
-            return looked(*new, seen.count + 1)
-
-        return jax.lax.while_loop(go_on, grow, looked(rows, images, jnp.array(len(start))))
-
-    return dense if problem.size < dense_below else shared
+        hessians = jnp.stack([one.hessian(x) for one in problems])
+        space = _Space(rows, hessians, jnp.array(len(x)), solve(hessians, rows))
+    else:
+        space = _grown(problems, x, start, solve, max_rows, tolerance)
+    direction, images = space.direction, space.image
+    eigenvalues, lengths = images @ direction, jnp.linalg.norm(images, axis=1)
+    found = ConsistentRidge(
+        ridge=Ridge(
+            direction=direction,
+            eigenvalue=jnp.mean(eigenvalues),
+            index=jnp.array(0),
+            multiplicity=jnp.array(1),
+            memory=space.agreement.weights,
+        ),
+        weights=space.agreement.weights,
+        eigenvalues=eigenvalues,
+        correlations=eigenvalues / jnp.where(lengths > 0, lengths, 1),
+        residual=jnp.linalg.norm(space.remainder),
+        duality_gap=space.agreement.eigenvalue - space.agreement.bound,
+        cost=Cost(hvps=space.count * len(problems), hessians=num_hessians),
+    )
+    return found, space.scale
 
 
-def _matrices(rows: Float[Array, "m n"], images: Float[Array, "environments m n"]) -> Matrices:
-    """V H_i V'; rows that are still empty are far above all others, alike in all environments."""
-    seen = _projected(rows, images)
-    is_empty = jnp.sum(rows**2, axis=1) < 0.5
-    above = 2 * jnp.sqrt(jnp.sum(seen**2)) + 1
-    return seen + jnp.diag(jnp.where(is_empty, above, 0))[None]
+def _grown(
+    problems: tuple[Problem, ...],
+    x: Vector,
+    start: Float[Array, "j n"],
+    solve: Solve,
+    max_rows: int,
+    tolerance: Number,
+) -> _Space:
+    """A space that grows by the mixture's residual until that is small."""
+    hvps = [one.hvp_at(x) for one in problems]
+    rows = jnp.zeros((min(max_rows, len(x)), len(x)), x.dtype)
+    images = jnp.zeros((len(problems), *rows.shape), x.dtype)
+
+    def add(rows: Array, images: Array, count: Array, vector: Vector) -> tuple[Array, Array]:
+        row = unit_outside(rows, vector)
+        image = jnp.stack([hvp(row) for hvp in hvps])
+        return rows.at[count].set(row), images.at[:, count].set(image)
+
+    def solved(rows: Array, images: Array, count: Array) -> _Space:
+        seen = _projected(rows, images)
+        # Rows that are still empty are far above all others, alike in all environments.
+        is_empty = jnp.sum(rows**2, axis=1) < 0.5
+        above = 2 * jnp.sqrt(jnp.sum(seen**2)) + 1
+        matrices = seen + jnp.diag(jnp.where(is_empty, above, 0))[None]
+        return _Space(rows, images, count, solve(matrices, rows))
+
+    def should_continue(space: _Space) -> Bool[Array, ""]:
+        is_far = jnp.linalg.norm(space.remainder) > tolerance * space.scale
+        return is_far & (space.count < len(rows))
+
+    def grow(space: _Space) -> _Space:
+        return solved(*add(space.rows, space.images, space.count, space.remainder), space.count + 1)
+
+    for number, vector in enumerate(start):
+        rows, images = add(rows, images, jnp.array(number), vector)
+    first = solved(rows, images, jnp.array(len(start)))
+    return jax.lax.while_loop(should_continue, grow, first)
 
 
 def _projected(rows: Float[Array, "m n"], images: Float[Array, "environments m n"]) -> Matrices:

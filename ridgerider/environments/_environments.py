@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.spectra.matrix_free import BlockSpectrum
-from ridgerider._core.spectra.spectrum import Spectrum
 
 
 class Split(eqx.Module):
@@ -128,23 +127,20 @@ class Environments(eqx.Module):
 
     def ridden(self, params: PyTree) -> tuple[Problem, ...]:
         """Each environment as a problem of the ridden part; the featurizer is that of `params`."""
-        return tuple(self._ridden(problem, params) for problem in self.problems)
-
-    def _ridden(self, problem: Problem, params: PyTree) -> Problem:
-        loss = _RiddenLoss(problem.loss, params, self.split)
-        new = Problem(loss, self.split.take(params), *problem.args)
-        return new if problem.rows is None else new.on_rows(problem.rows, problem.num_chunks)
-
-    def mixture(self, params: PyTree, weights: Float[Array, " environments"]) -> Problem:
-        """The sum of the losses with these weights, which may be negative, in the ridden part."""
-        problems = self.ridden(params)
-        return Problem(Mixture(problems), self.split.take(params), jnp.asarray(weights))
+        ridden = []
+        for problem in self.problems:
+            loss = _RiddenLoss(problem.loss, params, self.split)
+            new = Problem(loss, self.split.take(params), *problem.args)
+            if problem.rows is not None:
+                new = new.on_rows(problem.rows, problem.num_chunks)
+            ridden.append(new)
+        return tuple(ridden)
 
     def pooled(self, params: PyTree | None = None) -> Problem:
         """The mean loss in the ridden part: what a `Rider` rides."""
         params = self.start if params is None else params
-        equal = jnp.full(len(self), 1 / len(self), self.problems[0].dtype)
-        return self.mixture(params, equal)
+        weights = jnp.full(len(self), 1 / len(self), self.problems[0].dtype)
+        return Problem(Mixture(self.ridden(params)), self.split.take(params), weights)
 
     def hessians(self, params: PyTree) -> Float[Array, "environments r r"]:
         """H_i, exact; for ridden parts of up to a thousand parameters or so."""
@@ -156,12 +152,12 @@ class Environments(eqx.Module):
         """H_i e for each direction e; differentiable in `params` and `directions`."""
         return jnp.stack([jax.vmap(one.hvp_at(one.x0))(directions) for one in self.ridden(params)])
 
-    def on_batch(self, batch: Batches, key: PRNGKeyArray, step: int | Array) -> "Environments":
-        """The same on a batch of each environment's examples."""
+    def on_batch(self, batch: Batches | None, key: PRNGKeyArray) -> "Environments":
+        """The same on a batch of each environment's examples; None: on all of them."""
+        if batch is None:
+            return self
         keys = jax.random.split(key, len(self))
-        problems = tuple(
-            batch(problem, one, step) for problem, one in zip(self.problems, keys, strict=True)
-        )
+        problems = tuple(batch(one, own, 0) for one, own in zip(self.problems, keys, strict=True))
         return eqx.tree_at(lambda e: e.problems, self, problems)
 
     def check_downhill(self, params: PyTree | None = None) -> None:
@@ -178,18 +174,15 @@ class Environments(eqx.Module):
         ...     print(str(error).partition(":")[0])
         `ridden` must have a direction of negative curvature, but the least eigenvalue is 2
         """
-        spectrum = _least(self.pooled(params))
+        problem = self.pooled(params)
+        lowest = eqx.filter_jit(BlockSpectrum(k=1))
+        spectrum = lowest(problem, problem.x0, jax.random.key(0))
         if spectrum.num_downhill() == 0:
             raise ValueError(
                 "`ridden` must have a direction of negative curvature, but the least eigenvalue is "
                 f"{float(spectrum.eigenvalues[0]):.3g}: a linear last layer under a convex loss "
                 "has none, so ride at least two layers, near a saddle."
             )
-
-
-@eqx.filter_jit
-def _least(problem: Problem) -> Spectrum:
-    return BlockSpectrum(k=1)(problem, problem.x0, jax.random.key(0))
 
 
 def from_groups(
@@ -199,7 +192,6 @@ def from_groups(
     groups: Sequence[Any] | Array,
     *,
     ridden: PyTree = True,
-    names: Sequence[Any] | None = None,
 ) -> Environments:
     """Environments out of one table of data with a group column.
 
@@ -207,8 +199,7 @@ def from_groups(
 
     - `loss`, `start`: as for `Problem`; the loss is a mean over examples.
     - `args`: arrays with an entry for each example.
-    - `groups`: the group of each example. Each becomes an environment, in the order of `names`,
-      by default sorted.
+    - `groups`: the group of each example. Each becomes an environment, in sorted order.
     - `ridden`: as for `Environments`.
 
     >>> import jax.numpy as jnp
@@ -226,12 +217,9 @@ def from_groups(
             f"`groups` must name one group for each example, but there are {len(column)} for "
             f"arrays of lengths {sorted(lengths - {len(column)})}."
         )
-    found = np.unique(column).tolist() if names is None else list(names)
     problems = []
-    for name in found:
+    for name in np.unique(column).tolist():
         rows = np.flatnonzero(column == name)
-        if not len(rows):
-            raise ValueError(f"`names` must be groups with examples, but {name!r} has none.")
         own = jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf)[rows], tuple(args))
         problems.append(Problem(loss, start, *own))
     return Environments(problems, ridden)

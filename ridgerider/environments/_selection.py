@@ -1,6 +1,6 @@
 """Choosing a setting without the test environment.
 
-A rule sees `Scores`, accuracies in the training environments and on held-out images of them:
+A rule sees `Accuracies`, accuracies in the training environments and on held-out images of them:
 
 - `fixed in advance`: there is one candidate, nothing is chosen;
 - `train gap`: the mean training accuracy minus `KAPPA` times the gap between environments;
@@ -22,10 +22,10 @@ KAPPA = 5.0
 
 
 @dataclass(frozen=True)
-class Scores:
+class Accuracies:
     """Accuracies of one candidate, one for each environment.
 
-    >>> Scores(train=(0.8, 0.9), validation=(0.79, 0.9)).gap
+    >>> Accuracies(train=(0.8, 0.9), validation=(0.79, 0.9)).gap
     0.1
     """
 
@@ -41,7 +41,7 @@ class Scores:
 class Chosen:
     """The candidate that `rule` chose, and what it scored by that rule.
 
-    >>> select("fixed in advance", [Scores((0.8, 0.9))])
+    >>> select("fixed in advance", [Accuracies((0.8, 0.9))])
     Chosen(index=0, rule='fixed in advance', value=nan)
     """
 
@@ -52,7 +52,7 @@ class Chosen:
 
 def select(
     rule: str,
-    scores: Sequence[Scores],
+    scores: Sequence[Accuracies],
     *,
     rates: Sequence[float] | None = None,
     target: float | None = None,
@@ -67,7 +67,7 @@ def select(
       `extrapolated validation`.
     - `test`: the accuracy of a candidate in the test environment; for `oracle (test)` alone.
 
-    >>> colour, shape = Scores((0.8, 0.9), (0.8, 0.9)), Scores((0.73, 0.72), (0.72, 0.73))
+    >>> colour, shape = Accuracies((0.8, 0.9), (0.8, 0.9)), Accuracies((0.73, 0.72), (0.72, 0.73))
     >>> select("train gap", [colour, shape]).index
     1
     >>> chosen = select("extrapolated validation", [colour, shape], rates=(0.2, 0.1), target=0.9)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import check_at_least
+from ridgerider._check import check_at_least, check_choice, check_labels
 from ridgerider._core.problem.problem import Problem, Scalar
 from ridgerider._search.results.measures import Measures
 from ridgerider.data import digits
@@ -40,10 +40,7 @@ class Classifier(eqx.Module):
     decay: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {', '.join(ACTIVATIONS)}, not {self.activation!r}."
-            )
+        check_choice("activation", self.activation, tuple(ACTIVATIONS))
 
     def logits(self, params: PyTree, images: Images) -> Float[Array, "examples classes"]:
         hidden = images.reshape(len(images), -1)
@@ -97,7 +94,16 @@ def classifier(
     (610, 2.3)
     """
     images, labels = jnp.asarray(images), jnp.asarray(labels)
-    num_classes = _checked_classes(images, labels, num_classes)
+    if images.ndim < 2 or not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(
+            "`images` must be floating-point numbers with an axis of examples before those of the "
+            f"pixels, not of shape {images.shape} and type {images.dtype}."
+        )
+    if not len(images):
+        raise ValueError("`images` must hold at least one image, but there is none.")
+    if num_classes is None:
+        num_classes = int(labels.max(initial=0)) + 1
+    check_labels("`labels`", labels, len(images), num_classes)
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
@@ -120,17 +126,15 @@ def digits_classifier() -> Problem:
     return classifier(images.train_images, images.train_labels, widths=(8,), init_scale=1e-3)
 
 
-def guesses(params: PyTree) -> list[int]:
-    """What a network of `digits_classifier` reads in the first 100 unseen images."""
-    images = jnp.asarray(digits().test_images[:100])
+def guesses(params: PyTree, num_images: int | None = 100) -> list[int]:
+    """What a network of `digits_classifier` reads in the first of the unseen images, None: all."""
+    images = jnp.asarray(digits().test_images[:num_images])
     return np.asarray(jnp.argmax(Classifier().logits(params, images), axis=1)).tolist()
 
 
 def accuracy(params: PyTree) -> np.ndarray:
     """Which of all unseen images it reads right."""
-    found = digits()
-    logits = Classifier().logits(params, jnp.asarray(found.test_images))
-    return np.asarray(jnp.argmax(logits, axis=1)) == np.asarray(found.test_labels)
+    return np.array(guesses(params, None)) == digits().test_labels
 
 
 def digits_measures() -> Measures:
@@ -142,25 +146,3 @@ def digits_measures() -> Measures:
     (100, dtype('bool'))
     """
     return Measures(guesses, {"accuracy": accuracy})
-
-
-def _checked_classes(images: Images, labels: Labels, num_classes: int | None) -> int:
-    if images.ndim < 2 or not jnp.issubdtype(images.dtype, jnp.floating):
-        raise ValueError(
-            "`images` must be floating-point numbers with an axis of examples before those of the "
-            f"pixels, not of shape {images.shape} and type {images.dtype}."
-        )
-    if labels.shape != images.shape[:1] or not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise ValueError(
-            f"`labels` must be whole numbers, one for each of the {len(images)} images, not of "
-            f"shape {labels.shape} and type {labels.dtype}."
-        )
-    if not len(images):
-        raise ValueError("`images` must hold at least one image, but there is none.")
-    low, high = int(labels.min()), int(labels.max())
-    count = high + 1 if num_classes is None else num_classes
-    if low < 0 or high >= count:
-        raise ValueError(
-            f"`labels` must be from 0 to {count - 1}, but they go from {low} to {high}."
-        )
-    return count

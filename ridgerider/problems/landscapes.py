@@ -12,6 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import distance_matrix
 
 from ridgerider._check import check_count
 from ridgerider._core.problem.problem import Problem
@@ -114,9 +116,4 @@ def is_one_cluster(points: Any, reach: float = 1.7) -> bool:
     False
     """
     places = np.asarray(points)
-    near = np.linalg.norm(places[:, None] - places[None], axis=-1) < reach
-    seen = np.zeros(len(places), bool)
-    seen[0] = True
-    for _ in places:
-        seen = seen | near[seen].any(axis=0)
-    return bool(seen.all())
+    return connected_components(distance_matrix(places, places) < reach)[0] == 1

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from ridgerider.data import mnist
-from ridgerider.environments import RULES, Scores, extrapolate, select
+from ridgerider.environments import RULES, Accuracies, extrapolate, select
 from ridgerider.problems.colored import (
     ColoredEnvironment,
     ColoredImages,
@@ -167,7 +167,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
         [accuracies(trained, one) for one in part] for part in (colored.train, colored.validation)
     )
     scores = [
-        Scores(tuple(one), tuple(two))
+        Accuracies(tuple(one), tuple(two))
         for one, two in zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True)
     ]
     chosen = {rule: choose(rule, scores, colored) for rule in RULES[:3]}
@@ -222,7 +222,7 @@ def accuracies(trained: Trained, environment: ColoredEnvironment) -> list[float]
     return np.mean(guesses == (environment.labels > 0)[None], axis=1).tolist()
 
 
-def choose(rule: str, scores: list[Scores], colored: ColoredImages) -> int:
+def choose(rule: str, scores: list[Accuracies], colored: ColoredImages) -> int:
     """Which candidate; fixed in advance is the last."""
     if rule == RULES[0]:
         return len(scores) - 1 + select(rule, scores[-1:]).index

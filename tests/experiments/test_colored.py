@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ridgerider.data import Images, digits
-from ridgerider.environments import RULES, Scores, extrapolate, select
+from ridgerider.environments import RULES, Accuracies, extrapolate, select
 from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
 from ridgerider_experiments import colored_mnist as experiment
 from ridgerider_experiments.colored_mnist import baselines
@@ -87,7 +87,7 @@ def test_bad_side():
 
 
 def test_rules_choose_as_they_say():
-    colour, shape = Scores((0.8, 0.9), (0.8, 0.9)), Scores((0.72, 0.73), (0.72, 0.73))
+    colour, shape = Accuracies((0.8, 0.9), (0.8, 0.9)), Accuracies((0.72, 0.73), (0.72, 0.73))
     seen = {"rates": (0.2, 0.1), "target": 0.9}
     assert select("train gap", [colour, shape]).index == 1
     chosen = select("extrapolated validation", [colour, shape], **seen)
@@ -118,7 +118,7 @@ def test_rules_choose_as_they_say():
 )
 def test_bad_selections(rule, count, settings, message):
     with pytest.raises(ValueError, match=message):
-        select(rule.replace("\\", ""), [Scores((0.8, 0.9), (0.8, 0.9))] * count, **settings)
+        select(rule.replace("\\", ""), [Accuracies((0.8, 0.9), (0.8, 0.9))] * count, **settings)
 
 
 class Sealed:
