@@ -1,7 +1,7 @@
 """Atoms with any calculator of ASE: `pip install 'ridgerider[ase]'`.
 
-Energies and forces are the calculator's; products are differences of forces, four for each. What
-fails in a calculator in the middle of a ride ends that leg, and the search goes on.
+Energies and forces are the calculator's; a Hessian-vector product is made of differences of four
+forces. An error of the calculator in the middle of a ride ends that leg, and the search continues.
 """
 
 import os
@@ -15,7 +15,6 @@ from ridgerider._check import needs
 from ridgerider._core.problem.numpy_functions import from_functions
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.result import Result, Solution
-from ridgerider._search.tree.tree import Leg
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms
@@ -73,17 +72,15 @@ class EnergyAndForces:
         self.atoms.positions[self.is_free] = positions
         try:
             forces = self.atoms.get_forces(apply_constraint=False)
-            return self._energy(), -forces[self.is_free]
+            # The energy comes with the forces. Asking for it makes ASE compare all of the atoms
+            # with their last state, which takes longer than the forces of a small cluster.
+            known = getattr(self.atoms.calc, "results", None) or {}
+            energy = known["energy"] if "energy" in known else self.atoms.get_potential_energy()
+            return energy, -forces[self.is_free]
         except Exception:
             if hasattr(self.atoms.calc, "reset"):  # of what it was left with halfway
                 self.atoms.calc.reset()
             raise
-
-    def _energy(self) -> float:
-        # Forces come with it. Asking again makes ASE compare all of the atoms with their last
-        # state, which takes longer than the forces of a small cluster.
-        known = getattr(self.atoms.calc, "results", None) or {}
-        return known["energy"] if "energy" in known else self.atoms.get_potential_energy()
 
     def at(self, positions: np.ndarray) -> Atoms:
         """The atoms there, with energy and forces that need no calculator any more."""
@@ -128,7 +125,13 @@ def movie(result: Result, fingerprint: str) -> list[Atoms]:
     """
     energy, frames, legs = _energy_of(result), [], result.replay(fingerprint)
     for leg in legs:
-        frames += [_frame(energy, leg, step) for step in range(len(leg.trace["path"]))]
+        for step, x in enumerate(leg.trace["path"]):
+            frames.append(energy.at(x))
+            frames[-1].info |= {
+                "fingerprint": str(leg.fingerprint),
+                "step": step,
+                "eigenvalue": float(leg.trace["eigenvalue"][step]),
+            }
     if legs and legs[-1].finish is not None:
         frames.append(energy.at(np.asarray(legs[-1].finish.x)))
     return frames
@@ -141,16 +144,6 @@ def write(path: str | os.PathLike, atoms: Atoms | list[Atoms]) -> Path:
         raise ValueError(f"`path` must end in .xyz or .extxyz, not {path.suffix!r}.")
     write_atoms(path, atoms, format="extxyz")
     return path
-
-
-def _frame(energy: EnergyAndForces, leg: Leg, step: int) -> Atoms:
-    atoms = energy.at(leg.trace["path"][step])
-    atoms.info |= {
-        "fingerprint": str(leg.fingerprint),
-        "step": step,
-        "eigenvalue": float(leg.trace["eigenvalue"][step]),
-    }
-    return atoms
 
 
 def _energy_of(result: Result) -> EnergyAndForces:

@@ -133,9 +133,6 @@ class Estimate(NamedTuple):
     error: Float[Array, "..."]
 
 
-ValueFunction = Callable[[Trajectories], Float[Array, "samples time"]]
-
-
 def dice_loss(
     params: PyTree,
     environment: Environment,
@@ -172,9 +169,7 @@ def gradient(
     >>> found.mean.shape, bool(jnp.all(found.error < 0.2))
     ((8,), True)
     """
-    _check(trajectories, advantages)
-    one = _one_trajectory(environment, dice)
-    return _estimate(jax.vmap(jax.grad(one), (None, 0, 0))(params, trajectories, advantages))
+    return _estimate(jax.grad, params, environment, trajectories, advantages, dice)
 
 
 def hessian(
@@ -193,9 +188,7 @@ def hessian(
     >>> hessian(policy, environment, paths, advantages).mean.shape
     (8, 8)
     """
-    _check(trajectories, advantages)
-    one = _one_trajectory(environment, dice)
-    return _estimate(jax.vmap(jax.hessian(one), (None, 0, 0))(params, trajectories, advantages))
+    return _estimate(jax.hessian, params, environment, trajectories, advantages, dice)
 
 
 def hvp(
@@ -215,24 +208,31 @@ def hvp(
     >>> hvp(policy, jnp.ones(8), environment, paths, advantages).mean.shape
     (8,)
     """
+
+    def along_vector(loss: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda x: jax.jvp(jax.grad(loss), (x,), (vector,))[1]
+
+    return _estimate(along_vector, params, environment, trajectories, advantages, dice)
+
+
+def _estimate(
+    derivative: Callable[[Callable[[Array], Array]], Callable[[Array], Array]],
+    params: Float[Array, " n"],
+    environment: Environment,
+    trajectories: Trajectories,
+    advantages: Float[Array, "samples time"],
+    dice: Dice,
+) -> Estimate:
+    """The mean of a derivative over trajectories, and its standard error."""
     _check(trajectories, advantages)
-    one = _one_trajectory(environment, dice)
 
-    def product(trajectory: Trajectories, advantage: Array) -> Array:
-        return jax.jvp(lambda x: jax.grad(one)(x, trajectory, advantage), (params,), (vector,))[1]
-
-    return _estimate(jax.vmap(product)(trajectories, advantages))
-
-
-def _one_trajectory(environment: Environment, dice: Dice) -> Callable[..., Float[Array, ""]]:
-    def contribution(params: PyTree, trajectory: Trajectories, advantages: Array) -> Array:
+    def of_one(trajectory: Trajectories, advantages: Float[Array, " time"]) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
-        return dice_loss(params, environment, alone, advantages[None], dice)
+        return derivative(lambda x: dice_loss(x, environment, alone, advantages[None], dice))(
+            params
+        )
 
-    return contribution
-
-
-def _estimate(each: Float[Array, "samples ..."]) -> Estimate:
+    each = jax.vmap(of_one)(trajectories, advantages)
     error = jnp.std(each, axis=0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else jnp.inf
     return Estimate(jnp.mean(each, axis=0), jnp.broadcast_to(error, each.shape[1:]))
 

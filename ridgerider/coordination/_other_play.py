@@ -19,6 +19,8 @@ from ridgerider.coordination._game import (
     with_strangers,
 )
 
+LEARNING_RATE, NUM_STEPS = 0.3, 500  # of Adam
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -40,15 +42,7 @@ class Baseline:
     with_strangers: float
 
 
-def play_alone(
-    game: Game,
-    num_runs: int = 25,
-    *,
-    learning_rate: float = 0.3,
-    max_steps: int = 500,
-    noise: float = 0.1,
-    seed: int = 0,
-) -> Baseline:
+def play_alone(game: Game, num_runs: int = 25, *, seed: int = 0) -> Baseline:
     """Self-play: every run maximises its own payoff by gradient ascent (Adam) from a random start.
 
     Nothing tells a run which of several equivalent optima the others will reach.
@@ -58,46 +52,38 @@ def play_alone(
     >>> round(baseline.self_play, 2), baseline.with_strangers < 0.5
     (1.0, True)
     """
-    return other_play(
-        game,
-        None,
-        num_runs,
-        num_starts=1,
-        learning_rate=learning_rate,
-        max_steps=max_steps,
-        noise=noise,
-        seed=seed,
-    )
+    return _play(game, None, num_runs, seed, num_starts=1, noise=0.1)
 
 
 def other_play(
-    game: Game,
-    symmetries: Int[np.ndarray, "symmetries size"] | None,
-    num_runs: int = 25,
-    *,
-    num_starts: int = 50,
-    learning_rate: float = 0.3,
-    max_steps: int = 500,
-    noise: float = 2.0,
-    seed: int = 0,
+    game: Game, symmetries: Int[np.ndarray, "symmetries size"], num_runs: int = 25, *, seed: int = 0
 ) -> Baseline:
     """Other-Play (Hu et al., 2020): maximise the payoff with partners relabelled by a symmetry.
 
     The method that is told the symmetries, which Ridge Rider must discover: each run maximises the
     mean of `cross_play(params, permuted params)` over them. That mean has local maxima, so each run
-    takes the best of `num_starts`.
-
-    **Arguments**
+    takes the best of 50 starts.
 
     - `symmetries`: permutations of the vector of all parameters, one in each row, the identity
-      among them; None is the identity alone.
-    - `learning_rate`, `max_steps`: of Adam. `noise`: of the starts.
+      among them.
 
     >>> from ridgerider.problems import Levers
     >>> game = Levers((1.0, 1.0, 0.8))
     >>> round(other_play(game, game.symmetries(), num_runs=3).cross_play, 2)
     0.8
     """
+    return _play(game, symmetries, num_runs, seed, num_starts=50, noise=2.0)
+
+
+def _play(
+    game: Game,
+    symmetries: Int[np.ndarray, "symmetries size"] | None,
+    num_runs: int,
+    seed: int,
+    num_starts: int,
+    noise: float,
+) -> Baseline:
+    """Adam from `num_starts` noisy starts for each run, of which the best is kept."""
     check_game(game, num_runs)
     problem = game_problem(game)
     rows = np.arange(problem.size)[None] if symmetries is None else np.asarray(symmetries)
@@ -110,9 +96,7 @@ def other_play(
         )
     shape = (num_runs, num_starts, problem.size)
     noises = noise * jax.random.normal(jax.random.key(seed), shape, problem.dtype)
-    rate = jnp.asarray(learning_rate, problem.dtype)
-    ends = _ascend(game, problem, jnp.asarray(rows), rate, max_steps, noises)
-    policies = jax.vmap(problem.unravel)(ends)
+    policies = jax.vmap(problem.unravel)(_ascend(game, problem, jnp.asarray(rows), noises))
     scores = np.asarray(cross_play(game, policies))
     alone = [scores[(run,) * scores.ndim] for run in range(num_runs)]
     return Baseline(
@@ -125,8 +109,6 @@ def _ascend(
     game: Game,
     problem: Problem,
     symmetries: Int[Array, "symmetries size"],
-    learning_rate: Scalar,
-    max_steps: int,
     noises: Float[Array, "runs starts size"],
 ) -> Float[Array, "runs size"]:
     optimizer = optax.adam(1.0)
@@ -142,11 +124,11 @@ def _ascend(
         x, state = carry
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, state = optimizer.update(jax.grad(loss)(x), state, x)
-        return x + learning_rate * updates.astype(x.dtype), state
+        return x + LEARNING_RATE * updates.astype(x.dtype), state
 
     def ascend(noise: Vector) -> tuple[Vector, Scalar]:
         x = problem.x0 + noise
-        x, _ = jax.lax.fori_loop(0, max_steps, step, (x, optimizer.init(x)))
+        x, _ = jax.lax.fori_loop(0, NUM_STEPS, step, (x, optimizer.init(x)))
         return x, loss(x)
 
     def best(noises: Float[Array, "starts size"]) -> Vector:

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 
 import equinox as eqx
 import jax
@@ -24,9 +24,10 @@ from ridgerider._core.ride.rider import Rider
 from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
 from ridgerider._core.spectra.spectrum import Ridge
 
-# A gradient is some three values, a product two gradients.
+# A gradient costs about three values, an HVP two gradients.
 VALUE, HVP = 1 / 3, 2
-# Along a straight step the loss is looked at this far from the start.
+NUM_ROWS = 512  # of the data, for the spectrum at the start and for straight steps
+# Along a straight step the loss is evaluated this far from the start.
 LENGTHS = np.sqrt(2.0) ** np.arange(-8, 13)
 
 
@@ -53,8 +54,7 @@ class Ridges(eqx.Module):
       times `stretch`, which costs next to nothing.
     - `stretch`: of the straight step. Beyond the lowest loss members differ more, and train a
       little longer.
-    - `num_hvps`: products for the look at the start.
-    - `num_rows`: of the data that the start and straight steps are looked at with.
+    - `num_hvps`: HVPs for the spectrum at the start.
     - `cluster_tolerance`: eigenvalues that differ by less than this times the most negative one
       are one ridge.
 
@@ -67,19 +67,17 @@ class Ridges(eqx.Module):
     rider: Rider | None = None
     stretch: float = eqx.field(static=True, default=2.0)
     num_hvps: int = eqx.field(static=True, default=40)
-    num_rows: int = eqx.field(static=True, default=512)
     cluster_tolerance: float = eqx.field(static=True, default=0.02)
 
     def __check_init__(self) -> None:
         if self.rider is not None and not isinstance(self.rider, Rider):
             raise ValueError(f"`rider` must be a Rider or None, not {self.rider!r}.")
-        for name in ("num_hvps", "num_rows"):
-            check_count(name, getattr(self, name))
+        check_count("num_hvps", self.num_hvps)
         for name in ("stretch", "cluster_tolerance"):
             check_positive(name, getattr(self, name))
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
-        seen = FixedRows(self.num_rows)(problem, key, 0)
+        seen = FixedRows(NUM_ROWS)(problem, key, 0)
         num_rows = 1 if seen.rows is None else seen.rows.size
         ridges = self.distinct(seen, key)
         if not ridges:
@@ -88,31 +86,20 @@ class Ridges(eqx.Module):
                 "found; rr.network_start looks for such a start."
             )
         look = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
-        for sign in (1, -1):
-            for number, ridge in enumerate(ridges):
-                name = f"{number}{'+' if sign > 0 else '-'}"
-                one = self._begin(problem, seen, num_rows, name, _turned(ridge, sign), key)
-                yield Beginning(name, one.x, one.work + num_rows * weight(look), one.cost + look)
-                look = Cost()  # the first one has paid for it
-
-    def _begin(
-        self,
-        problem: Problem,
-        seen: Problem,
-        num_rows: int,
-        name: str,
-        ridge: Ridge,
-        key: PRNGKeyArray,
-    ) -> Beginning:
-        if self.rider is None:
-            x, cost = _lowest(seen, ridge, self.stretch), Cost(values=len(LENGTHS))
-            return Beginning(name, x, num_rows * weight(cost), cost)
-        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        ride = _ride(self.rider, problem, ridge, own)
-        cost = jax.tree.map(int, replace(ride.cost, seconds=0))
-        return Beginning(
-            name, ride.x, getattr(self.rider.batch, "size", num_rows) * weight(cost), cost
-        )
+        for sign, (number, ridge) in product((1, -1), enumerate(ridges)):
+            name = f"{number}{'+' if sign > 0 else '-'}"
+            ridge = replace(ridge, direction=ridge.direction * sign)
+            rows = num_rows
+            if self.rider is None:
+                x, cost = _lowest(seen, ridge, self.stretch), Cost(values=len(LENGTHS))
+            else:
+                ride = _ride(
+                    self.rider, problem, ridge, jax.random.fold_in(key, zlib.crc32(name.encode()))
+                )
+                x, cost = ride.x, jax.tree.map(int, replace(ride.cost, seconds=0))
+                rows = getattr(self.rider.batch, "size", num_rows)
+            yield Beginning(name, x, rows * weight(cost) + num_rows * weight(look), cost + look)
+            look = Cost()  # the first one has paid for it
 
     def distinct(self, problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
         """One ridge for each distinct negative eigenvalue at the start, most negative first."""
@@ -209,10 +196,6 @@ def _lowest(problem: Problem, ridge: Ridge, stretch: float) -> Vector:
     losses = jax.lax.map(value, lengths)
     best = lengths[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))]
     return x + stretch * best * ridge.direction
-
-
-def _turned(ridge: Ridge, sign: int) -> Ridge:
-    return eqx.tree_at(lambda r: r.direction, ridge, ridge.direction * sign)
 
 
 def weight(cost: Cost) -> float:

@@ -22,6 +22,7 @@ from ridgerider._core.spectra.spectrum import DENSE_BELOW, Ridge, tolerance_of
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
 from ridgerider.environments._environments import Environments, Mixture
 
+MAX_ROWS = 60  # of the space that grows
 Solve = Callable[[Matrices, Float[Array, "m n"]], Agreement]
 
 
@@ -66,8 +67,6 @@ def consistent_ridge(
     params: PyTree | None = None,
     *,
     dense_below: int = DENSE_BELOW,
-    max_rows: int = 60,
-    tolerance: Number | None = None,
     seed: int = 0,
 ) -> ConsistentRidge:
     """The steepest direction of the ridden part on which all environments agree.
@@ -75,10 +74,9 @@ def consistent_ridge(
     **Arguments**
 
     - `params`: where; default: the start.
-    - `dense_below`: smaller ridden parts use their exact Hessians.
-    - `max_rows`: of the space that larger ones are projected onto; each costs a Hessian-vector
-      product per environment.
-    - `tolerance`: of the residual, relative to the largest |eigenvalue|. Default: eps^(1/2).
+    - `dense_below`: smaller ridden parts use their exact Hessians. Larger ones are projected onto
+      a space of at most 60 rows, each of which costs an HVP per environment; it grows until the
+      residual is below eps^(1/2) times the largest |eigenvalue|.
 
     Raises if the pooled loss has no negative curvature. A consistent direction may still have none:
     look at `ridge.eigenvalue`.
@@ -92,29 +90,27 @@ def consistent_ridge(
     >>> abs(found.ridge.direction).round(6).tolist(), found.eigenvalues.round(6).tolist()
     ([1.0, 0.0, 0.0], [-2.0, -2.0])
     """
-    check_count("max_rows", max_rows, 3)
-    check_fraction("tolerance", tolerance)
     params = environments.start if params is None else params
     environments.check_downhill(params)
     key = jax.random.key(seed)
-    return _consistent_ridge(environments, params, dense_below, max_rows, tolerance, key)
+    return _consistent_ridge(environments, params, dense_below, key)
 
 
 @eqx.filter_jit
 def _consistent_ridge(
-    environments: Environments,
-    params: PyTree,
-    dense_below: int,
-    max_rows: int,
-    tolerance: Number | None,
-    key: PRNGKeyArray,
+    environments: Environments, params: PyTree, dense_below: int, key: PRNGKeyArray
 ) -> ConsistentRidge:
     problem = environments.pooled(params)
     x, (first, second) = problem.x0, jax.random.split(key)
     # Some random rows, of which the steepest directions grow.
-    start = jax.random.normal(first, (min(8, max_rows // 2), len(x)), x.dtype)
-    space = (dense_below, max_rows, tolerance_of(tolerance, x.dtype))
-    return _solved(problem, x, start, lambda matrices, rows: agree(matrices, second), *space)[0]
+    start = jax.random.normal(first, (min(8, len(x)), len(x)), x.dtype)
+    tolerance = tolerance_of(None, x.dtype)
+
+    def solve(matrices: Matrices, rows: Array) -> Agreement:
+        del rows
+        return agree(matrices, second)
+
+    return _solved(problem, x, start, solve, dense_below, tolerance)[0]
 
 
 class Agree(eqx.Module):
@@ -138,11 +134,9 @@ class Agree(eqx.Module):
 
     tolerance: Number = 1e-4
     dense_below: int = eqx.field(static=True, default=DENSE_BELOW)
-    max_rows: int = eqx.field(static=True, default=60)
 
     def __check_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
-        check_count("max_rows", self.max_rows, 3)
         check_count("dense_below", self.dense_below, 0)
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
@@ -151,15 +145,12 @@ class Agree(eqx.Module):
             raise ValueError("`problem` must be `Environments.pooled`, whose environments agree.")
         count = len(problem.loss.problems)
         weights = jnp.full(count, 1 / count, x.dtype) if ridge.memory is None else ridge.memory
-        found, scale = _solved(
-            problem,
-            x,
-            ridge.direction[None],
-            lambda matrices, rows: continued(matrices, rows @ ridge.direction, weights),
-            self.dense_below,
-            self.max_rows,
-            self.tolerance,
-        )
+
+        def solve(matrices: Matrices, rows: Array) -> Agreement:
+            return continued(matrices, rows @ ridge.direction, weights)
+
+        start = ridge.direction[None]
+        found, scale = _solved(problem, x, start, solve, self.dense_below, self.tolerance)
         sign = jnp.where(found.ridge.direction @ ridge.direction < 0, -1, 1).astype(x.dtype)
         direction = sign * found.ridge.direction
         allowed = self.tolerance * scale
@@ -215,7 +206,6 @@ def _solved(
     start: Float[Array, "j n"],
     solve: Solve,
     dense_below: int,
-    max_rows: int,
     tolerance: Number,
 ) -> tuple[ConsistentRidge, Scalar]:
     """The consistent ridge at `x`, by `solve` on exact or projected Hessians; and their scale."""
@@ -226,7 +216,7 @@ def _solved(
         hessians = jnp.stack([one.hessian(x) for one in problems])
         space = _Space(rows, hessians, jnp.array(len(x)), solve(hessians, rows))
     else:
-        space = _grown(problems, x, start, solve, max_rows, tolerance)
+        space = _grown(problems, x, start, solve, tolerance)
     direction, images = space.direction, space.image
     eigenvalues, lengths = images @ direction, jnp.linalg.norm(images, axis=1)
     found = ConsistentRidge(
@@ -252,12 +242,11 @@ def _grown(
     x: Vector,
     start: Float[Array, "j n"],
     solve: Solve,
-    max_rows: int,
     tolerance: Number,
 ) -> _Space:
     """A space that grows by the mixture's residual until that is small."""
     hvps = [one.hvp_at(x) for one in problems]
-    rows = jnp.zeros((min(max_rows, len(x)), len(x)), x.dtype)
+    rows = jnp.zeros((min(MAX_ROWS, len(x)), len(x)), x.dtype)
     images = jnp.zeros((len(problems), *rows.shape), x.dtype)
 
     def add(rows: Array, images: Array, count: Array, vector: Vector) -> tuple[Array, Array]:

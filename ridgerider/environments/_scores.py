@@ -1,12 +1,10 @@
 """How consistent ridges are: scores for directions, and a ranking."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.ride import Ride
@@ -181,12 +179,7 @@ class RankedRidges(eqx.Module):
         )
 
 
-def rank_ridges(
-    environments: Environments,
-    params: PyTree | None = None,
-    spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum] = DenseSpectrum(),
-    seed: int = 0,
-) -> RankedRidges:
+def rank_ridges(environments: Environments, params: PyTree | None = None) -> RankedRidges:
     """Rank the pooled loss's ridges by how well the environments agree on them.
 
     A ridge of the pooled loss need not be one that the environments share; `consistent_ridge` finds
@@ -200,16 +193,13 @@ def rank_ridges(
     >>> [round(float(entry), 6) for entry in rank_ridges(both).ridge(0).direction]
     [1.0, 0.0]
     """
-    params = environments.start if params is None else params
-    return _ranked(environments, params, spectrum, jax.random.key(seed))
+    return _ranked(environments, environments.start if params is None else params)
 
 
 @eqx.filter_jit
-def _ranked(
-    environments: Environments, params: PyTree, spectrum: Callable, key: PRNGKeyArray
-) -> RankedRidges:
+def _ranked(environments: Environments, params: PyTree) -> RankedRidges:
     problem = environments.pooled(params)
-    found = spectrum(problem, problem.x0, key)
+    found = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
     scores = consistency(environments, params, found.eigenvectors)
     order = jnp.argsort(jnp.where(found.is_downhill, scores.relative_gap, jnp.inf))
     return RankedRidges(found, scores, order)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ridgerider._check import check_choice
+from ridgerider._check import check_share
 from ridgerider.data import Images, digits, mnist
 
 RATES = (0.2, 0.1)  # of the paper's training environments
@@ -50,6 +50,11 @@ class ColoredImages:
     `train` and `validation` hold one environment for each of `flip_rates`; validation images are
     held out of the training images. Nothing of the test environment exists before `load_test`.
 
+    - `flip_rates`, `test_rate`: how often colour and label differ, for each environment.
+    - `label_noise`: how often label and digit differ.
+    - `stride`: 2 keeps every other pixel.
+    - `num_validation`: training images held out, dealt to as many validation environments.
+
     >>> colored = colored_digits(flip_rates=(0.3, 0.2, 0.1), seed=1)
     >>> [len(one.labels) for one in (*colored.train, *colored.validation)]
     [383, 383, 383, 96, 96, 96]
@@ -70,8 +75,7 @@ class ColoredImages:
         for name, rate in (
             rates | {"test_rate": self.test_rate, "label_noise": self.label_noise}
         ).items():
-            if not 0 <= rate <= 1:
-                raise ValueError(f"`{name}` must be between 0 and 1, not {rate!r}.")
+            check_share(name, rate)
         if len(self.flip_rates) < 2:
             raise ValueError(
                 f"`flip_rates` must hold at least two environments, not {len(self.flip_rates)}."
@@ -124,56 +128,19 @@ class ColoredImages:
 
 
 def colored_mnist(
-    seed: int = 0,
-    *,
-    flip_rates: Sequence[float] = RATES,
-    test_rate: float = TEST_RATE,
-    label_noise: float = LABEL_NOISE,
-    side: int = 14,
-    num_validation: int = 10_000,
-    images: Images | None = None,
+    seed: int = 0, *, flip_rates: Sequence[float] = RATES, images: Images | None = None
 ) -> ColoredImages:
     """Colored MNIST: 25,000 images in each of two training environments and 10,000 to be tested on.
 
-    **Arguments**
-
-    - `flip_rates`, `test_rate`: how often colour and label differ, for each environment.
-    - `label_noise`: how often label and digit differ.
-    - `side`: 14 keeps every other pixel, 28 all.
-    - `num_validation`: training images held out, dealt to as many validation environments.
-
     >>> colored = colored_mnist(seed=0)  # doctest: +SKIP
     """
-    check_choice("side", side, (14, 28))
-    return ColoredImages(
-        source=images or mnist(),
-        flip_rates=tuple(flip_rates),
-        test_rate=test_rate,
-        label_noise=label_noise,
-        stride=28 // side,
-        num_validation=num_validation,
-        seed=seed,
-    )
+    return ColoredImages(images or mnist(), tuple(flip_rates), stride=2, seed=seed)
 
 
-def colored_digits(
-    seed: int = 0,
-    *,
-    flip_rates: Sequence[float] = RATES,
-    test_rate: float = TEST_RATE,
-    label_noise: float = LABEL_NOISE,
-    num_validation: int = 288,
-) -> ColoredImages:
+def colored_digits(seed: int = 0, *, flip_rates: Sequence[float] = RATES) -> ColoredImages:
     """The same with the small digits, which need no download.
 
     >>> colored_digits().load_test().images.shape
     (360, 2, 8, 8)
     """
-    return ColoredImages(
-        source=digits(),
-        flip_rates=tuple(flip_rates),
-        test_rate=test_rate,
-        label_noise=label_noise,
-        num_validation=num_validation,
-        seed=seed,
-    )
+    return ColoredImages(digits(), tuple(flip_rates), num_validation=288, seed=seed)

@@ -134,33 +134,27 @@ def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
     """
     values = tuple(np.asarray(payoffs).tolist())
     return Measures(
-        joint_action, {"payoff": LeverPayoff(values), "with strangers": StrangersPayoff(values)}
+        joint_action,
+        {"payoff": LeverPayoff(values), "with strangers": LeverPayoff(values, is_relabelled=True)},
     )
 
 
 class LeverPayoff(eqx.Module):
-    """The expected payoff of policies."""
+    """The expected payoff of policies.
 
-    payoffs: tuple[float, ...] = eqx.field(static=True)
-
-    def __call__(self, params: Policies) -> Scalar:
-        return -lever_loss(params, jnp.asarray(self.payoffs, params.dtype))
-
-
-class StrangersPayoff(eqx.Module):
-    """The expected payoff if each player relabels equal levers without telling the others.
-
+    With `is_relabelled` each player relabels levers that pay the same without telling the others.
     The relabellings are independent, so that each policy is averaged over levers that pay the same.
     """
 
     payoffs: tuple[float, ...] = eqx.field(static=True)
+    is_relabelled: bool = eqx.field(static=True, default=False)
 
     def __call__(self, params: Policies) -> Scalar:
-        payoffs = np.asarray(self.payoffs)
-        is_alike = payoffs[:, None] == payoffs[None]
-        share = jnp.asarray(is_alike / is_alike.sum(axis=1), params.dtype)
-        mean = jax.nn.softmax(params, axis=-1) @ share
-        return jnp.sum(jnp.prod(mean, axis=0) * jnp.asarray(payoffs, params.dtype))
+        payoffs, policies = np.asarray(self.payoffs), jax.nn.softmax(params, axis=-1)
+        if self.is_relabelled:
+            is_alike = payoffs[:, None] == payoffs[None]
+            policies = policies @ jnp.asarray(is_alike / is_alike.sum(axis=1), params.dtype)
+        return jnp.sum(jnp.prod(policies, axis=0) * jnp.asarray(payoffs, params.dtype))
 
 
 def joint_action(params: Policies) -> str | None:

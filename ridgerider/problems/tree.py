@@ -126,16 +126,6 @@ class Tree:
         """
         return self.probabilities(params) @ self.rewards
 
-    def entropy(self, params: ArrayLike) -> Float[np.ndarray, "..."]:
-        """The mean entropy of the decisions, in nats: log 2 at the start and less elsewhere.
-
-        >>> round(float(make_tree(depth=2).entropy(np.zeros(8))), 4)
-        0.6931
-        """
-        x = self._checked(params)[..., : self.num_decisions]
-        log_right, log_left = -np.logaddexp(0, -x), -np.logaddexp(0, x)
-        return -np.mean(np.exp(log_right) * log_right + np.exp(log_left) * log_left, axis=-1)
-
     def solutions(
         self, params: ArrayLike, *, min_return: float = 9.0, min_probability: float = 0.5
     ) -> set[str]:
@@ -258,24 +248,23 @@ def make_tree(
     >>> make_tree(depth=10, seed=2).num_decisions
     19
     """
-    _check(depth, p_terminal, p_positive, seed)
+    check_count("seed", seed, 0)
+    check_count("depth", depth, 1, MAX_DEPTH)
+    check_share("p_terminal", p_terminal)
+    check_share("p_positive", p_positive)
     random = np.random.default_rng([seed, depth])
     for _ in range(MAX_ATTEMPTS):
         root = _grow(random, depth, p_terminal, p_positive, is_root=True)
         turns, rewards = _table(root)
         if turns.shape[1] >= 2 and POSITIVE in rewards:
-            return Tree(turns, rewards, _padded(turns.shape[1]) if size is None else size)
+            if size is None:
+                count = turns.shape[1]
+                size = next((one for one in SIZES if count <= one), 64 * math.ceil(count / 64))
+            return Tree(turns, rewards, size)
     raise ValueError(
         f"no tree with two decisions and a positive leaf came up in {MAX_ATTEMPTS} attempts with "
         f"`depth` {depth}, `p_terminal` {p_terminal} and `p_positive` {p_positive}."
     )
-
-
-def _check(depth: int, p_terminal: float, p_positive: float, seed: int) -> None:
-    check_count("seed", seed, 0)
-    check_count("depth", depth, 1, MAX_DEPTH)
-    check_share("p_terminal", p_terminal)
-    check_share("p_positive", p_positive)
 
 
 def _grow(
@@ -310,9 +299,3 @@ def _table(root: Subtree) -> tuple[np.ndarray, np.ndarray]:
     for row, (_, way) in zip(turns, leaves, strict=True):
         row[list(way)] = list(way.values())
     return turns, np.array([reward for reward, _ in leaves])
-
-
-def _padded(num_decisions: int) -> int:
-    return next(
-        (size for size in SIZES if num_decisions <= size), 64 * math.ceil(num_decisions / 64)
-    )

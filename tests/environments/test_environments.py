@@ -265,7 +265,7 @@ def test_matrix_free_equals_dense():
     pair = [rotate @ (shared + s * (apart + apart.T) * 4) @ rotate.T for s in (1, -0.2)]
     both = quadratics(pair)
     dense = consistent_ridge(both)
-    free = consistent_ridge(both, dense_below=0, max_rows=40)
+    free = consistent_ridge(both, dense_below=0)
     assert float(free.ridge.eigenvalue) == pytest.approx(float(dense.ridge.eigenvalue), rel=1e-9)
     overlap = free.ridge.direction @ dense.ridge.direction
     assert abs(float(overlap)) == pytest.approx(1, abs=1e-6)

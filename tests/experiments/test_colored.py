@@ -5,7 +5,7 @@ import pytest
 
 from ridgerider.data import Images, digits
 from ridgerider.environments import RULES, Accuracies, extrapolate, select
-from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
+from ridgerider.problems.colored import ColoredImages, colored_digits
 from ridgerider_experiments import colored_mnist as experiment
 from ridgerider_experiments.colored_mnist import baselines
 from ridgerider_experiments.colored_mnist.baselines import Trained
@@ -21,7 +21,8 @@ def many(count, side=28):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_rates_are_as_asked(seed):
-    colored = colored_mnist(seed, flip_rates=(0.4, 0.1, 0.0), images=many(30_000), label_noise=0.2)
+    rates = (0.4, 0.1, 0.0)
+    colored = ColoredImages(many(30_000), rates, label_noise=0.2, stride=2, seed=seed)
     for one in (*colored.train, *colored.validation):
         # Five standard deviations of a binomial share.
         allowed = 5 * np.sqrt(0.25 / len(one.labels))
@@ -37,7 +38,7 @@ def test_rates_are_as_asked(seed):
 
 
 def test_no_image_is_in_two_environments():
-    colored = colored_mnist(5, images=many(2000), num_validation=400, side=28)
+    colored = ColoredImages(many(2000), num_validation=400, seed=5)
     seen = np.concatenate(
         [one.images.sum(axis=1)[:, 0, 0] for one in (*colored.train, *colored.validation)]
     )
@@ -67,19 +68,20 @@ def test_the_oracle_sees_no_colour():
     [
         ({"flip_rates": (0.2, 1.1)}, r"`flip_rates\[1\]` must be between 0 and 1, not 1.1"),
         ({"test_rate": -0.1}, "`test_rate` must be between 0 and 1, not -0.1"),
-        ({"label_noise": float("nan")}, "`label_noise` must be between 0 and 1, not nan"),
+        (
+            {"label_noise": float("nan")},
+            "`label_noise` must be between 0 and 1 and finite",
+        ),
         ({"flip_rates": (0.2,)}, "`flip_rates` must hold at least two environments, not 1"),
         ({"num_validation": 1436}, "`num_validation` must be from 0 to 1435"),
     ],
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):
-        colored_digits(**settings)
+        ColoredImages(digits(), **settings)
 
 
-def test_bad_side():
-    with pytest.raises(ValueError, match="`side` must be 14 or 28, not 20"):
-        colored_mnist(side=20, images=many(100))
+def test_images_without_validation():
     assert ColoredImages(many(100), num_validation=0).validation[0].labels.size == 0
 
 

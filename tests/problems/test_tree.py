@@ -101,19 +101,6 @@ def test_solutions_names_the_leaf_a_policy_reaches():
     assert both.solutions([1.5, 9.0], min_return=7) == {"R"}
 
 
-def test_entropy_is_largest_at_the_start():
-    tree = make_tree(4, seed=0)
-    start = np.asarray(tree.problem().x0)
-    assert float(tree.entropy(start)) == pytest.approx(np.log(2))
-    moved = np.random.default_rng(0).normal(size=(50, tree.size))
-    assert np.all(tree.entropy(moved) < np.log(2))
-    one, p = np.zeros(tree.size), sigmoid(1.3)
-    one[0] = 1.3
-    entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
-    expected = (entropy + (tree.num_decisions - 1) * np.log(2)) / tree.num_decisions
-    assert float(tree.entropy(one)) == pytest.approx(expected)
-
-
 def test_the_drawing_has_a_mark_for_each_place():
     ax, tree = Figure().subplots(), make_tree(6, seed=1)
     tree.draw(ax, np.zeros(tree.size))
