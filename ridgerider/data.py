@@ -119,7 +119,7 @@ def images_of(data: str | Path, seed: int = 0) -> Images:
 
 
 def from_folder(folder: str | Path) -> Images:
-    """Grey images of one's own: four IDX files, or one npz file, in a folder.
+    """Grey images in a folder: four IDX files, or one npz file.
 
     - IDX: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two of `t10k`, as MNIST and
       Fashion-MNIST have them, compressed (`.gz`) or not.

@@ -198,7 +198,7 @@ class ModuleFunctions(Functions):
     ):
         self.module, self.criterion, self.data, self.masks = module, loss, data, masks
         given = dict(module.named_parameters())
-        # Copies: the module is the user's, who may go on training it.
+        # Copies: the module is the user's, who may continue to train it.
         tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
         self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.sizes = [

@@ -2,7 +2,7 @@ r"""What the spectrum at a saddle says about symmetries.
 
 Let N sets of m parameters be interchangeable, as in the paper's Appendix D.6. Then the Hessian at a
 point that all swaps of two sets leave in place has an eigenvalue of multiplicity N - 1 or more for
-directions that tell the sets apart, and at most n - m (N - 2) distinct eigenvalues. In the generic
+directions that distinguish the sets, and at most n - m (N - 2) distinct eigenvalues. In the generic
 case of multiplicity N - 1, the projector onto the eigenspace is
 
     P[(i, s), (j, t)] = a_s a_t (delta_ij - 1 / N),    i, j = sets, s, t = places in a set,

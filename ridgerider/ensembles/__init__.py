@@ -1,6 +1,6 @@
-"""Ensembles whose members differ: each sets out along a ridge of its own, and is then trained.
+"""Ensembles whose members differ: each starts along a different ridge, and is then trained.
 
-    look at the start -> a step or a ride along each ridge, both ways -> choose -> train to a target
+    spectrum at the start -> a step or ride along each ridge, both ways -> choose -> train
 
 A deep ensemble owes its variety to random starts. Ridges give it by design: members that leave a
 saddle in different directions learn other things first, and much of that lasts.

@@ -85,7 +85,7 @@ class Ridges(eqx.Module):
                 "`problem.start` must have negative curvature to set out along, but none was "
                 "found; rr.network_start looks for such a start."
             )
-        look = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
+        spectrum_cost = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
         for sign, (number, ridge) in product((1, -1), enumerate(ridges)):
             name = f"{number}{'+' if sign > 0 else '-'}"
             ridge = replace(ridge, direction=ridge.direction * sign)
@@ -98,15 +98,16 @@ class Ridges(eqx.Module):
                 )
                 x, cost = ride.x, jax.tree.map(int, replace(ride.cost, seconds=0))
                 rows = getattr(self.rider.batch, "size", num_rows)
-            yield Beginning(name, x, rows * weight(cost) + num_rows * weight(look), cost + look)
-            look = Cost()  # the first one has paid for it
+            work = rows * weight(cost) + num_rows * weight(spectrum_cost)
+            yield Beginning(name, x, work, cost + spectrum_cost)
+            spectrum_cost = Cost()  # charged to the first one
 
     def distinct(self, problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
         """One ridge for each distinct negative eigenvalue at the start, most negative first."""
         num_hvps = min(self.num_hvps, problem.size)
         tolerance = self.cluster_tolerance
-        look = NetworkSpectrum(num_hvps, num_hvps, tolerance, tolerance)
-        spectrum = look(problem, problem.x0, key)
+        lowest = NetworkSpectrum(num_hvps, num_hvps, tolerance, tolerance)
+        spectrum = lowest(problem, problem.x0, key)
         eigenvalues = np.asarray(spectrum.eigenvalues)
         is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < tolerance * eigenvalues[0])
         return [spectrum.ridge(number) for number in range(int(is_ridge.sum()))]

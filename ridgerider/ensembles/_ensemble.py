@@ -1,4 +1,4 @@
-"""Ensemble: members from beginnings of their own, trained alike, and what they say together."""
+"""Ensemble: members that begin differently, are trained alike, and predict together."""
 
 import time
 import warnings
@@ -56,7 +56,7 @@ class Member:
 class Ensemble:
     """Networks that were trained alike from different beginnings.
 
-    `dropped` says which beginnings came to nothing, and why; others took their places. `seconds`
+    `dropped` says which beginnings were discarded, and why; others took their places. `seconds`
     are all that was spent, also on what was dropped.
     """
 
@@ -90,7 +90,7 @@ class Ensemble:
         return Scores.of(self.predictions(inputs), labels)
 
     def auroc(self, inside: Array | np.ndarray, outside: Array | np.ndarray) -> float:
-        """How well its uncertainty (the entropy of the mean) tells inputs from outside apart."""
+        """How well its uncertainty (the entropy of the mean) distinguishes inputs from outside."""
         sides = (entropy(self.predictions(inputs).mean(axis=0)) for inputs in (inside, outside))
         return auroc(*sides)
 
@@ -165,13 +165,13 @@ def ensemble(
       (`rr.network_start`).
     - `apply`: called as `apply(params, inputs)`, returns logits. Default: `problem.loss.logits`.
     - `finish`: a `Train`, with the target that all are trained to; without a target all are trained
-      for as many epochs. With a `folder`, an interrupted call goes on where it was. Default: Adam
+      for as many epochs. With a `folder`, an interrupted call continues where it was. Default: Adam
       at 3e-3 in batches of 128, 50 epochs.
     - `begin`: where members begin; default `Ridges()`, one straight step along each distinct ridge.
     - `num_candidates`: so many beginnings are made, and the `k` of them that predict most
       differently, on at most 1024 of the training inputs, are trained. Default: 2 `k` of straight
       steps, else `k`. No more are made than there are.
-    - `budget`: go on with further members as long as the work, in gradients of one example, stays
+    - `budget`: continue with further members while the work, in gradients of one example, stays
       below this.
     - `progress`: called with a line after each epoch.
 

@@ -72,7 +72,7 @@ def _differences(matrices: Matrices) -> tuple[Array, Float[Array, "k environment
     helmert = helmert / np.linalg.norm(helmert, axis=1, keepdims=True)
     basis, mean = jnp.asarray(helmert, matrices.dtype), jnp.mean(matrices, axis=0)
     spread = jnp.einsum("ki,imn->kmn", basis, matrices - mean[None])
-    # Rounding is no disagreement.
+    # Differences at the level of rounding are not a disagreement.
     floor = 100 * jnp.finfo(mean.dtype).eps * jnp.max(jnp.abs(matrices))
     sizes = jnp.max(jnp.abs(spread), axis=(1, 2), keepdims=True)
     return mean, basis, jnp.where(sizes > floor, spread, 0)

@@ -286,7 +286,7 @@ class _Training(eqx.Module):
 
 
 def _optimizer(settings: CommonRidge) -> optax.GradientTransformation:
-    """Of (params, direction), which have rates of their own."""
+    """Of (params, direction), each with its own learning rate."""
     total = settings.num_pretrain + settings.num_steps * settings.num_inner
     rates = (settings.feature_rate, settings.direction_rate)
     adams = {

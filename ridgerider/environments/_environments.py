@@ -76,7 +76,7 @@ class Environments(eqx.Module):
 
     **Arguments**
 
-    - `problems`: one for each environment, with the same `loss` and `start` and data of their own.
+    - `problems`: one for each environment, with the same `loss` and `start`, and different data.
     - `ridden`: a pytree of booleans, or of boolean arrays, in the structure of `start` or a prefix
       of it: what is ridden. The rest is the featurizer. Default: everything.
 

@@ -94,7 +94,7 @@ def lennard_jones_loss(points: Float[Array, "n 3"]) -> Float[Array, ""]:
 
 
 def lennard_jones(num_atoms: int = 7) -> Problem:
-    """A cluster of atoms, from a spiral that is no minimum.
+    """A cluster of atoms, from a spiral, which is not a minimum.
 
     >>> lennard_jones(7).size
     21

@@ -120,8 +120,8 @@ def levers(payoffs: Payoffs = PAPER, num_players: int = 2) -> Problem:
 def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
     """What to note of solutions of the lever game: who pulls what, and what it pays.
 
-    `with strangers`: what it pays with players who have come to a solution like it by themselves.
-    They cannot tell levers that pay the same apart, and each pulls any of those that are alike.
+    `with strangers`: what it pays with players who found a solution like it independently. They
+    cannot distinguish levers that pay the same, and each pulls any of those that are alike.
 
     >>> measures = lever_measures()
     >>> measures.signature(jnp.zeros((2, 10))), measures.signature(9 * jnp.eye(2, 10))

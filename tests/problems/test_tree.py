@@ -135,6 +135,6 @@ def test_bad_policies():
     with pytest.raises(ValueError, match=r"a policy of 8 logits .* not of shape \(3,\)"):
         tree.solutions(np.zeros(3))
     with pytest.raises(ValueError, match="`params` must be a policy"):
-        tree.entropy(0.0)
+        tree.returns(0.0)
     with pytest.raises(ValueError, match="`size` must be at least the number of decisions"):
         make_tree(4, seed=0, size=2)
