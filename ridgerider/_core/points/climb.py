@@ -14,10 +14,10 @@ the next gradient; an error counts against the gradient or its change, whichever
 
 What a symmetry generates (shifts, rotations) is projected out of the Hessian and of the step.
 
-The Hessian is formed at each step, or it is kept and set right with what is known: after a step
-with the change of the gradient, and before it by products along the ridge and along the modes in
-which the step is longest (Bofill's mixture of the symmetric rank-one and Powell's update). Then a
-step costs one gradient and a few products.
+The Hessian is formed at each step, or it is kept and updated (quasi-Newton): after a step with
+the change of the gradient, and before it by HVPs along the ridge and along the modes in which the
+step is longest (Bofill's mixture of the symmetric rank-one and Powell's update). Then a step
+costs one gradient and a few HVPs.
 
 Of many parameters there is no matrix: the modes are then the Ritz vectors of a small space, which
 the ridge, the gradient, the step before and the last turn of the ridge span, with their images
@@ -34,6 +34,13 @@ from jaxtyping import Array, Bool, Float, Int
 from ridgerider._check import check_choice, check_count, check_positive
 from ridgerider._core.linalg.krylov import Product, Space
 from ridgerider._core.linalg.probe import outside
+from ridgerider._core.points.modes import (
+    Modes,
+    modes_of,
+    next_radius,
+    prediction_error,
+    ritz_modes,
+)
 from ridgerider._core.points.symmetry import Symmetry, orthonormal, worst_slope
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
@@ -112,7 +119,7 @@ class Climb(eqx.Module):
         return self.max_steps if self.has_matrix(problem) else UP * self.max_steps
 
     def is_kept(self, problem: Problem) -> bool:
-        """Whether the Hessian of the step before is set right."""
+        """Whether the Hessian of the step before is updated."""
         return self.has_matrix(problem) and self.products(problem) > 0
 
     def products(self, problem: Problem) -> int:
@@ -183,19 +190,15 @@ def set_out(
     radius = jnp.asarray(climb.radius, x.dtype)
     away = radius * direction
     size = jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(x.dtype).tiny)
-    first, direction = x + away, direction / size
-    cost = jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
+    first, cost = x + away, jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
     loss, grad = jax.value_and_grad(problem.value)(first)
     has_matrix = climb.has_matrix(problem)
     if not has_matrix:
         hessian = jnp.zeros((0, 0), x.dtype)
     elif hessian is None:
-        hessian, spent = _hessian(problem, first)
-        cost = cost + spent
+        hessian, cost = problem.hessian(first), cost + Cost(hvps=problem.size, hessians=1)
     else:  # the gradient at `x` is zero
-        hessian = _set_right(hessian, away, grad)
-    rows = jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype)
-    zero = jnp.zeros((), x.dtype)
+        hessian = updated(hessian, away, grad)
     return Move(
         x=first,
         begin=x,
@@ -203,16 +206,16 @@ def set_out(
         grad=grad,
         hessian=hessian,
         memory=jnp.zeros((0 if has_matrix else 2, x.size), x.dtype),
-        direction=direction,
+        direction=direction / size,
         is_up=is_up,
         is_second=is_second,
         has_crossed=jnp.array(False),
         radius=radius,
         num_steps=jnp.array(0),
         ending=jnp.array(GOES_ON),
-        asymmetry=zero,
+        asymmetry=jnp.zeros((), x.dtype),
         generator=jnp.array(0),
-        trace=rows,
+        trace=jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype),
         cost=cost,
     )
 
@@ -227,22 +230,11 @@ def advance(
 ) -> Move:
     """So many steps, or fewer if it is over before. `any_up`: of those side by side, one climbs."""
     last = move.num_steps + num_steps
-
-    def go_on(move: Move) -> Bool[Array, ""]:
-        return (move.ending == GOES_ON) & (move.num_steps < last)
-
     return jax.lax.while_loop(
-        go_on, lambda move: _step(problem, climb, symmetry, move, any_up), move
+        lambda move: (move.ending == GOES_ON) & (move.num_steps < last),
+        lambda move: _step(problem, climb, symmetry, move, any_up),
+        move,
     )
-
-
-class _Modes(eqx.Module):
-    """Eigenvalues and columns of the Hessian; `is_null` marks those of a symmetry."""
-
-    eigenvalues: Float[Array, " m"]
-    columns: Float[Array, "n m"]
-    is_null: Bool[Array, " m"]
-    cut: Scalar
 
 
 def _step(
@@ -254,7 +246,7 @@ def _step(
     if climb.is_kept(problem):
         hessian, residual = jax.lax.cond(
             any_up,  # not of one lane: then both branches would be computed
-            lambda: _set_right_there(problem, move, null, num_products),
+            lambda: _updated_by_hvps(problem, move, null, num_products),
             lambda: (hessian, residual),
         )
         hessian = jnp.where(move.is_up, hessian, move.hessian)
@@ -264,31 +256,31 @@ def _step(
         modes = modes_of(hessian, null)
         direction, row, overlap = _ridge(modes, move.direction, move.is_second)
     else:
-        modes, residuals = _seen_from_here(problem, move, null, num_products)
+        modes = _modes_by_hvps(problem, move, null, num_products)
         direction, row, overlap = _ridge(modes, move.direction, move.is_second)
-        residual, cost = residuals[row], cost + Cost(hvps=num_products)
-    slopes = modes.columns.T @ move.grad
-    step, newton = _parts(modes, slopes, row, direction, move)
-    eigenvalue = modes.eigenvalues[row]
-    is_there = _is_short(move.x, newton) & ((eigenvalue < -modes.cut) | ~move.is_up)
-    away = modes.columns @ jnp.where(is_there, newton, step)
+        residual, cost = modes.residuals[row], cost + Cost(hvps=num_products)
+    step, newton = _parts(modes, row, direction, move)
+    eigenvalue, size = modes.eigenvalues[row], jnp.maximum(jnp.linalg.norm(move.x), 1)
+    # A Newton step so short is the last one: the next would be rounding.
+    is_there = jnp.linalg.norm(newton) <= 10 * tolerance_of(None, move.x.dtype) * size
+    is_there &= modes.is_down[row] | ~move.is_up
+    parts = jnp.where(is_there, newton, step)
+    away = parts @ modes.rows
     new = move.x + away
     loss, grad = jax.value_and_grad(problem.value)(new)
     cost = cost + Cost(values=1, gradients=1)
-    change = modes.columns @ (modes.eigenvalues * (modes.columns.T @ away))
-    wrong = jnp.linalg.norm(grad - move.grad - change)
-    most = jnp.maximum(jnp.linalg.norm(change), jnp.linalg.norm(move.grad))
-    wrong = wrong / jnp.maximum(most, jnp.finfo(move.x.dtype).tiny)
+    error = prediction_error(move.grad, grad, modes.change(parts))
     is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
     slack = 1000 * jnp.finfo(move.x.dtype).eps * jnp.abs(move.loss)
     is_taken = is_finite & (move.is_up | (loss <= move.loss + slack) | is_there)
     if climb.is_kept(problem):
-        hessian = jnp.where(is_finite, _set_right(hessian, away, grad - move.grad), hessian)
+        hessian = jnp.where(is_finite, updated(hessian, away, grad - move.grad), hessian)
     elif climb.has_matrix(problem):
-        hessian, spent = _hessian(problem, new)
-        cost = cost + spent
-    grown = jnp.where(wrong < 0.3, jnp.minimum(1.5 * move.radius, climb.max_radius), move.radius)
-    radius = jnp.where(is_taken & ~(wrong > 1), grown, move.radius / 2)
+        hessian = jnp.where(is_taken, problem.hessian(new), hessian)
+        cost = cost + Cost(hvps=problem.size, hessians=1)
+    radius = next_radius(
+        move.radius, error, is_taken, error < 0.3, grow=1.5, shrink=2, most=climb.max_radius
+    )
     num_steps = move.num_steps + 1
     most = jnp.where(move.is_up, climb.steps_up(problem), DOWN * climb.max_steps)
     size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
@@ -299,7 +291,8 @@ def _step(
         [STATIONARY, NOT_FINITE, RAN_AWAY, MAX_STEPS],
         GOES_ON,
     )
-    others = jnp.where(modes.is_null | (jnp.arange(len(slopes)) == row), jnp.inf, modes.eigenvalues)
+    is_other = ~modes.is_null & (jnp.arange(len(parts)) != row)
+    others = jnp.where(is_other, modes.eigenvalues, jnp.inf)
     columns = (
         move.loss,
         eigenvalue,
@@ -310,7 +303,6 @@ def _step(
         jnp.linalg.norm(move.grad),
     )
     along, generator = worst_slope(problem, symmetry, move.x, move.grad)
-    generator = jnp.where(along > move.asymmetry, generator, move.generator)
 
     def taken(one: Array, two: Array) -> Array:
         return jnp.where(is_taken, one, two)
@@ -320,17 +312,17 @@ def _step(
         begin=move.begin,
         loss=taken(loss, move.loss),
         grad=taken(grad, move.grad),
-        hessian=hessian if climb.is_kept(problem) else taken(hessian, move.hessian),
+        hessian=hessian,
         memory=jnp.stack([away, direction - move.direction])[: len(move.memory)],
         direction=direction,
         is_up=move.is_up,
         is_second=move.is_second,
-        has_crossed=move.has_crossed | (eigenvalue < -modes.cut),
+        has_crossed=move.has_crossed | modes.is_down[row],
         radius=radius,
         num_steps=num_steps,
         ending=ending,
         asymmetry=jnp.maximum(move.asymmetry, along),
-        generator=generator,
+        generator=jnp.where(along > move.asymmetry, generator, move.generator),
         trace=jax.lax.dynamic_update_slice(
             move.trace, jnp.stack(columns)[None, :], (move.num_steps, 0)
         ),
@@ -339,16 +331,16 @@ def _step(
 
 
 def _parts(
-    modes: _Modes, slopes: Vector, row: Int[Array, ""], direction: Vector, move: Move
+    modes: Modes, row: Int[Array, ""], direction: Vector, move: Move
 ) -> tuple[Vector, Vector]:
     """The step in the modes, and Newton's, both without any part along a symmetry."""
-    sizes = jnp.abs(modes.eigenvalues)
+    slopes, sizes = modes.rows @ move.grad, jnp.abs(modes.eigenvalues)
     tiny = jnp.finfo(slopes.dtype).tiny
     down = -2 * slopes / (sizes + jnp.sqrt(sizes**2 + 4 * slopes**2) + tiny)
     rows = jnp.arange(len(slopes))
     is_ridge = (rows == row) & move.is_up
     is_kept = (rows == jnp.where(row == 0, 1, 0)) & move.is_second
-    ahead = jnp.where(move.has_crossed, slopes[row], modes.columns[:, row] @ direction)
+    ahead = jnp.where(move.has_crossed, slopes[row], modes.rows[row] @ direction)
     push = jnp.where(ahead < 0, -move.radius, move.radius)
     up = jnp.where(modes.eigenvalues > 0, push, -down)
     rise = jnp.where(modes.eigenvalues > 0, jnp.copysign(move.radius, slopes), -down)
@@ -356,44 +348,32 @@ def _parts(
     step = jnp.where(modes.is_null, 0, jnp.clip(step, -move.radius, move.radius))
     longest = 2.5 * move.radius
     step = step * jnp.minimum(1, longest / jnp.maximum(jnp.linalg.norm(step), tiny))
-    is_flat = modes.is_null | (sizes <= modes.cut)
+    is_flat = modes.is_null | ~modes.is_curved
     newton = jnp.where(is_flat, 0, -slopes / jnp.where(is_flat, 1, modes.eigenvalues))
     return step, newton
 
 
 def _ridge(
-    modes: _Modes, direction: Vector, is_second: Bool[Array, ""]
+    modes: Modes, direction: Vector, is_second: Bool[Array, ""]
 ) -> tuple[Vector, Int[Array, ""], Scalar]:
     """The mode that continues the ridge; as long as that curves upwards, one that does not.
 
     Of a second ridge it is none that is kept already: the lowest, where that curves downwards.
     """
-    is_down = modes.eigenvalues < -modes.cut
+    is_down = modes.is_down
     first = jnp.where(is_second & is_down[0], 1, 0)
     is_free = ~modes.is_null & (jnp.arange(len(is_down)) >= first)
-    overlaps = jnp.where(is_free, modes.columns.T @ direction, 0)
+    overlaps = jnp.where(is_free, modes.rows @ direction, 0)
     nearest = jnp.argmax(jnp.abs(overlaps))
     row = jnp.where(~is_down[nearest] & is_down[first], first, nearest)
-    column, overlap = modes.columns[:, row], overlaps[row]
-    return jnp.where(overlap < 0, -column, column), row, jnp.abs(overlap)
+    mode, overlap = modes.rows[row], overlaps[row]
+    return jnp.where(overlap < 0, -mode, mode), row, jnp.abs(overlap)
 
 
-def modes_of(hessian: Float[Array, "n n"], null: Float[Array, "n k"]) -> _Modes:
-    scale = jnp.linalg.norm(hessian)
-    if null.shape[1]:
-        outside = hessian - null @ (null.T @ hessian)
-        outside = outside - (outside @ null) @ null.T
-        hessian = outside + 2 * scale * null @ null.T  # above all others
-    eigenvalues, columns = jnp.linalg.eigh(hessian)
-    is_null = jnp.sum((null.T @ columns) ** 2, axis=0) > 0.5
-    cut = tolerance_of(None, hessian.dtype) * scale
-    return _Modes(eigenvalues, columns, is_null, cut)
-
-
-def _seen_from_here(
+def _modes_by_hvps(
     problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
-) -> tuple[_Modes, Float[Array, " m"]]:
-    """Ritz pairs with their residuals, in the space of what leads the climb and of its images."""
+) -> Modes:
+    """Ritz pairs in the space of what leads the climb and of its images."""
     product = without(null, problem.hvp_at(move.x))
 
     def add(number: Int[Array, ""], space: Space) -> Space:
@@ -403,55 +383,39 @@ def _seen_from_here(
     space = Space.empty(num_products, problem.size, move.x.dtype)
     leading = jnp.concatenate([jnp.stack([move.direction, move.grad]), move.memory])[:num_products]
     space = space.add_all(product, leading - (leading @ null) @ null.T)
-    space = jax.lax.fori_loop(len(leading), num_products, add, space)
-    ritz = space.ritz()
-    values = jnp.where(ritz.is_there, ritz.eigenvalues, 0)
-    columns = space.rows.T @ ritz.coefficients
-    residuals = jnp.linalg.norm(
-        space.images.T @ ritz.coefficients - columns * values[None, :], axis=0
-    )
-    cut = tolerance_of(None, move.x.dtype) * jnp.max(jnp.abs(values))
-    return _Modes(ritz.eigenvalues, columns, ~ritz.is_there, cut), residuals
+    return ritz_modes(jax.lax.fori_loop(len(leading), num_products, add, space))
 
 
 def without(null: Float[Array, "n k"], product: Product, level: Number = 0.0) -> Product:
-    """The product with a Hessian from which a symmetry is projected out, at `level` along that."""
+    """The HVP of a Hessian from which a symmetry is projected out, at `level` along that."""
 
-    def seen(vector: Vector) -> Vector:
+    def projected(vector: Vector) -> Vector:
         inside = null @ (null.T @ vector)
         return outside(null.T, product(vector - inside)) + level * inside
 
-    return seen
+    return projected
 
 
-def _hessian(problem: Problem, x: Vector) -> tuple[Float[Array, "n n"], Cost]:
-    return problem.hessian(x), Cost(hvps=problem.size, hessians=1)
-
-
-def _set_right_there(
+def _updated_by_hvps(
     problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
 ) -> tuple[Float[Array, "n n"], Scalar]:
-    """The Hessian set right along the ridge and where the step would go, and the ridge's residual.
+    """The Hessian updated along the ridge and where the step would go, and the ridge's residual.
 
-    Along modes, which are orthogonal, so that what one product set right the next ones leave.
+    Along modes, which are orthogonal, so that what one HVP has corrected the next ones leave.
     """
     modes = modes_of(move.hessian, null)
     direction, row, _ = _ridge(modes, move.direction, move.is_second)
-    slopes = modes.columns.T @ move.grad
-    parts, _ = _parts(modes, slopes, row, direction, move)
-    parts = jnp.abs(parts).at[row].set(jnp.inf)
-    rows = modes.columns.T[jax.lax.top_k(parts, num_products)[1]]
-    product = problem.hvp_at(move.x)
-    images = jax.vmap(product)(rows)
+    lengths = jnp.abs(_parts(modes, row, direction, move)[0]).at[row].set(jnp.inf)
+    rows = modes.rows[jax.lax.top_k(lengths, num_products)[1]]
+    images = jax.vmap(problem.hvp_at(move.x))(rows)
     residual = jnp.linalg.norm(images[0] - (rows[0] @ images[0]) * rows[0])
-    pairs = (rows, images)
     hessian, _ = jax.lax.scan(
-        lambda matrix, pair: (_set_right(matrix, *pair), None), move.hessian, pairs
+        lambda matrix, pair: (updated(matrix, *pair), None), move.hessian, (rows, images)
     )
     return hessian, residual
 
 
-def _set_right(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Float[Array, "n n"]:
+def updated(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Float[Array, "n n"]:
     """The symmetric matrix nearest in Bofill's sense that takes `step` to `change`."""
     wrong = change - hessian @ step
     along, length, size = wrong @ step, step @ step, wrong @ wrong
@@ -464,9 +428,3 @@ def _set_right(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Fl
     mixed = jnp.where(is_safe, share * rank_one + (1 - share) * powell, powell)
     is_enough = length > (10 * jnp.finfo(step.dtype).eps) ** 2
     return hessian + jnp.where(is_enough, mixed, 0)
-
-
-def _is_short(x: Vector, newton: Vector) -> Bool[Array, ""]:
-    """Whether a Newton step is the last one: the next would be rounding."""
-    size = jnp.maximum(jnp.linalg.norm(x), 1)
-    return jnp.linalg.norm(newton) <= 10 * tolerance_of(None, x.dtype) * size

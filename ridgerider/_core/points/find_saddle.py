@@ -1,6 +1,6 @@
 """The saddle to set out from: where to start, what was found, and whether it is one.
 
-How a saddle is found from one start: `climb`.
+How a saddle is found from one start: `saddle_step`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._check import check_at_least, check_callable, check_count
-from ridgerider._core.points.saddle_step import Penalty, climb
+from ridgerider._core.points.saddle_step import Penalty, to_saddle
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.threads import one_thread
@@ -143,7 +143,7 @@ def _search(
     wanted = jnp.array(-1 if index is None else index)
     known, before = None, Cost()
     if penalty is not None:
-        here, before = climb(problem, penalty, wanted, max_steps, x, None, key)
+        here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
         x = here.x
         if index is None and not here.is_stationary():
             # A least gradient that is not zero: on to the saddle that looks like what is around.
@@ -151,7 +151,7 @@ def _search(
     elif problem.size >= DENSE_BELOW:
         spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
         known, before = spectrum.eigenvectors, spectrum.cost
-    here, cost = climb(problem, None, wanted, max_steps, x, known, key)
+    here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
     return here.x, before + cost
 
 

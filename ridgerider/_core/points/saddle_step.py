@@ -29,6 +29,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._core.linalg.krylov import Space
+from ridgerider._core.points.modes import (
+    Modes,
+    modes_of,
+    next_radius,
+    prediction_error,
+    ritz_modes,
+)
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import tolerance_of
@@ -55,32 +62,22 @@ class Penalty(eqx.Module):
 
 
 class Here(eqx.Module):
-    """A point with its gradient and its modes: eigenvectors, or Ritz vectors, as rows."""
+    """A point with its gradient and its modes."""
 
     x: Vector
     grad: Vector
-    eigenvalues: Float[Array, " k"]
-    rows: Float[Array, "k n"]
-
-    @property
-    def scale(self) -> Scalar:
-        return jnp.max(jnp.abs(self.eigenvalues))
-
-    @property
-    def cut(self) -> Scalar:
-        """Curvature up to this is rounding."""
-        return tolerance_of(None, self.x.dtype) * self.scale
-
-    @property
-    def is_curved(self) -> Bool[Array, " k"]:
-        return jnp.abs(self.eigenvalues) > self.cut
+    modes: Modes
 
     @property
     def num_downhill(self) -> Int[Array, ""]:
-        return jnp.sum(self.eigenvalues < -self.cut)
+        return jnp.sum(self.modes.is_down)
+
+    @property
+    def is_finite(self) -> Bool[Array, ""]:
+        return jnp.all(jnp.isfinite(self.grad)) & jnp.all(jnp.isfinite(self.modes.eigenvalues))
 
     def is_stationary(self, tolerance: Number | None = None) -> Bool[Array, ""]:
-        size = self.scale * jnp.maximum(1, jnp.linalg.norm(self.x))
+        size = self.modes.scale * jnp.maximum(1, jnp.linalg.norm(self.x))
         return jnp.linalg.norm(self.grad) <= tolerance_of(tolerance, self.x.dtype) * size
 
     def is_saddle(self, index: Int[Array, ""]) -> Bool[Array, ""]:
@@ -107,7 +104,7 @@ class _Move(eqx.Module):
 
 
 @eqx.filter_jit
-def climb(
+def to_saddle(
     problem: Problem,
     penalty: Penalty | None,
     index: Int[Array, ""],
@@ -125,22 +122,16 @@ def climb(
     random = jax.random.normal(key, x.shape, x.dtype)
     rounding = 10 * float(jnp.finfo(x.dtype).eps)
 
-    def go_on(state: _State) -> Bool[Array, ""]:
-        return ~state.is_done & (state.num_steps < max_steps)
-
     def step(state: _State) -> _State:
         here, radius = state.here, state.radius
         if penalty is None:
             move = _follow(problem, here, index, radius, random)
         else:
             move = _newton(problem, penalty, here, radius)
-        known = here.rows[:num_known] if num_known else None
-        new, cost = _arrive(problem, here.x + move.parts @ here.rows, known)
-        change = here.eigenvalues * move.parts
-        sizes = [jnp.linalg.norm(vector) for vector in (here.grad, change, new.grad)]
-        error = jnp.linalg.norm(new.grad - here.grad - change @ here.rows)
-        error = error / jnp.maximum(jnp.maximum(sizes[0], sizes[1]), jnp.finfo(x.dtype).tiny)
-        is_better = sizes[2] < sizes[0] / 2
+        known = here.modes.rows[:num_known] if num_known else None
+        new, cost = _arrive(problem, here.x + move.parts @ here.modes.rows, known)
+        error = prediction_error(here.grad, new.grad, here.modes.change(move.parts))
+        is_better = jnp.linalg.norm(new.grad) < jnp.linalg.norm(here.grad) / 2
         is_right = (error < 2) | is_better
         if penalty is not None:
             is_right = penalty.value(problem, new) < penalty.value(problem, here)
@@ -150,15 +141,15 @@ def climb(
         is_over = (num_turns > MAX_TURNS) & (penalty is None)
         is_there = here.is_stationary() if penalty is not None else here.is_saddle(index)
         is_end = is_there & ~is_better & ~move.is_bent  # a step from there would only lead away
-        is_taken = is_right & ~is_over & ~is_end & _is_finite(new)
+        is_taken = is_right & ~is_over & ~is_end & new.is_finite
         is_long = jnp.any(jnp.abs(move.parts) >= 0.99 * radius) | move.is_bent
-        grown = jnp.where((error < 0.5) & is_long, jnp.minimum(2 * radius, MAX_RADIUS), radius)
+        is_good = (error < 0.5) & is_long
         # Newton's steps go on from stationary to exact, as long as they gain something.
         is_exact = new.is_saddle(index) & new.is_stationary(rounding) & is_taken
         is_done = is_over | is_end
         return _State(
             here=jax.tree.map(lambda one, two: jnp.where(is_taken, one, two), new, here),
-            radius=jnp.where(is_taken & ~(error > 1), grown, radius / 3),
+            radius=next_radius(radius, error, is_taken, is_good, 2, 3, MAX_RADIUS),
             num_turns=num_turns,
             num_steps=state.num_steps + 1,
             is_done=is_done if penalty is not None else is_done | is_exact,
@@ -169,7 +160,11 @@ def climb(
     is_done = jnp.array(False) if penalty else here.is_saddle(index) & here.is_stationary(rounding)
     zero, radius = jnp.array(0), jnp.array(RADIUS, x.dtype)
     cost = jax.tree.map(jnp.asarray, cost)
-    end = jax.lax.while_loop(go_on, step, _State(here, radius, zero, zero, is_done, cost))
+    end = jax.lax.while_loop(
+        lambda state: ~state.is_done & (state.num_steps < max_steps),
+        step,
+        _State(here, radius, zero, zero, is_done, cost),
+    )
     return end.here, end.cost
 
 
@@ -177,26 +172,26 @@ def _follow(
     problem: Problem, here: Here, index: Int[Array, ""], radius: Scalar, random: Vector
 ) -> _Move:
     """Climb the lowest curved modes, `index` of them, and descend along all others."""
-    eigenvalues, parts, is_curved = here.eigenvalues, here.rows @ here.grad, here.is_curved
-    is_negative, rank = is_curved & (eigenvalues < 0), jnp.cumsum(is_curved) - 1
+    modes, parts = here.modes, here.modes.rows @ here.grad
+    is_negative, rank = modes.is_down, jnp.cumsum(modes.is_curved) - 1
     # Off a stationary point turns of it have curvatures, too, up to |grad| / |x|: no curvature
     # below that is believed. Close to one this is Newton's step up to second order.
     doubt = jnp.linalg.norm(here.grad) / jnp.maximum(1, jnp.linalg.norm(here.x))
-    least = jnp.maximum(jnp.maximum(here.cut, doubt), jnp.finfo(here.x.dtype).tiny)
-    steepness = jnp.maximum(jnp.abs(eigenvalues), least)
+    least = jnp.maximum(jnp.maximum(modes.cut, doubt), jnp.finfo(here.x.dtype).tiny)
+    steepness = jnp.maximum(jnp.abs(modes.eigenvalues), least)
     newton = jnp.clip(parts / steepness, -radius, radius)
     # Close to a saddle of whatever index: Newton.
     is_near = (index < 0) & jnp.all(jnp.abs(parts) <= radius * steepness) & jnp.any(is_negative)
-    is_up = jnp.where(is_near, is_negative, is_curved & (rank < jnp.maximum(index, 1)))
+    is_up = jnp.where(is_near, is_negative, modes.is_curved & (rank < jnp.maximum(index, 1)))
     # By the whole radius down what curves downwards; where there is no slope, to either side.
-    rounding = 10 * jnp.finfo(here.x.dtype).eps * here.scale
-    slopes = jnp.where(jnp.abs(parts) > rounding, parts, here.rows @ random)
+    rounding = 10 * jnp.finfo(here.x.dtype).eps * modes.scale
+    slopes = jnp.where(jnp.abs(parts) > rounding, parts, modes.rows @ random)
     down = jnp.where(is_negative, jnp.sign(slopes) * radius, newton)
     ordinary = jnp.where(is_up & is_negative, newton, -down)
 
-    is_wrong = is_up & (eigenvalues > 0)
+    is_wrong = is_up & (modes.eigenvalues > 0)
     is_any, last = jnp.any(is_wrong), jnp.argmax(jnp.where(is_wrong, rank, -1))
-    mode = here.rows[last]
+    mode = modes.rows[last]
     bend = jax.lax.cond(
         is_any,
         lambda: jax.jvp(lambda x: problem.hvp(x, mode), (here.x,), (mode,))[1],
@@ -204,10 +199,10 @@ def _follow(
     )
     steepest = jnp.linalg.norm(bend)
     # Curvature that is the same everywhere around, or a symmetric minimum: see from a little off.
-    is_bent = steepest * radius > here.cut
+    is_bent = steepest * radius > modes.cut
     is_kick = is_any & ~is_bent & here.is_stationary()
     kick = jnp.zeros_like(parts).at[last].set(radius * jnp.sign(slopes[last]))
-    soften = -radius / jnp.where(is_bent, steepest, 1) * (here.rows @ bend)
+    soften = -radius / jnp.where(is_bent, steepest, 1) * (modes.rows @ bend)
     soften = soften + SETTLE * jnp.where(is_wrong, 0, ordinary)
     unusual = jnp.where(is_bent, soften, jnp.where(is_kick, kick, ordinary))
     return _Move(
@@ -220,11 +215,12 @@ def _follow(
 
 def _newton(problem: Problem, penalty: Penalty, here: Here, radius: Scalar) -> _Move:
     """Down the sum of both: Newton's step where there is curvature, the whole radius elsewhere."""
-    is_curved, parts = here.is_curved, here.rows @ here.grad
-    slopes = here.rows @ penalty.slope(problem, here.x)
+    modes, is_curved = here.modes, here.modes.is_curved
+    parts = modes.rows @ here.grad
+    slopes = modes.rows @ penalty.slope(problem, here.x)
     # The gradient of the sum, in units in which |grad| has the curvature lambda^2 / |grad|.
     pull = penalty.weight * jnp.linalg.norm(parts) * slopes
-    curvatures = jnp.where(is_curved, here.eigenvalues, 1)
+    curvatures = jnp.where(is_curved, modes.eigenvalues, 1)
     newton = -parts / curvatures - pull / curvatures**2
     slopes = jnp.where(is_curved, 0, slopes)
     steepest = jnp.linalg.norm(slopes)
@@ -237,9 +233,9 @@ def _newton(problem: Problem, penalty: Penalty, here: Here, radius: Scalar) -> _
 def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> tuple[Here, Cost]:
     grad = problem.grad(x)
     if known is None:
-        eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
+        modes = modes_of(problem.hessian(x), jnp.zeros((problem.size, 0), x.dtype))
         cost = Cost(gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-        return Here(x, grad, eigenvalues, columns.T), cost
+        return Here(x, grad, modes), cost
     # All of the gradient lies in this space, and the solution of H s = grad nearly.
     product, first = problem.hvp_at(x), len(known) + 1
     num_rows = min(first + NUM_PRODUCTS, problem.size)
@@ -247,11 +243,4 @@ def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> t
     space = jax.lax.fori_loop(
         first, num_rows, lambda k, space: space.add(product, space.images[k - 1]), space
     )
-    ritz = space.ritz()
-    rows = jnp.where(ritz.is_there[:, None], ritz.coefficients.T @ space.rows, 0)
-    here = Here(x, grad, jnp.where(ritz.is_there, ritz.eigenvalues, 0), rows)
-    return here, Cost(gradients=1, hvps=num_rows)
-
-
-def _is_finite(here: Here) -> Bool[Array, ""]:
-    return jnp.all(jnp.isfinite(here.grad)) & jnp.all(jnp.isfinite(here.eigenvalues))
+    return Here(x, grad, ritz_modes(space)), Cost(gradients=1, hvps=num_rows)

@@ -19,7 +19,8 @@ from ridgerider._core.descend.finish import Finish, finish_at
 from ridgerider._core.linalg.krylov import Pairs, lanczos, lowest_pairs
 from ridgerider._core.linalg.probe import outside
 from ridgerider._core.points.classify import View, curvature_of, dense_view, newton_step
-from ridgerider._core.points.climb import modes_of, without
+from ridgerider._core.points.climb import without
+from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Vector
@@ -69,7 +70,7 @@ def look_around(
         if null.shape[1]:
             modes = modes_of((rows.T * eigenvalues[None, :]) @ rows, null)
             count = problem.size - null.shape[1]  # the null ones come last
-            eigenvalues, rows = modes.eigenvalues[:count], modes.columns.T[:count]
+            eigenvalues, rows = modes.eigenvalues[:count], modes.rows[:count]
         labels = cluster_labels(eigenvalues, width)
         is_whole = jnp.ones(len(labels), bool)
     else:

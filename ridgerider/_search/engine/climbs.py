@@ -24,9 +24,9 @@ from ridgerider._core.points.climb import (
     Climb,
     Move,
     advance,
-    modes_of,
     set_out,
 )
+from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.stationary import Place, look_around
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.cost import Cost
