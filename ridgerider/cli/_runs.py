@@ -156,7 +156,7 @@ def check(
         dropped, kept = repair_run(run)
         names = ", ".join(name or "the start" for name in dropped) or "none"
         say(
-            f"dropped legs: {names}; the damaged file is {kept}; go on with: "
+            f"dropped legs: {names}; the damaged file is {kept}; continue with: "
             f"ridgerider resume {shlex.quote(str(run))}"
         )
     else:

@@ -42,12 +42,12 @@ def say(text: str, style: str | None = None) -> None:
 
 
 def hint() -> None:
-    """Say once how to go on with a run that is interrupted."""
+    """Say once how to continue with a run that is interrupted."""
     if _under_way:
         path = _under_way.pop()
         how = "nothing was ridden yet"
         if path.exists():
-            how = f"go on with: ridgerider resume {shlex.quote(str(path))}"
+            how = f"continue with: ridgerider resume {shlex.quote(str(path))}"
         with suppress(OSError, ValueError):
             say(f"stopped; {how}")
 
@@ -136,7 +136,7 @@ def _print_search(path: Path, result: rr.Result) -> None:
     say(f"{found['headline']}.", "bold")
     say(" ".join(found["parts"]))
     if found["go_on"]:
-        say(f"go on with: {found['go_on']}")
+        say(f"continue with: {found['go_on']}")
     legs = [reader.groups[number] for number in reader.compared()[:MAX_ROWS]]
     print_table(_solutions(reader, legs))
     if len(reader.groups) > len(legs):

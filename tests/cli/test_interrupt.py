@@ -107,7 +107,7 @@ def test_a_search_is_stopped_while_it_rides(name, stop):
     code, out, seconds = stopped(f"mine:{name}", stop=stop, ready=has_run)
     print(f"{name}: {seconds:.2f} s")
     assert code == 128 + stop and "Traceback" not in out
-    assert out.count("stopped; go on with: ridgerider resume here/run.sqlite") == 1
+    assert out.count("stopped; continue with: ridgerider resume here/run.sqlite") == 1
     assert rr.load("here/run.sqlite").num_open() == 2
 
 
@@ -123,7 +123,7 @@ def test_a_search_is_stopped_while_it_compiles():
 def test_a_search_with_workers_is_stopped(workers):
     code, out, seconds = stopped("mine:ride", *workers, ready=has_run)
     print(f"{workers}: {seconds:.2f} s")
-    assert code == 130 and "go on with: ridgerider resume" in out and "Traceback" not in out
+    assert code == 130 and "continue with: ridgerider resume" in out and "Traceback" not in out
 
 
 SCRIPT = """

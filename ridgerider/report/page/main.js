@@ -28,7 +28,7 @@ function showVerdict() {
     data.claim && make("p", { class: "claim" }, data.claim),
     make("p", { class: "headline", id: "headline" }, inText(headline), " ", make("span", { class: `badge ${now}`, id: "state" }, badge)),
     make("p", { class: "words", id: "verdict-text" }, inParts),
-    goOn && make("div", { class: "command" }, make("span", { class: "quiet" }, "go on with"), make("code", { id: "go-on" }, goOn), make("button", { onclick: () => copy(goOn) }, "copy"))]);
+    goOn && make("div", { class: "command" }, make("span", { class: "quiet" }, "continue with"), make("code", { id: "go-on" }, goOn), make("button", { onclick: () => copy(goOn) }, "copy"))]);
 }
 
 function showAll() {
