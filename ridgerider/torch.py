@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_callable, check_choice, check_count, needs
-from ridgerider._core.points.network import NetworkStart, check_arguments, started
+from ridgerider._core.points.network import NetworkStart, started
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
 from ridgerider._core.problem.host import call_host
 from ridgerider._core.problem.numpy_functions import check_gradient
@@ -119,12 +119,10 @@ def network_start(
     ("['2.bias']", "['2.weight']")
     """
     masks = _checked(module, (inputs, targets), "all")
-    is_whole = not targets.is_floating_point()
-    own = loss or (_cross_entropy if is_whole else torch.nn.functional.mse_loss)
+    own = loss or (torch.nn.functional.mse_loss if targets.is_floating_point() else _cross_entropy)
     x, y = jnp.asarray(_array(inputs)), jnp.asarray(_array(targets))
     given = dict(module.named_parameters())
     params = {name: jnp.asarray(_array(given[name])) for name in masks}
-    check_arguments(params, module, x, y, loss, head, factor)
 
     def problem_from(start: dict[str, Any]) -> Problem:
         scaled = copy.deepcopy(module)
@@ -132,8 +130,7 @@ def network_start(
         scaled.load_state_dict(new, strict=False)
         return problem(scaled, own, inputs, targets)
 
-    apply, has_labels = _outputs(module), loss is None and is_whole
-    return started(params, apply, x, y, has_labels, head, factor, seed, problem_from, 3)
+    return started(params, _outputs(module), x, y, loss, head, factor, seed, problem_from)
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -305,7 +302,7 @@ class ModuleFunctions(Functions):
 
     def _own(self, x: np.ndarray) -> np.ndarray:
         # Never written to, and copied where it is kept.
-        return np.asarray(x, self.dtype)
+        return np.asarray(x, self.dtype) if x.dtype.kind == "f" else np.array(x)
 
     # --- checks
 

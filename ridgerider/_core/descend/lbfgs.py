@@ -135,7 +135,7 @@ def lbfgs(
     """
     value_and_grad = jax.value_and_grad(value)
 
-    def go_on(state: Descent) -> Bool[Array, ""]:
+    def should_continue(state: Descent) -> Bool[Array, ""]:
         is_finite = jnp.isfinite(state.loss) & jnp.all(jnp.isfinite(state.grad))
         is_done = is_over(state.x, state.grad) | ~is_finite | state.is_stuck
         is_done |= state.num_steps >= max_steps
@@ -145,29 +145,23 @@ def lbfgs(
         x = state.x + state.size * state.direction
         return _judged(state, x, *value_and_grad(x))
 
-    return jax.lax.while_loop(go_on, evaluate, _start(x, trail))
-
-
-def _start(x: Vector, trail: Trail | None) -> Descent:
-    """Before anything is known: the first trial is the start itself."""
-    zero, none, nowhere = jnp.zeros((), x.dtype), jnp.array(0), jnp.zeros_like(x)
-    return Descent(
+    # Before anything is known: the first trial is the start itself.
+    zero, nowhere = jnp.zeros((), x.dtype), jnp.zeros_like(x)
+    line_search = dict.fromkeys(("size", "low", "low_slope", "high", "high_slope"), zero)
+    start = Descent(
         x=x,
         loss=zero,
         grad=nowhere,
         pairs=Pairs.none(x),
         direction=nowhere,
-        size=zero,
-        low=zero,
-        low_slope=zero,
-        high=zero,
-        high_slope=zero,
-        num_tries=none,
+        **line_search,
+        num_tries=jnp.array(0),
         num_steps=jnp.array(-1),
-        num_gradients=none,
+        num_gradients=jnp.array(0),
         is_stuck=jnp.array(False),
         trail=trail,
     )
+    return jax.lax.while_loop(should_continue, evaluate, start)
 
 
 def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector) -> Descent:

@@ -75,11 +75,13 @@ class Relax(HostFinish):
         per_epoch = max(_num_rows(problem) // MICRO_SIZE, 1)
         fewest = self.min_steps if _is_noisy(problem) else WHOLE * self.min_steps
         most = max(self.epochs * per_epoch, fewest)
-        descent = _Descent(problem, key, most, _begin(problem, x))
+        zero = jnp.zeros_like(x)
+        begin = State(jnp.asarray(x), zero, zero, jnp.array(0))
+        descent = _Descent(problem, key, most, begin)
         descent.choose_rate()
         while descent.left > 0 and descent.is_finite and descent.loss > self.target:
             tell(Epoch(descent.done // per_epoch, most // per_epoch, descent.loss, {}))
-            descent.go_on(max(per_epoch, most // 40))
+            descent.do_round(max(per_epoch, most // 40))
         return descent.finish()
 
 
@@ -90,11 +92,6 @@ class State(eqx.Module):
     mean: Vector
     squares: Vector
     count: Int[Array, ""]
-
-
-def _begin(problem: Problem, x: Vector) -> State:
-    zero = jnp.zeros_like(x)
-    return State(jnp.asarray(x), zero, zero, jnp.array(0))
 
 
 @dataclass
@@ -112,7 +109,7 @@ class _Descent:
     num_gradients: int = 0
 
     def __post_init__(self) -> None:
-        self.losses = [self.look(self.state)]
+        self.losses = [self.evaluate(self.state)]
         self.rates, self.sizes = [0.0], [0]
 
     @property
@@ -127,24 +124,24 @@ class _Descent:
     def left(self) -> int:
         return self.most - self.done
 
-    def look(self, state: State) -> float:
+    def evaluate(self, state: State) -> float:
         return float(compiled(_value)(self.problem, state.x))
 
     def choose_rate(self) -> None:
         """Take the first steps with each rate, and keep those that lowered the loss most."""
         count = min(NUM_TRIED, self.left)
         tried = [self.steps(count, rate) for rate in RATES]
-        losses = [self.look(state) for state in tried]
+        losses = [self.evaluate(state) for state in tried]
         best = int(np.nanargmin([*losses, np.inf]))
         if best < len(tried) and losses[best] < np.inf:
             self.rate, self.state = RATES[best] / 3, tried[best]
             self.note(losses[best], count)
 
-    def go_on(self, count: int) -> None:
+    def do_round(self, count: int) -> None:
         """A round; where it does not pay, the next has a larger batch and a smaller rate."""
         num_steps = max(min(count, self.left) // self.num_chunks, 1)
         state = self.steps(num_steps, self.rate)
-        loss = self.look(state)
+        loss = self.evaluate(state)
         # Where a batch is all of the data there is no noise, and a plateau is only slow.
         wanted = SLOW if _is_noisy(self.problem) else 1.0
         self.num_slow = 0 if loss <= wanted * min(self.losses) else self.num_slow + 1

@@ -29,7 +29,7 @@ from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, is_key
 from ridgerider._core.runtime.clock import check_time
 
-LOOK_SIZE = 4096  # rows of the data at a time, where the loss on all of them is asked for
+MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is asked for
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,19 @@ class Train(HostFinish):
         self.check_not_traced(x)
         num_batches = self._num_batches(problem)
         path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
-        now = self._read(path, problem, x) or self._begin(problem, x)
-        while now.is_finite and not self._is_over(now):
+        now = self._read(path, problem, x)
+        if now is None:
+            row = self._evaluate(problem, x)
+            history = {name: np.array([value]) for name, value in row.items()}
+            now = _Now(x, _built(self.optimizer).init(problem.unravel(x)), history)
+        while now.is_finite and now.number < self.epochs and not self._is_reached(now):
             self._tell(now)
             check_time()
             batch_key = jax.random.fold_in(key, now.number)
             at, state = _epoch(
                 self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches
             )
-            now = now.then(at, state, self._look(problem, at))
+            now = now.then(at, state, self._evaluate(problem, at))
             if path is not None:
                 _write(path, now)
         self._tell(now)
@@ -144,22 +148,16 @@ class Train(HostFinish):
             now.x,
             now.loss,
             grad_norm=float(jnp.linalg.norm(_on_all(problem, now.x, "grad"))),
-            is_converged=now.is_finite and (self.target is None or now.losses[-1] <= self.target),
+            is_converged=now.is_finite and (self.target is None or self._is_reached(now)),
             num_steps=now.number * num_batches,
             cost=Cost(values=now.number + 1, gradients=now.number * num_batches + 1),
             history=now.history,
         )
 
-    def _begin(self, problem: Problem, x: Vector) -> "_Now":
-        state = _built(self.optimizer).init(problem.unravel(x))
-        row = self._look(problem, x)
-        return _Now(x, state, {name: np.array([value]) for name, value in row.items()})
+    def _is_reached(self, now: "_Now") -> bool:
+        return self.target is not None and bool(now.losses[-1] <= self.target)
 
-    def _is_over(self, now: "_Now") -> bool:
-        is_there = self.target is not None and now.losses[-1] <= self.target
-        return is_there or now.number >= self.epochs
-
-    def _look(self, problem: Problem, x: Vector) -> dict[str, float]:
+    def _evaluate(self, problem: Problem, x: Vector) -> dict[str, float]:
         found = {} if self.metrics is None else dict(self.metrics(problem.unravel(x)))
         row = {"loss": _on_all(problem, x, "value"), **found}
         return {name: float(value) for name, value in row.items()}
@@ -302,13 +300,13 @@ def _epoch(
 
 @eqx.filter_jit
 def _on_all(problem: Problem, x: Vector, what: str) -> Array:
-    """The loss or its gradient on all data, `LOOK_SIZE` rows at a time."""
+    """The loss or its gradient on all data, `MAX_ROWS` rows at a time."""
     count = problem.num_examples if problem.has_examples else 1
-    if problem.rows is not None or count <= LOOK_SIZE:
+    if problem.rows is not None or count <= MAX_ROWS:
         return getattr(problem, what)(x)
-    num_whole = count // LOOK_SIZE
-    rows = jnp.arange(num_whole * LOOK_SIZE).reshape(num_whole, LOOK_SIZE)
-    mean, rest = getattr(problem.on_rows(rows), what)(x), count % LOOK_SIZE
+    num_whole = count // MAX_ROWS
+    rows = jnp.arange(num_whole * MAX_ROWS).reshape(num_whole, MAX_ROWS)
+    mean, rest = getattr(problem.on_rows(rows), what)(x), count % MAX_ROWS
     if not rest:
         return mean
     last = getattr(problem.on_rows(jnp.arange(count - rest, count)[None]), what)(x)

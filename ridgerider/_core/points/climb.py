@@ -127,29 +127,26 @@ class Climb(eqx.Module):
         if not self.has_matrix(problem):
             wanted = 10 if self.num_products is None else self.num_products
             return min(max(NUM_LEADING, wanted), problem.size)
-        if self.num_products is None:
-            return 4 if problem.size > 8 else 0
-        return min(self.num_products, problem.size)
+        return min(_given_or(self.num_products, problem, 4), problem.size)
 
     def mixed(self, problem: Problem, num_modes: int) -> int:
         """How many mixtures of modes are climbed from a minimum."""
-        if self.num_mixed is None:
-            return (num_modes + 1) // 2 if problem.size > 8 else 0
-        return self.num_mixed
+        return _given_or(self.num_mixed, problem, (num_modes + 1) // 2)
 
     def aside(self, problem: Problem) -> int:
         """How many mixtures of modes are climbed from a saddle."""
-        if self.num_aside is None:
-            return 1 if problem.size > 8 else 0
-        return self.num_aside
+        return _given_or(self.num_aside, problem, 1)
 
     def second(self, problem: Problem) -> int:
         """How many modes of a transition state are climbed."""
-        if not self.has_matrix(problem):
-            return 0
-        if self.num_second is None:
-            return 4 if problem.size > 8 else 0
-        return self.num_second
+        return _given_or(self.num_second, problem, 4) if self.has_matrix(problem) else 0
+
+
+def _given_or(given: int | None, problem: Problem, default: int) -> int:
+    """A setting, or else its default, which is 0 for up to 8 parameters."""
+    if given is None:
+        return default if problem.size > 8 else 0
+    return given
 
 
 class Move(eqx.Module):

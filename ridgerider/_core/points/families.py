@@ -9,13 +9,13 @@ from ridgerider._core.points.classify import View, flat_part, view
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import fixed_vectors, tolerance_of
 
-MAX_LOOKS = 600
+MAX_VIEWS = 600
 MAX_POLISH = 5  # Newton steps that set a step of the walk right
 MAX_KICKS = 3  # where the way is straight across the family, as between opposite points of a circle
 
 
 class _Walk(eqx.Module):
-    """At `here`, a point of the family; `trial` is where it looks, `target` where that set out."""
+    """At `here`, a point of the family; `trial` is evaluated next, and set out from `target`."""
 
     here: View
     trial: Vector
@@ -24,7 +24,7 @@ class _Walk(eqx.Module):
     longest: Scalar
     num_polish: Int[Array, ""]
     num_kicks: Int[Array, ""]
-    num_looks: Int[Array, ""]
+    num_views: Int[Array, ""]
     is_over: Bool[Array, ""]
     has_arrived: Bool[Array, ""]
 
@@ -40,16 +40,16 @@ def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, "
     >>> bool(walk(problem, jnp.array([1.0, 0.0]), jnp.array([-1.0, 0.0]), jnp.array(1e-6)))
     True
     """
-    root = tolerance_of(None, a.dtype)
+    root, tiny = tolerance_of(None, a.dtype), float(jnp.finfo(a.dtype).tiny)
     size = jnp.maximum(jnp.linalg.norm(b), 1)
     near = jnp.maximum(reach, 10 * root * size)
     kicks = fixed_vectors(MAX_KICKS, len(a), a.dtype)
     none, no = jnp.array(0), jnp.array(False)
 
-    def look(state: _Walk) -> _Walk:
-        """One look, at a point that may need another Newton step before it is taken or not."""
+    def evaluate(state: _Walk) -> _Walk:
+        """Evaluate a point, which may need another Newton step before it is taken or not."""
         seen = view(problem, state.trial, jax.random.key(0))
-        is_first = state.num_looks == 0
+        is_first = state.num_views == 0
         is_right = ~(seen.reach > root**1.5) | (state.num_polish >= MAX_POLISH)
         slack = root * jnp.abs(state.here.loss) + seen.curvature.scale * (root * size) ** 2
         is_level = seen.loss <= state.here.loss + slack
@@ -67,7 +67,7 @@ def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, "
             jnp.where(is_right, longest, state.longest),
             jnp.where(is_right, 0, state.num_polish + 1),
             state.num_kicks,
-            state.num_looks + 1,
+            state.num_views + 1,
             is_over,
             no,
         )
@@ -82,9 +82,9 @@ def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, "
         along = flat_part(problem, state.here, way)
         is_across = jnp.linalg.norm(along) < 0.01 * distance
         aside = flat_part(problem, state.here, kick)
-        aside = aside * 0.3 * distance / jnp.maximum(jnp.linalg.norm(aside), _tiny(a))
+        aside = aside * 0.3 * distance / jnp.maximum(jnp.linalg.norm(aside), tiny)
         along = jnp.where(is_across, aside, along)
-        whole = jnp.maximum(jnp.linalg.norm(along), _tiny(a))
+        whole = jnp.maximum(jnp.linalg.norm(along), tiny)
         length = jnp.minimum(whole, state.longest)
         target = state.here.x + along * (length / whole)
         has_arrived = distance <= near
@@ -96,16 +96,11 @@ def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, "
             (target, target, length, num_kicks, state.is_over | has_arrived | is_lost, has_arrived),
         )
 
-    def go_on(state: _Walk) -> Bool[Array, ""]:
-        return ~state.is_over & (state.num_looks < MAX_LOOKS)
-
     empty = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         jax.eval_shape(lambda: view(problem, a, jax.random.key(0))),
     )
     start = _Walk(empty, a, a, size, size, none, none, none, no, no)
-    return jax.lax.while_loop(go_on, look, start).has_arrived
-
-
-def _tiny(x: Vector) -> float:
-    return float(jnp.finfo(x.dtype).tiny)
+    return jax.lax.while_loop(
+        lambda state: ~state.is_over & (state.num_views < MAX_VIEWS), evaluate, start
+    ).has_arrived

@@ -169,20 +169,20 @@ def network_start(
     >>> start.head, start.reason
     (("['head']",), '')
     """
-    _check_not_torch(params)
+    kinds = {base for leaf in jax.tree.leaves(params) for base in type(leaf).__mro__}
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in kinds):
+        raise ValueError(
+            "`params` must be arrays of a network written in JAX, not of PyTorch: there it is "
+            "ridgerider.torch.network_start(module, inputs, targets)."
+        )
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
-    check_arguments(params, apply, inputs, targets, loss, head, factor)
-    params = jax.tree.map(jnp.asarray, params)
     is_whole = jnp.issubdtype(targets.dtype, jnp.integer)
-    own = loss or (cross_entropy if is_whole else mean_squares)
+    network = Network(apply, loss or (cross_entropy if is_whole else mean_squares))
 
     def problem_from(start: PyTree) -> Problem:
-        return Problem(Network(apply, own), start, inputs, targets)
+        return Problem(network, start, inputs, targets)
 
-    has_labels = loss is None and is_whole
-    return started(
-        params, apply, inputs, targets, has_labels, head, factor, seed, problem_from, stacklevel=3
-    )
+    return started(params, apply, inputs, targets, loss, head, factor, seed, problem_from)
 
 
 def started(
@@ -190,38 +190,43 @@ def started(
     apply: Apply,
     inputs: Array,
     targets: Array,
-    has_labels: bool,
+    loss: Any,
     head: Callable[[PyTree], Any] | None,
     factor: float,
     seed: int,
     problem_from: Callable[[PyTree], Problem],
-    stacklevel: int,
 ) -> NetworkStart:
     """`network_start` for the problem that `problem_from` makes of scaled parameters.
 
     Of `apply` it needs values and first derivatives.
     """
-    looked = _checked_look(params, apply, inputs, targets, has_labels, seed)
+    _check_arguments(params, apply, inputs, targets, loss, head, factor)
+    params = jax.tree.map(jnp.asarray, params)
+    looked = _checked_outputs(params, apply, inputs, targets, loss is None, seed)
     is_head = _named(params, head) if head is not None else _find_head(params, looked)
-    start = jax.tree.map(lambda leaf, is_in: _scaled(leaf, factor, is_in), params, is_head)
-    problem = problem_from(start)
+    start = jax.tree.map(
+        lambda leaf, is_in: leaf * jnp.asarray(factor, leaf.dtype) if is_in else leaf,
+        params,
+        is_head,
+    )
+    problem, key = problem_from(start), jax.random.key(seed)
     norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
         what = "loss" if not np.isfinite(value) else "gradient"
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
-    key = jax.random.key(seed)
-    # The program that a search looks at the start with.
+    # The program by which a search computes the spectrum at its start.
     look = compiled(look_on, Follow.effort)
     spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]
     reason = _useless(params, apply, inputs, is_head, value, found, seed)
     if reason:
-        warnings.warn(reason, stacklevel=stacklevel)
+        warnings.warn(reason, stacklevel=3)
+    heads = zip(jax.tree.leaves_with_path(params), jax.tree.leaves(is_head), strict=True)
     return NetworkStart(
         params=start,
         problem=problem,
-        head=tuple(_names(params, is_head)),
+        head=tuple(jax.tree_util.keystr(path) for (path, _), is_in in heads if is_in),
         factor=factor,
         loss=value,
         grad_norm=grad_norm,
@@ -239,25 +244,13 @@ def _norms(problem: Problem, is_head: PyTree) -> tuple[Scalar, Scalar, Scalar]:
     body = jax.tree.map(
         lambda leaf, is_in: jnp.zeros_like(leaf) if is_in else leaf, problem.unravel(grad), is_head
     )
-    norms = jnp.linalg.norm(grad), jnp.linalg.norm(problem.ravel(body))
-    return on_rows.value(x), *norms
-
-
-def _scaled(leaf: Any, factor: float, is_in: bool) -> Any:
-    leaf = jnp.asarray(leaf)
-    return leaf * jnp.asarray(factor, leaf.dtype) if is_in else leaf
-
-
-def _names(params: PyTree, is_head: PyTree) -> list[str]:
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
-    return [path for path, is_in in zip(paths, jax.tree.leaves(is_head), strict=True) if is_in]
+    return on_rows.value(x), jnp.linalg.norm(grad), jnp.linalg.norm(problem.ravel(body))
 
 
 def _named(params: PyTree, head: Callable[[PyTree], Any]) -> PyTree:
     """Which leaves `head` names."""
-    numbered = jax.tree.unflatten(
-        jax.tree.structure(params), list(range(len(jax.tree.leaves(params))))
-    )
+    leaves, structure = jax.tree.flatten(params)
+    numbered = jax.tree.unflatten(structure, range(len(leaves)))
     chosen = set(jax.tree.leaves(head(numbered)))
     if not chosen:
         raise ValueError("`head` must return a leaf of `params` or some of them, but it is empty.")
@@ -266,8 +259,16 @@ def _named(params: PyTree, head: Callable[[PyTree], Any]) -> PyTree:
 
 def _find_head(params: PyTree, looked: "_Looked") -> PyTree:
     """The leaves each of whose slices moves one output alone, and moves it linearly."""
+
+    def is_one_slice(grads: list[Array], axis: int) -> bool:
+        """Whether the first and the last output are moved by the first and last slice alone."""
+        return all(
+            np.any(grad) and not np.any(np.delete(grad, number, axis))
+            for grad, number in zip(map(np.asarray, grads), (0, -1), strict=True)
+        )
+
     is_head = [
-        any(_is_one_slice(grads, axis) for axis in range(grads[0].ndim)) and bool(is_linear)
+        any(is_one_slice(grads, axis) for axis in range(grads[0].ndim)) and bool(is_linear)
         for *grads, is_linear in zip(*looked.grads, looked.is_linear, strict=True)
     ]
     if not any(is_head):
@@ -291,7 +292,7 @@ class _Looked(eqx.Module):
     is_linear: list[Bool[Array, ""]]
 
 
-def _look_at(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _Looked:
+def _evaluated(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _Looked:
     outputs = apply(params, inputs)
     leaves, tree = jax.tree.flatten(there)
     num_outputs = outputs.shape[-1] if outputs.ndim else 0
@@ -332,15 +333,6 @@ def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Sca
     return jnp.sum(outputs * weights.astype(outputs.dtype))
 
 
-def _is_one_slice(grads: list[Array], axis: int) -> bool:
-    """Whether the first and the last output are moved by the first and the last slice alone."""
-    ends = (0, grads[0].shape[axis] - 1)
-    return all(
-        np.any(grad) and not np.any(np.delete(grad, number, axis))
-        for grad, number in zip(map(np.asarray, grads), ends, strict=True)
-    )
-
-
 def _useless(
     params: PyTree,
     apply: Apply,
@@ -357,14 +349,24 @@ def _useless(
         return ""
     curvature = f"its least eigenvalue is {least:.2g}" if found else "it has no negative eigenvalue"
     what = f"The start is useless: {curvature}"
-    slope, spread = _features(params, apply, inputs, is_head, seed)
-    if slope == 0:
+    # With a random head: the slope of the outputs by the other leaves, and their spread.
+    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
+    mixed = jax.tree.map(lambda own, other, is_in: other if is_in else own, params, random, is_head)
+    grad = jax.grad(_one_output)(mixed, apply, few, 0)
+    in_head = jax.tree.leaves(is_head)
+    slopes = zip(jax.tree.leaves(grad), in_head, strict=True)
+    if not any(np.any(leaf) for leaf, is_in in slopes if not is_in):
         return (
             f"{what}, for the derivative of the features before the head by every parameter is "
             "zero. Does an activation have none where it is evaluated (relu or abs at zero, sign, "
             "round)?"
         )
-    small = _small(params, is_head)
+    leaves = zip(jax.tree.leaves_with_path(params), in_head, strict=True)
+    small = [
+        jax.tree_util.keystr(path)
+        for (path, leaf), is_in in leaves
+        if not is_in and _is_small(np.asarray(leaf))
+    ]
     if small:
         names = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
         return (
@@ -373,6 +375,8 @@ def _useless(
             "normalisation layers see nothing but their epsilon. Pass the parameters as they are "
             "initialised."
         )
+    outputs = np.asarray(apply(mixed, few))
+    spread = np.max(np.abs(outputs - outputs.mean(axis=0))) / max(np.max(np.abs(outputs)), 1e-30)
     if spread < 1e-3:
         return (
             f"{what}, for the features before the head are the same for all examples, by "
@@ -381,36 +385,10 @@ def _useless(
     return f"{what}."
 
 
-def _features(
-    params: PyTree, apply: Apply, inputs: Array, is_head: PyTree, seed: int
-) -> tuple[float, float]:
-    """With a random head: the outputs' slope by the other leaves, and their relative spread."""
-    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
-    mixed = jax.tree.map(
-        lambda own, other, is_in: other if is_in else jnp.asarray(own), params, random, is_head
-    )
-    grad = jax.grad(_one_output)(mixed, apply, few, 0)
-    body = [
-        float(jnp.max(jnp.abs(leaf)))
-        for leaf, is_in in zip(jax.tree.leaves(grad), jax.tree.leaves(is_head), strict=True)
-        if not is_in and leaf.size
-    ]
-    outputs = np.asarray(apply(mixed, few))
-    spread = np.max(np.abs(outputs - outputs.mean(axis=0))) / max(np.max(np.abs(outputs)), 1e-30)
-    return max(body, default=0.0), float(spread)
-
-
-def _small(params: PyTree, is_head: PyTree) -> list[str]:
-    """Matrices that shorten what they are applied to, and small scales of normalisation layers."""
-    leaves = jax.tree.leaves_with_path(params)
-    return [
-        jax.tree_util.keystr(path)
-        for (path, leaf), is_in in zip(leaves, jax.tree.leaves(is_head), strict=True)
-        if not is_in and np.size(leaf) and _is_small(np.asarray(leaf))
-    ]
-
-
 def _is_small(leaf: np.ndarray) -> bool:
+    """Of a matrix that shortens its inputs, and of a small scale of a normalisation layer."""
+    if not leaf.size:
+        return False
     size = float(np.sqrt(np.mean(leaf**2)))
     if leaf.ndim >= 2:
         return size * np.sqrt(min(leaf.size // leaf.shape[0], leaf.size // leaf.shape[-1])) < SMALL
@@ -418,14 +396,13 @@ def _is_small(leaf: np.ndarray) -> bool:
     return bool(leaf.size > 1 and np.ptp(leaf) == 0 and 0 < size < SMALL)
 
 
-def check_arguments(
+def _check_arguments(
     params: PyTree, apply: Any, inputs: Array, targets: Array, loss: Any, head: Any, factor: Any
 ) -> None:
     check_callable("apply", apply, "apply(params, inputs)")
-    if loss is not None:
-        check_callable("loss", loss, "loss(outputs, targets)")
-    if head is not None:
-        check_callable("head", head, "head(params)")
+    for name, given, form in (("loss", loss, "outputs, targets"), ("head", head, "params")):
+        if given is not None:
+            check_callable(name, given, f"{name}({form})")
     check_positive("factor", factor)
     if not jax.tree.leaves(params):
         raise ValueError("`params` must hold at least one parameter, but it is an empty pytree.")
@@ -436,17 +413,8 @@ def check_arguments(
         )
 
 
-def _check_not_torch(params: PyTree) -> None:
-    kinds = {base for leaf in jax.tree.leaves(params) for base in type(leaf).__mro__}
-    if any(kind.__module__.partition(".")[0] == "torch" for kind in kinds):
-        raise ValueError(
-            "`params` must be arrays of a network written in JAX, not of PyTorch: there it is "
-            "ridgerider.torch.network_start(module, inputs, targets)."
-        )
-
-
-def _checked_look(
-    params: PyTree, apply: Apply, inputs: Array, targets: Array, has_labels: bool, seed: int
+def _checked_outputs(
+    params: PyTree, apply: Apply, inputs: Array, targets: Array, is_default: bool, seed: int
 ) -> _Looked:
     few = inputs[:NUM_LOOKED_AT]
     shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
@@ -455,8 +423,8 @@ def _checked_look(
             f"`apply` must return an array with a row for each of the {len(few)} inputs, not "
             f"{'no array' if shape is None else f'one of shape {shape}'}."
         )
-    look = compiled(_look_at, "none")
-    looked = jax.device_get(look(apply, params, _random_around(params, seed), few))
+    evaluate = compiled(_evaluated, "none")
+    looked = jax.device_get(evaluate(apply, params, _random_around(params, seed), few))
     outputs = looked.outputs
     rounding = float(np.finfo(outputs.dtype).eps) ** 0.5
     if not np.max(np.abs(looked.alone - outputs[:1])) <= rounding * np.max(np.abs(outputs)):
@@ -464,7 +432,7 @@ def _checked_look(
             "`apply` must treat each example by itself, but the outputs of the first change with "
             "the others. Does the network use the statistics of its batch, or draw random numbers?"
         )
-    if has_labels:
+    if is_default and jnp.issubdtype(targets.dtype, jnp.integer):  # labels
         low, high = (int(end) for end in (np.asarray(targets).min(), np.asarray(targets).max()))
         count = outputs.shape[-1]
         if low < 0 or high >= count:

@@ -1,10 +1,11 @@
-"""What is at a stationary point: a look of its own, by a dense Hessian of the loss as it is.
+"""What is at a stationary point, and the ridges that leave it.
 
 The Morse index counts the eigenvalues that are negative beyond their error, of the Hessian without
 anything projected out. The ridges that lead on are modes outside of a symmetry's directions.
 
-Of many parameters the lowest modes are found by products, from random vectors, and the index is
-known only if what is outside of them was probed and has no negative eigenvalue.
+For many parameters the lowest modes are computed by Hessian-vector products (HVPs), from random
+vectors, and the index is known only if a probe of what is outside of them has found no negative
+eigenvalue.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from ridgerider._core.spectra.spectrum import (
 
 MAX_POLISH = 6  # Newton steps
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
-NUM_FIRST = 8  # products that tell how large eigenvalues are, where there is no matrix
+NUM_FIRST = 8  # HVPs that tell how large eigenvalues are, where there is no matrix
 MAX_PRODUCTS = 60  # for each mode there
 WIDTH = 1e-6  # of a cluster of equal eigenvalues at least, relative to the largest
 
@@ -152,7 +153,7 @@ def _polished(look: Callable[[Vector], tuple[View, Any]], x: Vector) -> tuple[Vi
         seen, more = jax.tree.map(lambda one, two: jnp.where(helps, one, two), new, old)
         return (eqx.tree_at(lambda v: v.cost, seen, total), more), helps, count + 1
 
-    # Nothing is seen yet: the first look is one of the loop, so that it is compiled once.
+    # Nothing is known yet: the first point is evaluated in the loop, so that it is compiled once.
     shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, look(x)))
     seen, more = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     blank = (eqx.tree_at(lambda v: v.x, seen, x), more)

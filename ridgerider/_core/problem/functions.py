@@ -13,7 +13,7 @@ and fourth derivatives, which few ask for, are differences of products.
 
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -163,86 +163,81 @@ class Functions:
         values, grads = zip(*blocks, strict=True)
         return np.concatenate(values), np.concatenate(grads)
 
-    def _evaluated(self, x: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluated(self, x: np.ndarray, rows: Rows = None) -> tuple[np.ndarray, np.ndarray]:
         """Values and gradients at points with any leading axes; one point is remembered."""
         points = x.reshape(-1, self.size)
         if len(points) > 1:
-            values, grads = self._in_blocks(points, rows)
-        else:
-            last = self._last
-            if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
-                last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
-            values, grads = last[2], last[3]
-        return values.reshape(x.shape[:-1]), grads.reshape(x.shape)
+            return self._in_blocks(points, rows)
+        last = self._last
+        if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
+            last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
+        return last[2], last[3]
 
     def _values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         return self._values_and_grads(x, *rows)[:1]
 
     def _values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = _lead(x, *rows)
-        values, grads = np.empty(lead, x.dtype), np.empty((*lead, self.size), x.dtype)
-
-        def fill() -> None:
-            if not any(one.size > one.shape[-1] for one in rows):  # the same rows for all points
-                values[...], grads[...] = self._evaluated(self._own(x), _first(rows))
-                return
-            for where, (point, some) in _each(lead, x, *rows):
-                values[where], grads[where] = self._evaluated(self._own(point), some)
-
-        self._guard(fill, values, grads)
-        return values, grads
+        return self._for_each(self._evaluated, ((), (self.size,)), x.dtype, rows, x)
 
     def _products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def fill(images: np.ndarray) -> None:
-            for where, (point, vectors, some) in _at_each_point(x, v, rows):
-                block = self._own(vectors).reshape(-1, self.size)
-                product = self.multiply(self._own(point), block, some)
-                images[where] = product.reshape(images[where].shape)
+        def multiply(v: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+            return (self.multiply(x, v.reshape(-1, self.size), rows),)
 
-        lead = _lead(x, v, *rows)
-        images = np.empty((*lead, self.size), x.dtype)
-        self._guard(lambda: fill(images), images)
-        return (images,)
-
-    def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = _lead(x, *rows)
-        matrices = np.empty((*lead, self.size, self.size), x.dtype)
-
-        def fill() -> None:
-            for where, (point, *some) in _each(lead, x, *rows):
-                matrices[where] = self.dense(self._own(point), _first(some))
-
-        self._guard(fill, matrices)
-        return (matrices,)
+        return self._for_each(multiply, ((self.size,),), x.dtype, (x, *rows), v)
 
     def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        lead = _lead(x, v, *rows)
-        errors = np.empty(lead, x.dtype)
+        def measure(v: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+            vectors = v.reshape(-1, self.size)
+            self.calls.add(hvps=len(vectors))
+            return (self.differences(x, vectors, rows)[1],)
 
-        def fill() -> None:
-            for where, (point, vector, *some) in _each(lead, x, v, *rows):
-                block = self._own(vector)[None]
-                self.calls.add(hvps=1)
-                errors[where] = self.differences(self._own(point), block, _first(some))[1][0]
+        return self._for_each(measure, ((),), x.dtype, (x, *rows), v)
 
-        self._guard(fill, errors)
-        return (errors,)
+    def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        def dense(_: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+            return (self.dense(x, rows),)
 
-    def _own(self, x: np.ndarray) -> np.ndarray:
-        """A copy for the functions to keep: the program's own memory is used again."""
-        return np.array(x, self.dtype)
+        shape = (self.size, self.size)
+        return self._for_each(dense, (shape,), x.dtype, (x, *rows), x)
 
-    def _guard(self, fill: Callable[[], None], *results: np.ndarray) -> None:
-        """An error must not end the program: it is NaN there, and a reason here."""
+    def _for_each(
+        self,
+        compute: Callable[..., tuple[np.ndarray, ...]],
+        shapes: tuple[tuple[int, ...], ...],
+        dtype: np.dtype,
+        outer: tuple[np.ndarray, ...],
+        inner: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """`compute(inner, *outer)` at each index of the outer arrays, with all that share it.
+
+        All arrays have the same number of leading axes, of length 1 where an array is shared. What
+        raises an error must not end the program: it is NaN there, and a reason here.
+        """
+        points = _lead(one.shape[:-1] for one in outer)
+        lead = _lead((points or inner.shape[:-1], inner.shape[:-1]))
+        outer = tuple(_spread(one, points) for one in outer)
+        inner = _spread(inner, lead)
+        results = tuple(np.empty((*lead, *shape), dtype) for shape in shapes)
         with self._calling.lock:
             try:
-                fill()
+                for where in np.ndindex(points):
+                    axes = zip(where, points, strict=True)
+                    place = tuple(slice(None) if size == 1 else at for at, size in axes)
+                    given = [self._own(one[where]) for one in outer]
+                    found = compute(self._own(inner[place]), *given)
+                    for result, one in zip(results, found, strict=True):
+                        result[place] = np.reshape(one, result[place].shape)
             except Exception as error:
                 self.failure = f"{type(error).__name__}: {error}".rstrip(".")
                 self.num_failures += 1
                 self.forget()
                 for result in results:
                     result[...] = np.nan
+        return results
+
+    def _own(self, x: np.ndarray) -> np.ndarray:
+        """A copy for the functions to keep: the program's own memory is used again."""
+        return np.array(x, self.dtype if x.dtype.kind == "f" else x.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None, "failure": ""}
@@ -252,40 +247,18 @@ def _given(*args: Array | None) -> list[Array]:
     return [arg for arg in args if arg is not None]
 
 
-def _lead(*arrays: np.ndarray) -> tuple[int, ...]:
-    """The leading axes of all of them together."""
-    shapes = [one.shape[:-1] for one in arrays]
-    return np.broadcast_shapes(*shapes) if any(shapes) else ()
+def _lead(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The leading axes of all of them together; most often they are equal, which is fast."""
+    distinct = set(shapes)
+    return distinct.pop() if len(distinct) == 1 else np.broadcast_shapes(*distinct)
+
+
+def _spread(one: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
+    return one if one.shape[:-1] == lead else np.broadcast_to(one, (*lead, one.shape[-1]))
 
 
 def is_equal(one: Any, two: Any) -> bool:
     return one is two or (one is not None and two is not None and np.array_equal(one, two))
-
-
-def _first(rows: Any) -> Rows:
-    return np.array(rows[0]).ravel() if len(rows) else None
-
-
-def _each(lead: tuple[int, ...], *arrays: np.ndarray) -> Iterator[tuple[Any, list[np.ndarray]]]:
-    """The arrays at each index of the leading axes, which may be of length 1."""
-    full = [np.broadcast_to(one, (*lead, one.shape[-1])) for one in arrays]
-    for where in np.ndindex(lead):
-        yield where, [one[where] for one in full]
-
-
-def _at_each_point(
-    x: np.ndarray, v: np.ndarray, rows: tuple[np.ndarray, ...]
-) -> Iterator[tuple[Any, tuple[np.ndarray, np.ndarray, Rows]]]:
-    """Each point, and rows, with all the vectors that share it."""
-    points = _lead(x, *rows)
-    lead = np.broadcast_shapes(points, v.shape[:-1])
-    vectors = np.broadcast_to(v, (*lead, v.shape[-1]))
-    for where, (point, *some) in _each(points, x, *rows):
-        shared = tuple(
-            slice(None) if length == 1 else index
-            for index, length in zip(where, points, strict=True)
-        )
-        yield shared, (point, vectors[shared], _first(some))
 
 
 # --- derivatives

@@ -43,17 +43,12 @@ class NumpyFunctions(Functions):
 
     def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
         del rows
-        if self._value_and_grad is None:
-            values, grads = zip(*map(self._from_values, x), strict=True)
-            return np.array(values), np.array(grads)
-        if self._is_block:
+        if self._is_block and self._value_and_grad is not None:
             self.calls.add(values=len(x), gradients=len(x))
             values, grads = _pair(self._value_and_grad(self._unravel(x)))
             return np.asarray(values), self._ravel("gradient", grads, (len(x),))
-        if len(x) == 1:
-            value, grad = self._one(x[0])
-            return np.array([value]), grad[None]
-        values, grads = zip(*map(self._one, x), strict=True)
+        one = self._from_values if self._value_and_grad is None else self._one
+        values, grads = zip(*map(one, x), strict=True)
         return np.array(values), np.array(grads)
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
@@ -62,18 +57,14 @@ class NumpyFunctions(Functions):
         if self._hvp is None:
             return v @ self.dense(x, rows).T
         self.calls.add(hvps=len(v))
-        params = self._unravel(x)
+        hvp, params = self._hvp, self._unravel(x)
         if not self._is_block:
-            products = (self._hvp(params, self._unravel(one)) for one in v)
-            return np.array([self._ravel("product", one) for one in products])
+            return np.array([self._ravel("product", hvp(params, self._unravel(one))) for one in v])
         parts = [v[begin : begin + self.block] for begin in range(0, len(v), self.block)]
-        products = (self._hvp(params, self._unravel(part)) for part in parts)
-        return np.concatenate(
-            [
-                self._ravel("product", one, (len(part),))
-                for one, part in zip(products, parts, strict=True)
-            ]
-        )
+        products = [
+            self._ravel("product", hvp(params, self._unravel(part)), (len(part),)) for part in parts
+        ]
+        return np.concatenate(products)
 
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         if self._hessian is None:

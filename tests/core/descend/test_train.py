@@ -62,7 +62,7 @@ def test_batches_against_a_loop_written_by_hand(dtype):
 
 
 def test_the_loss_on_all_data_is_summed_in_parts(monkeypatch):
-    monkeypatch.setattr(training, "LOOK_SIZE", 3)
+    monkeypatch.setattr(training, "MAX_ROWS", 3)
     problem = line(8)
     for what in ("value", "grad"):
         found = training._on_all(problem, jnp.array([0.7]), what)
