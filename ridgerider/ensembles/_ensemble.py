@@ -269,9 +269,8 @@ def _most_different_first(
     """Unless all of them are to be trained. Those that are not finite come last."""
     if len(candidates) == k:
         return candidates
-    is_finite = [bool(np.isfinite(np.asarray(one.x)).all()) for one in candidates]
-    left = [one for one, yes in zip(candidates, is_finite, strict=True) if yes]
-    others = [one for one, yes in zip(candidates, is_finite, strict=True) if not yes]
+    left = [one for one in candidates if np.isfinite(np.asarray(one.x)).all()]
+    others = [one for one in candidates if not np.isfinite(np.asarray(one.x)).all()]
     if not left:
         return others
     guesses = predict(problem, apply, jnp.stack([one.x for one in left]), problem.args[0][:CHUNK])

@@ -12,8 +12,8 @@ Such a pair rarely exists, so the parameters are split into a featurizer and a r
   `shared_features` projects out what environments disagree on.
 """
 
+from ridgerider.environments._algorithm_4 import Algorithm4 as Algorithm4
 from ridgerider.environments._algorithm_4 import CommonRide as CommonRide
-from ridgerider.environments._algorithm_4 import CommonRidge as CommonRidge
 from ridgerider.environments._algorithm_4 import RidgeLosses as RidgeLosses
 from ridgerider.environments._algorithm_4 import ride_common as ride_common
 from ridgerider.environments._consistent_ridge import Agree as Agree

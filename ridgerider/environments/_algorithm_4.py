@@ -136,7 +136,7 @@ def _pairs(values: Array, of: Callable[[Array, Array], Array]) -> Array:
     return jnp.mean(jnp.stack([of(one, two) for one, two in pairs]), axis=0)
 
 
-class CommonRidge(eqx.Module):
+class Algorithm4(eqx.Module):
     """How Algorithm 4 is run. Defaults are ours, but for the nine steps.
 
     **Arguments**
@@ -154,7 +154,7 @@ class CommonRidge(eqx.Module):
     - `trained`: what of the featurizer is trained, a mask like `ridden` of `Environments`. The more
       of it, the more of the environments' agreement is learned by heart. Default: all of it.
 
-    >>> CommonRidge(num_steps=5).num_pretrain
+    >>> Algorithm4(num_steps=5).num_pretrain
     200
     """
 
@@ -205,7 +205,7 @@ class CommonRide:
 
 def ride_common(
     environments: Environments,
-    settings: CommonRidge = CommonRidge(),
+    settings: Algorithm4 = Algorithm4(),
     *,
     initialize: Callable[[PRNGKeyArray], PyTree] | None = None,
     warm_start: Callable[[PyTree, PRNGKeyArray], PyTree] | None = None,
@@ -231,7 +231,7 @@ def ride_common(
     >>> start = {"f": jnp.array([0.1, 0.5]), "w": jnp.array(0.01), "a": jnp.array(0.02)}
     >>> problems = [rr.Problem(loss, start, jnp.array(c)) for c in ([1.0, 2.0], [1.0, 1.0])]
     >>> both = Environments(problems, {"f": False, "w": True, "a": True})
-    >>> settings = CommonRidge(batch=None, num_steps=2, feature_rate=0.01)
+    >>> settings = Algorithm4(batch=None, num_steps=2, feature_rate=0.01)
     >>> ride = ride_common(both, settings)
     >>> len(ride.params), ride.num_dropped, bool(ride.scores.relative_gap[-1] < 0.1)
     (3, 0, True)
@@ -285,7 +285,7 @@ class _Training(eqx.Module):
     optimizer_state: Any
 
 
-def _optimizer(settings: CommonRidge) -> optax.GradientTransformation:
+def _optimizer(settings: Algorithm4) -> optax.GradientTransformation:
     """Of (params, direction), each with its own learning rate."""
     total = settings.num_pretrain + settings.num_steps * settings.num_inner
     rates = (settings.feature_rate, settings.direction_rate)
@@ -298,7 +298,7 @@ def _optimizer(settings: CommonRidge) -> optax.GradientTransformation:
 
 @eqx.filter_jit
 def _downhill(
-    environments: Environments, settings: CommonRidge, state: _Training, key: PRNGKeyArray
+    environments: Environments, settings: Algorithm4, state: _Training, key: PRNGKeyArray
 ) -> Scalar:
     """Both losses are even in the direction: ride the way on which the loss falls."""
     problem = environments.on_batch(settings.batch, key).pooled(state.params)
@@ -309,7 +309,7 @@ def _downhill(
 @eqx.filter_jit
 def _train(
     environments: Environments,
-    settings: CommonRidge,
+    settings: Algorithm4,
     trained: Split,
     state: _Training,
     key: PRNGKeyArray,
@@ -348,7 +348,7 @@ def _train(
 @eqx.filter_jit
 def _ride_step(
     environments: Environments,
-    settings: CommonRidge,
+    settings: Algorithm4,
     state: _Training,
     sign: Scalar,
     key: PRNGKeyArray,
@@ -368,7 +368,7 @@ def _ride_step(
 
 @eqx.filter_jit
 def _scores(
-    environments: Environments, settings: CommonRidge, state: _Training, key: PRNGKeyArray
+    environments: Environments, settings: Algorithm4, state: _Training, key: PRNGKeyArray
 ) -> Consistency:
     on_batch = environments.on_batch(settings.batch, key)
     return consistency(on_batch, state.params, state.direction[None])

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import ridgerider as rr
 from ridgerider.environments import (
-    CommonRidge,
+    Algorithm4,
     Environments,
     RidgeLosses,
     ride_common,
@@ -109,7 +109,7 @@ def ride_algorithm_4(
     both = Environments(problems, {"featurizer": False, "head": True})
     alone = RidgeLosses(gap=0.0, probe_correlation=0.0, probe_gap=0.0)
     losses = RidgeLosses() if is_consistent else alone
-    common = CommonRidge(
+    common = Algorithm4(
         losses=losses,
         batch=rr.Batches(batch_size),
         num_pretrain=400,

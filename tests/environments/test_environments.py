@@ -11,7 +11,7 @@ from scipy.stats import norm
 import ridgerider as rr
 from ridgerider.environments import (
     Agree,
-    CommonRidge,
+    Algorithm4,
     Environments,
     RidgeLosses,
     consistency,
@@ -357,7 +357,7 @@ def test_a_ridge_without_agreement_has_no_certificate():
 def test_algorithm_4_finds_a_common_ridge():
     both = make_network(scale=0.01)
     rates = {"feature_rate": 0.01, "direction_rate": 0.03}
-    settings = CommonRidge(batch=None, num_pretrain=600, num_steps=3, num_inner=5, **rates)
+    settings = Algorithm4(batch=None, num_pretrain=600, num_steps=3, num_inner=5, **rates)
     ride = ride_common(both, settings, seed=1)
     scores = ride.scores
     assert len(ride.params) == 4 and ride.num_dropped == 0 and scores.eigenvalues.shape == (2, 4)
@@ -374,17 +374,17 @@ def test_only_the_chosen_part_of_a_featurizer_is_trained():
     chosen = np.zeros((4, 3), bool)
     chosen[2:] = True
     mask = {"features": chosen, "weights": False, "out": False}
-    settings = CommonRidge(batch=None, num_pretrain=5, num_steps=1, num_inner=2, trained=mask)
+    settings = Algorithm4(batch=None, num_pretrain=5, num_steps=1, num_inner=2, trained=mask)
     ride = ride_common(both, settings)
     before, after = (np.asarray(one["features"]) for one in (both.start, ride.params[-1]))
     assert (before[:2] == after[:2]).all() and (before[2:] != after[2:]).all()
     with pytest.raises(ValueError, match="`trained` must select at least one parameter"):
-        ride_common(both, CommonRidge(trained=False))
+        ride_common(both, Algorithm4(trained=False))
 
 
 def test_networks_that_fail_are_drawn_again_and_counted():
     both = make_network(scale=0.01)
-    settings = CommonRidge(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
+    settings = Algorithm4(batch=None, num_pretrain=2, num_steps=1, num_inner=0)
     ride = ride_common(both, settings, max_loss=-1e9, max_dropped=2)
     assert ride.num_dropped == 2
     # Three networks of two steps, nine products in each of two environments; two looks; the ride.
