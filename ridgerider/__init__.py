@@ -35,8 +35,6 @@ from ridgerider._core.ride.certificate import Certificate as Certificate
 from ridgerider._core.ride.correct import Valley as Valley
 from ridgerider._core.ride.davidson import Davidson as Davidson
 from ridgerider._core.ride.follow import Follow as Follow
-from ridgerider._core.ride.follow import Recall as Recall
-from ridgerider._core.ride.follow import TrustRegion as TrustRegion
 from ridgerider._core.ride.residual import Residual as Residual
 from ridgerider._core.ride.ride import Ride as Ride
 from ridgerider._core.ride.ride import Trace as Trace
@@ -54,12 +52,9 @@ from ridgerider._core.ride.update import Project as Project
 from ridgerider._core.ride.update import RandomRidge as RandomRidge
 from ridgerider._core.ride.update import Tracked as Tracked
 from ridgerider._core.runtime.compile import keep_compiled as keep_compiled
+from ridgerider._core.spectra.block import BlockSpectrum as BlockSpectrum
 from ridgerider._core.spectra.branches import Branching as Branching
 from ridgerider._core.spectra.branches import Direction as Direction
-from ridgerider._core.spectra.matrix_free import BlockSpectrum as BlockSpectrum
-from ridgerider._core.spectra.matrix_free import GradientKrylov as GradientKrylov
-from ridgerider._core.spectra.matrix_free import PowerSpectrum as PowerSpectrum
-from ridgerider._core.spectra.network_spectrum import NetworkSpectrum as NetworkSpectrum
 from ridgerider._core.spectra.spectrum import Cluster as Cluster
 from ridgerider._core.spectra.spectrum import DenseSpectrum as DenseSpectrum
 from ridgerider._core.spectra.spectrum import Ridge as Ridge

@@ -105,7 +105,7 @@ def parts() -> list[Part]:
             "only ridges and what the valley corrector relaxes.",
             digits_classifier(),
             rr.Rider(
-                spectrum=rr.GradientKrylov(k=4, num_hvps=20),
+                spectrum=rr.BlockSpectrum(k=4, max_hvps=20, method="gradient"),
                 update=rr.Davidson(tolerance=None, max_hvps=4),
                 correct=rr.Valley(),
                 batch=rr.Batches(256),

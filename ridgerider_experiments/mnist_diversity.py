@@ -183,9 +183,9 @@ def distinct_ridges(
     settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray
 ) -> dict[int, Ridge]:
     """One ridge per distinct eigenvalue, which points downhill."""
-    lowest = rr.NetworkSpectrum(
+    lowest = rr.BlockSpectrum.for_networks(
         k=settings.num_hvps // 2,
-        num_hvps=settings.num_hvps,
+        max_hvps=settings.num_hvps,
         cluster_tolerance=settings.cluster_tolerance,
     )
     spectrum = eqx.filter_jit(lowest)(on_batch, on_batch.x0, key)

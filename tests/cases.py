@@ -1,5 +1,7 @@
 """Problems the tests share. Top-level functions, so that they can be pickled."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -58,3 +60,45 @@ def same_leg(one, two):
         return same
     ways = [np.zeros(0) if end.path is None else end.path for end in (one.finish, two.finish)]
     return same and np.array_equal(one.finish.x, two.finish.x) and np.array_equal(*ways)
+
+
+def ridge_along(direction, eigenvalue=-1.0, memory=None):
+    direction = jnp.asarray(direction)
+    eigenvalue = jnp.asarray(eigenvalue, direction.dtype)
+    return rr.Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1), memory=memory)
+
+
+@eqx.filter_jit
+def follow(update, problem, x, ridge):
+    return update(problem, x, ridge, jax.random.key(0))
+
+
+@eqx.filter_jit
+def spectrum_of(problem, spectrum=rr.DenseSpectrum()):
+    return spectrum(problem, problem.x0, jax.random.key(0))
+
+
+@eqx.filter_jit
+def ride(problem, rider, x, ridge):
+    return rider.ride(problem, x, ridge, jax.random.key(0))
+
+
+def ride_from_start(problem, rider, index=0, sign=1, member=0):
+    spectrum = spectrum_of(problem, rider.spectrum)
+    return ride(problem, rider, problem.x0, spectrum.ridge(index, sign, member))
+
+
+def reasons(rider, ride):
+    return [
+        name for name, fired in zip(rider.rule_names(), rider.ended(ride), strict=True) if fired
+    ]
+
+
+def perturbed(seed, n=400, size=0.05):
+    """Eight ridges above a bulk, an interior one of them, and the Hessian one step further."""
+    random = np.random.default_rng(seed)
+    eigenvalues = np.r_[np.linspace(-2, -0.6, 8), random.uniform(-0.3, 1, n - 8)]
+    matrix, columns = make_matrix(eigenvalues, seed)
+    noise = random.normal(size=(n, n))
+    matrix = matrix + size * (noise + noise.T) / np.sqrt(8 * n)
+    return rr.Problem(quadratic_loss, jnp.zeros(n), jnp.asarray(matrix)), columns

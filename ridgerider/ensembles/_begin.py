@@ -21,7 +21,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.rider import Rider
-from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
+from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import Ridge
 
 # A gradient costs about three values, an HVP two gradients.
@@ -106,7 +106,7 @@ class Ridges(eqx.Module):
         """One ridge for each distinct negative eigenvalue at the start, most negative first."""
         num_hvps = min(self.num_hvps, problem.size)
         tolerance = self.cluster_tolerance
-        lowest = NetworkSpectrum(num_hvps, num_hvps, tolerance, tolerance)
+        lowest = BlockSpectrum.for_networks(num_hvps, num_hvps, tolerance, tolerance)
         spectrum = lowest(problem, problem.x0, key)
         eigenvalues = np.asarray(spectrum.eigenvalues)
         is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < tolerance * eigenvalues[0])

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count, check_fraction
-from ridgerider._core.linalg.krylov import unit_outside
+from ridgerider._core.linalg.space import unit_outside
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.certificate import Certificate

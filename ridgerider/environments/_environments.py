@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.spectra.matrix_free import BlockSpectrum
+from ridgerider._core.spectra.block import BlockSpectrum
 
 
 class Split(eqx.Module):

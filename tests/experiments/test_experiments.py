@@ -94,7 +94,10 @@ def test_a_chain_draws_one_of_so_many_ridges():
     images = digits()
     problem = classifier(images.train_images, images.train_labels, widths=(6,), init_scale=1e-4)
     rider = rr.Rider(
-        spectrum=rr.GradientKrylov(k=8, num_hvps=20), update=rr.Keep(), finish=None, max_steps=1
+        spectrum=rr.BlockSpectrum(k=8, max_hvps=20, method="gradient"),
+        update=rr.Keep(),
+        finish=None,
+        max_steps=1,
     )
     spectrum = rider.look(problem, problem.x0, jax.random.key(0))
     expected = np.sort(np.asarray(spectrum.eigenvalues)[np.asarray(spectrum.is_downhill)])[:3]

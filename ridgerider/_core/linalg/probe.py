@@ -19,13 +19,13 @@ Ritz values, and moves none of them beyond the spectrum.
 """
 
 import math
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ridgerider._core.linalg.space import Hvp, outside
 from ridgerider._core.problem.problem import Scalar, Vector
 
 # With what probability one probe overlooks an eigenvalue.
@@ -53,7 +53,7 @@ class Probe(eqx.Module):
 
 
 def probe(
-    product: Callable[[Vector], Vector],
+    hvp: Hvp,
     rows: Float[Array, "k n"],
     random: Vector,
     levels: Float[Array, " t"],
@@ -69,12 +69,12 @@ def probe(
     needed = 2 * size / (math.pi * PROBABILITY**2)
     rounding = 10 * jnp.finfo(random.dtype).eps * scale
 
-    def go_on(state: Probe) -> Bool[Array, ""]:
+    def should_continue(state: Probe) -> Bool[Array, ""]:
         is_open = ~jnp.all(state.is_clear | state.has_some) & ~state.has_some[-1]
         return is_open & ~state.is_exhausted & (state.num_hvps < max_hvps)
 
     def step(state: Probe) -> Probe:
-        image = product(state.row)
+        image = hvp(state.row)
         alpha = state.row @ image
         image = outside(rows, image - alpha * state.row - state.beta * state.last_row)
         beta = jnp.linalg.norm(image)
@@ -114,10 +114,4 @@ def probe(
         is_exhausted=jnp.array(False),
         num_hvps=jnp.array(0),
     )
-    return jax.lax.while_loop(go_on, step, start)
-
-
-def outside(rows: Float[Array, "m n"], vector: Vector) -> Vector:
-    """The part of `vector` outside the span of orthonormal rows."""
-    first = vector - (rows @ vector) @ rows
-    return first - (rows @ first) @ rows  # twice is enough
+    return jax.lax.while_loop(should_continue, step, start)

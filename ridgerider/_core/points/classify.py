@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._core.linalg.krylov import Pairs, Product, lanczos, lowest_pairs
-from ridgerider._core.linalg.probe import outside
+from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
+from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
@@ -169,8 +169,8 @@ def view(problem: Problem, x: Vector, key: PRNGKeyArray, floor: Number = 0.0) ->
         return dense_view(problem, x, floor)
     loss, grad = problem.value(x), problem.grad(x)
     product = problem.hvp_at(x)
-    ritz = lanczos(product, jax.random.normal(key, x.shape, x.dtype), NUM_PAIRS).ritz()
-    scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+    random = jax.random.normal(key, (1, x.size), x.dtype)
+    scale = krylov(product, random, NUM_PAIRS).ritz().scale
     step, num_hvps = solve(product, grad)
     cost = Cost(values=1, gradients=1, hvps=num_hvps + NUM_PAIRS)
     return View(x, loss, grad, step, step, Curvature.unknown(problem, scale), cost)
@@ -239,7 +239,7 @@ def curvature_of(
 
 
 def newton_step(
-    product: Product, grad: Vector, curvature: Curvature, is_all: bool
+    product: Hvp, grad: Vector, curvature: Curvature, is_all: bool
 ) -> tuple[Vector, Int[Array, ""]]:
     """Newton's step from the lowest eigenpairs and, outside of them, conjugate gradients."""
     values, rows = curvature.eigenvalues, curvature.rows
@@ -262,7 +262,7 @@ def flat_part(problem: Problem, here: View, vector: Vector) -> Vector:
     return vector + solve(product, product(vector))[0]
 
 
-def solve(product: Product, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
+def solve(product: Hvp, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
     """The step that makes the linearised gradient vanish, by conjugate gradients.
 
     It lies in the span of gradients, so that flat directions have no part in it, and ends where it

@@ -32,8 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._check import check_choice, check_count, check_positive
-from ridgerider._core.linalg.krylov import Product, Space
-from ridgerider._core.linalg.probe import outside
+from ridgerider._core.linalg.space import Hvp, Space, outside
 from ridgerider._core.points.modes import (
     Modes,
     modes_of,
@@ -383,7 +382,7 @@ def _modes_by_hvps(
     return ritz_modes(jax.lax.fori_loop(len(leading), num_products, add, space))
 
 
-def without(null: Float[Array, "n k"], product: Product, level: Number = 0.0) -> Product:
+def without(null: Float[Array, "n k"], product: Hvp, level: Number = 0.0) -> Hvp:
     """The HVP of a Hessian from which a symmetry is projected out, at `level` along that."""
 
     def projected(vector: Vector) -> Vector:

@@ -17,7 +17,7 @@ from ridgerider._core.points.saddle_step import Penalty, to_saddle
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.threads import one_thread
-from ridgerider._core.spectra.matrix_free import BlockSpectrum
+from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import (
     DENSE_BELOW,
     Cluster,

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ridgerider._core.linalg.krylov import Space
+from ridgerider._core.linalg.space import Space
 from ridgerider._core.problem.problem import Number, Scalar, Vector
 from ridgerider._core.spectra.spectrum import tolerance_of
 

@@ -25,15 +25,14 @@ from ridgerider._check import check_callable, check_positive
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar
-from ridgerider._core.ride.follow import Follow
-from ridgerider._core.ride.rider import look_on
+from ridgerider._core.ride.rider import NETWORK_EFFORT, look_on
 from ridgerider._core.runtime.compile import compiled
-from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
+from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import Cluster
 
 Apply = Callable[[PyTree, Array], Array]
 LossOf = Callable[[Array, Array], Scalar]
-LOOK = NetworkSpectrum()  # as `Rider.for_networks` looks
+LOOK = BlockSpectrum.for_networks()  # as `Rider.for_networks` looks
 NUM_LOOKED_AT = 32  # examples that the head is looked for with
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
 USEFUL = 0.05
@@ -108,7 +107,7 @@ class NetworkStart:
     def copies(self) -> tuple[int, ...]:
         """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
         look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
-        run = compiled(look_on, Follow.effort)
+        run = compiled(look_on, NETWORK_EFFORT)
         spectrum = run(self.problem, look, FixedRows(), x, jax.random.key(0))
         found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
         return tuple(cluster.copies or 1 for cluster in found)
@@ -216,7 +215,7 @@ def started(
         what = "loss" if not np.isfinite(value) else "gradient"
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
     # The program by which a search computes the spectrum at its start.
-    look = compiled(look_on, Follow.effort)
+    look = compiled(look_on, NETWORK_EFFORT)
     spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]
     reason = _useless(params, apply, inputs, is_head, value, found, seed)

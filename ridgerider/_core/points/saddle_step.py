@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._core.linalg.krylov import Space
+from ridgerider._core.linalg.space import Space
 from ridgerider._core.points.modes import (
     Modes,
     modes_of,

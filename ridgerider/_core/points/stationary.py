@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.descend.finish import Finish, finish_at
-from ridgerider._core.linalg.krylov import Pairs, lanczos, lowest_pairs
-from ridgerider._core.linalg.probe import outside
+from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
+from ridgerider._core.linalg.space import krylov, outside
 from ridgerider._core.points.classify import View, curvature_of, dense_view, newton_step
 from ridgerider._core.points.climb import without
 from ridgerider._core.points.modes import modes_of
@@ -26,9 +26,9 @@ from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Vector
 from ridgerider._core.spectra.spectrum import (
+    canonical_rows,
     cluster_labels,
     cluster_width,
-    fix_gauge,
     fix_signs,
     tolerance_of,
 )
@@ -82,15 +82,7 @@ def look_around(
         is_whole = pairs.is_complete(labels, width) | is_all
     curvature, size = here.curvature, here.size
     # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
-    rows, _ = fix_gauge(
-        lambda problem, x: jnp.zeros_like(x),
-        problem,
-        here.x,
-        jax.random.key(0),
-        rows,
-        eigenvalues,
-        labels,
-    )
+    rows = canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(x))
     tolerance = tolerance_of(None, x.dtype)
     is_near = jnp.linalg.norm(here.x - x) <= FARTHEST * size
     finish = finish_at(
@@ -123,8 +115,7 @@ def _by_hvps(
     def look(x: Vector) -> tuple[View, Pairs]:
         grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
         # Above all modes that are looked for.
-        ritz = lanczos(problem.hvp_at(x), start[0], num_first).ritz()
-        level = 2 * jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
+        level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
         product = without(null, problem.hvp_at(x), level)
         pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
         curvature, spent = curvature_of(problem, x, grad, pairs, k == num_all)

@@ -14,7 +14,7 @@ from jaxtyping import PRNGKeyArray
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.update import Tracked, unit
-from ridgerider._core.spectra.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.spectra.spectrum import Ridge, Spectrum
 
 
 class Audit(eqx.Module):
@@ -53,9 +53,6 @@ def audit(
     key: PRNGKeyArray,
 ) -> tuple[Audit, Cost]:
     """Compare the step from `old` to `new` with a fresh spectrum, and between half-batches."""
-    if problem.size < DENSE_BELOW:
-        width = getattr(update, "cluster_tolerance", None)  # what the rider calls one eigenspace
-        spectrum = DenseSpectrum(cluster_tolerance=width)
     fresh = spectrum(problem, x, key)
     drift = _angle_to(fresh, old.direction, new.direction)
     nan = jnp.full_like(drift, jnp.nan)

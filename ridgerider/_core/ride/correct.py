@@ -9,8 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ridgerider._check import check_at_least, check_count
-from ridgerider._core.linalg.krylov import lanczos
+from ridgerider._core.linalg.space import krylov
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Vector
 from ridgerider._core.spectra.spectrum import Ridge
 
@@ -18,13 +19,13 @@ from ridgerider._core.spectra.spectrum import Ridge
 class Valley(eqx.Module):
     r"""A damped Newton step in the positively curved Ritz directions of a short Krylov space.
 
-    With Ritz pairs (theta_j, u_j) of `num_hvps` products from the gradient, the point moves by
+    With Ritz pairs (theta_j, u_j) of `num_hvps` HVPs from the gradient, the point moves by
 
         - size * sum over theta_j > 0 of (u_j . grad) / (theta_j + damping * max theta) u_j
 
     **Arguments**
 
-    - `num_hvps`: the dimension of the Krylov space; as many vectors are held, with their images.
+    - `num_hvps`: the dimension of the Krylov space; as many vectors are held.
     - `damping`: relative to the largest Ritz value.
     - `size`: 1 is a full Newton step, less averages over batches.
 
@@ -48,8 +49,10 @@ class Valley(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
-        grad = problem.grad(x)
-        space = lanczos(problem.hvp_at(x), grad, self.num_hvps)
+        counted = Counted(problem)
+        grad = counted.grad(x)
+        space = krylov(problem.hvp_at(x), grad[None], self.num_hvps)
+        counted.charge(hvps=self.num_hvps)
         ritz = space.ritz()
         is_stiff = (ritz.eigenvalues > 0) & ritz.is_there
         largest = jnp.max(jnp.where(is_stiff, ritz.eigenvalues, 0))
@@ -58,4 +61,4 @@ class Valley(eqx.Module):
         along = jnp.linalg.norm(grad) * ritz.coefficients[0]
         newton = jnp.where(is_stiff, along / jnp.where(is_stiff, bottom, 1), 0)
         move = (ritz.coefficients @ newton) @ space.rows
-        return x - self.size * move, Cost(gradients=1, hvps=self.num_hvps)
+        return x - self.size * move, counted.cost

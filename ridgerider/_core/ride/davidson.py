@@ -16,11 +16,11 @@ NaN.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
-from ridgerider._core.linalg.krylov import Product, Ritz, Space, lowest_pairs
-from ridgerider._core.problem.cost import Cost
+from ridgerider._core.linalg.space import Ritz, Space
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.certificate import Certificate
 from ridgerider._core.ride.update import (
@@ -30,15 +30,15 @@ from ridgerider._core.ride.update import (
     safe_overlap,
     unit,
 )
-from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, coarsened
+from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, cluster_width
 
 SINE = 0.1  # of the largest angle to an eigenspace that passes for a direction in it
 
 
 class Davidson(eqx.Module):
-    """UpdateRidge, matrix-free: 10 to 30 Hessian-vector products where the paper's needs hundreds.
+    """UpdateRidge, matrix-free: 10 to 30 HVPs where the paper's needs hundreds.
 
-    A ridge that could not be computed to `tolerance` within `max_hvps` products has no certificate:
+    A ridge that could not be computed to `tolerance` within `max_hvps` HVPs has no certificate:
     its overlap is reported as 0, so that `Backtracking` tries a shorter step and `RidgeLost` ends
     the ride. A certificate with an overlap of 0.7072 or more and a multiplicity of
 
@@ -62,13 +62,11 @@ class Davidson(eqx.Module):
       certificate; the spread inside a cluster does not count. None: spend `max_hvps` and take what
       comes, without a certificate.
     - `max_hvps`: per update. As many basis vectors are held, with an image for each.
-    - `num_neighbours`: follow as many of the lowest other ridges along, as a warm start. They
-      cost a product each per update, save more, and are found by a block solve as the ride begins.
     - `cluster_tolerance`: Ritz values within this times max |eigenvalue| count as one eigenspace,
       onto which the old direction is projected. Default: eps^(2/3).
-    - `resolve`: go on beyond `tolerance`, to a residual of a tenth of a cluster's width, so that
-      nearly equal eigenvalues are told apart. In double precision that may take two or three times
-      the products. False: stop at `tolerance`, mostly with a multiplicity of 0.
+    - `resolve`: continue beyond `tolerance`, to a residual of a tenth of a cluster's width, so that
+      nearly equal eigenvalues are distinguished. In double precision that may take two or three
+      times the HVPs. False: stop at `tolerance`, mostly with a multiplicity of 0.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -81,114 +79,83 @@ class Davidson(eqx.Module):
 
     tolerance: Number | None = 1e-4
     max_hvps: int = eqx.field(static=True, default=60)
-    num_neighbours: int = eqx.field(static=True, default=0)
     cluster_tolerance: Number | None = None
     resolve: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:
-        check_count("num_neighbours", self.num_neighbours, 0)
-        check_count("max_hvps", self.max_hvps, self.num_neighbours + 2)
+        check_count("max_hvps", self.max_hvps, 2)
         check_fraction("tolerance", self.tolerance)
         check_fraction("cluster_tolerance", self.cluster_tolerance)
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
-        self = coarsened(self, problem, "cluster_tolerance")
-        product, cost = problem.hvp_at(x), Cost()
-        neighbours, num_neighbours = ridge.memory, min(self.num_neighbours, problem.size - 2)
-        if neighbours is None and num_neighbours > 0:
-            neighbours, cost = self._find_neighbours(product, ridge.direction, num_neighbours, key)
-        max_rows = min(self.max_hvps, problem.size)
-        empty = Space.empty(max_rows, problem.size, x.dtype)
-        space = empty.add(product, ridge.direction)
-        if neighbours is not None:
-            space = space.add_all(product, neighbours[: max_rows - 1])
-        space, choice = self._grow(product, space)
-        new = Ridge(
-            direction=choice.direction,
-            eigenvalue=choice.eigenvalue,
-            index=ridge.index,
-            multiplicity=choice.multiplicity(),
-            memory=None if neighbours is None else self._continue(space, choice, len(neighbours)),
-        )
-        error, spent = problem.hvp_error(x, choice.direction)
-        overlap = overlap_with_space(ridge, choice.direction)
-        if self.tolerance is not None:
-            is_sure = choice.is_converged & (error <= self.tolerance * choice.scale())
-            overlap = jnp.where(is_sure, safe_overlap(overlap, choice.sine), 0)
-        certificate = Certificate(
-            overlap=overlap,
-            residual=jnp.linalg.norm(choice.remainder) + error,
-            gap=choice.gap(problem.size),
-            neighbours=neighbours_of(choice.seen(), choice.is_inside),
-        )
-        return Tracked(new, certificate, cost + spent + Cost(hvps=space.count))
+        del key
+        counted, hvp = Counted(problem), problem.hvp_at(x)
+        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
 
-    def _grow(self, product: Product, space: Space) -> tuple[Space, "_Choice"]:
-        """Add residuals until the choice has converged or the space is full."""
-
-        def go_on(carry: tuple[Space, _Choice]) -> Bool[Array, ""]:
+        def should_continue(carry: tuple[Space, _Choice]) -> Bool[Array, ""]:
             space, choice = carry
             is_done = choice.is_converged & (choice.is_resolved | (not self.resolve))
             return ~is_done & (space.count < len(space.rows))
 
         def step(carry: tuple[Space, _Choice]) -> tuple[Space, _Choice]:
-            space, choice = carry
-            space = space.add(product, choice.outside)
-            return space, self._choose(space)
+            space = carry[0].add(hvp, carry[1].outside)
+            return space, self._choose(space, width)
 
-        return jax.lax.while_loop(go_on, step, (space, self._choose(space)))
+        space = Space.empty(min(self.max_hvps, problem.size), problem.size, x.dtype)
+        space = space.add(hvp, ridge.direction)
+        carry = (space, self._choose(space, width))
+        space, choice = jax.lax.while_loop(should_continue, step, carry)
+        counted.charge(hvps=space.count)
+        error = counted.hvp_error(x, choice.direction)
+        overlap = overlap_with_space(ridge, choice.direction)
+        if self.tolerance is not None:
+            is_sure = choice.is_converged & (error <= self.tolerance * choice.ritz.scale)
+            overlap = jnp.where(is_sure, safe_overlap(overlap, choice.sine), 0)
+        is_there, is_inside = choice.ritz.is_there, choice.is_inside
+        seen = jnp.where(is_there, choice.ritz.eigenvalues, jnp.nan)
+        # A space that is not the whole one rules out no eigenvalue anywhere: its eigenvector may
+        # be orthogonal to all of the space.
+        gap = jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(seen - choice.eigenvalue)))
+        certificate = Certificate(
+            overlap=overlap,
+            residual=jnp.linalg.norm(choice.remainder) + error,
+            gap=jnp.where(jnp.sum(is_there) == problem.size, gap, jnp.nan),
+            neighbours=neighbours_of(seen, is_inside),
+        )
+        multiplicity = jnp.where(choice.is_resolved, jnp.sum(is_inside), 0)
+        new = Ridge(choice.direction, choice.eigenvalue, ridge.index, multiplicity)
+        return Tracked(new, certificate, counted.cost)
 
-    def _choose(self, space: Space) -> "_Choice":
+    def _choose(self, space: Space, relative_width: Number) -> "_Choice":
         """The old direction, the first row, projected onto the cluster it overlaps most."""
         ritz = space.ritz()
-        scale = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
-        labels = cluster_labels(ritz.eigenvalues, self.cluster_tolerance, scale=scale)
+        labels = cluster_labels(ritz.eigenvalues, relative_width, scale=ritz.scale)
         coefficients = ritz.coefficients[0]
         weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
         is_inside = labels == jnp.argmax(weights)
         mix = unit(ritz.coefficients @ jnp.where(is_inside, coefficients, 0))
         direction, image = mix @ space.rows, mix @ space.images
         eigenvalue = direction @ image
-        outside = image - (space.rows @ image) @ space.rows
-        size = jnp.linalg.norm(outside)
-        width = _width(scale, self.cluster_tolerance)
+        beyond = image - (space.rows @ image) @ space.rows
+        size, info = jnp.linalg.norm(beyond), jnp.finfo(image.dtype)
+        # How far apart eigenvalues of one cluster are at most, or can be distinguished at all.
+        width = ritz.scale * jnp.maximum(relative_width, 100 * float(info.eps)) + info.tiny
         is_resolved = size <= SINE * width
         return _Choice(
             direction=direction,
             eigenvalue=eigenvalue,
             remainder=image - eigenvalue * direction,
-            outside=outside,
+            outside=beyond,
             ritz=ritz,
             is_inside=is_inside,
             sine=jnp.where(is_resolved, size / width, SINE),
             # Without a tolerance nothing converges, short of what cannot be told any better.
-            is_converged=is_resolved if self.tolerance is None else size <= self.tolerance * scale,
+            is_converged=is_resolved
+            if self.tolerance is None
+            else size <= self.tolerance * ritz.scale,
             is_resolved=is_resolved,
         )
-
-    def _find_neighbours(
-        self, product: Product, direction: Vector, k: int, key: PRNGKeyArray
-    ) -> tuple[Float[Array, "k n"], Cost]:
-        # A warm start need not be accurate: 1 % is.
-        start = jax.random.normal(key, (k, len(direction)), direction.dtype)
-        pairs = lowest_pairs(product, start, k, 0.01, 20 * k, min(2 * k + 10, len(direction)))
-        return pairs.rows, Cost(hvps=pairs.num_hvps)
-
-    def _continue(self, space: Space, choice: "_Choice", num: int) -> Float[Array, "k n"]:
-        """The Ritz vectors that lie most in the span of the old ridge and its old neighbours."""
-        coefficients = choice.ritz.coefficients
-        weights = jnp.sum(coefficients[: num + 1] ** 2, axis=0)
-        is_other = choice.ritz.is_there & ~choice.is_inside
-        order = jnp.argsort(jnp.where(is_other, -weights, 0))[:num]
-        return coefficients[:, order].T @ space.rows
-
-
-def _width(scale: Scalar, tolerance: Number | None) -> Scalar:
-    """How far apart the eigenvalues of one cluster are at most, or can be told apart at all."""
-    info = jnp.finfo(scale.dtype)
-    relative = float(info.eps) ** (2 / 3) if tolerance is None else tolerance
-    return scale * jnp.maximum(relative, 100 * float(info.eps)) + info.tiny
 
 
 class _Choice(eqx.Module):
@@ -207,22 +174,3 @@ class _Choice(eqx.Module):
     sine: Scalar
     is_converged: Bool[Array, ""]
     is_resolved: Bool[Array, ""]
-
-    def multiplicity(self) -> Int[Array, ""]:
-        return jnp.where(self.is_resolved, jnp.sum(self.is_inside), 0)
-
-    def scale(self) -> Scalar:
-        return jnp.max(jnp.abs(jnp.where(self.ritz.is_there, self.ritz.eigenvalues, 0)))
-
-    def seen(self) -> Float[Array, " m"]:
-        """The Ritz values, and NaN for those of empty rows."""
-        return jnp.where(self.ritz.is_there, self.ritz.eigenvalues, jnp.nan)
-
-    def gap(self, size: int) -> Scalar:
-        """To the nearest eigenvalue, if the space is the whole one; NaN otherwise.
-
-        A space that is smaller rules out no eigenvalue anywhere: its eigenvector may be orthogonal
-        to all of the space.
-        """
-        distances = jnp.where(self.is_inside, jnp.inf, jnp.abs(self.seen() - self.eigenvalue))
-        return jnp.where(jnp.sum(self.ritz.is_there) == size, jnp.min(distances), jnp.nan)

@@ -16,29 +16,28 @@ noise of the gradient: the part of the move that is noise is left out.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction, check_positive
-from ridgerider._core.linalg.lean import Rows, grow_while
+from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.certificate import Certificate
-from ridgerider._core.ride.step import Attempt, Trial
+from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
 from ridgerider._core.ride.update import Tracked
-from ridgerider._core.runtime.compile import Effort
 from ridgerider._core.spectra.spectrum import Ridge
 
-REACH = 4.0  # how much longer than the step along the ridge the move may be
 MAX_HALVINGS = 4
+WORTH_MORE = 0.1  # HVPs go on while they raise what the move is predicted to gain by this share
 
 
-class Footing(eqx.Module):
-    """What is known at a point of a ride: the loss, its model, and how good the last model was."""
+class LocalModel(eqx.Module):
+    """The loss around a point of a ride as `Follow` models it, and how good the last model was."""
 
     x: Vector
     loss: Scalar
@@ -52,16 +51,23 @@ class Footing(eqx.Module):
 
 
 class Follow(eqx.Module):
-    """UpdateRidge for networks: the ridge and the corrector from one Krylov space.
+    """UpdateRidge for networks, with a corrector and a step rule that share its model of the loss.
 
-    The corrector's move is applied by `Recall` at the next step. It is damped more after a step
-    whose change of the loss was not as predicted, and less after one that was.
+    The corrector's move is found with the ridge and applied at the next step, no longer than
+    `reach` times the step along the ridge. It is damped more after a step whose change of the loss
+    was not as predicted, and less after one that was. A step is halved, up to four times, where the
+    change of the loss differs from its prediction by more than `max_mistake` times the sum of the
+    prediction's parts, or where the ridge is lost: overlap < `min_overlap`. After one that differs
+    by less than a third of that, the next is longer by half.
+
+    The model is the `memory` of the ridge. A rider that follows has no other `correct` and `step`.
 
     **Arguments**
 
-    - `min_hvps`, `max_hvps`: products for each step. More than the least are spent only while they
+    - `min_hvps`, `max_hvps`: HVPs for each step. More than the least are spent only while they
       raise what the move is predicted to gain by a tenth.
     - `damping`: where it begins, relative to the largest Ritz value.
+    - `size`, `max_size`: of the first step along the ridge, and of the longest.
 
     >>> import ridgerider as rr
     >>> problem = Problem(lambda x: 5 * x[0] ** 2 - x[1] ** 2 + x[2] ** 2, jnp.array([0.3, 0.1, 0]))
@@ -74,31 +80,31 @@ class Follow(eqx.Module):
     min_hvps: int = eqx.field(static=True, default=4)
     max_hvps: int = eqx.field(static=True, default=8)
     damping: Number = 0.01
-    # Rides of networks are short beside their descents, and compiling them is what one waits for.
-    effort: ClassVar[Effort] = "little"
+    reach: Number = 4.0
+    size: Number = 0.05
+    max_size: Number = 1.0
+    max_mistake: Number = 0.5
+    min_overlap: Number = 0.7072
 
     def __check_init__(self) -> None:
         check_count("min_hvps", self.min_hvps, 2)
         check_count("max_hvps", self.max_hvps, self.min_hvps)
-        check_positive("damping", self.damping)
+        for name in ("damping", "reach", "size", "max_size", "max_mistake"):
+            check_positive(name, getattr(self, name))
+        check_fraction("min_overlap", self.min_overlap)
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        ridge = self.blank(x, ridge) if ridge.memory is None else ridge
-        loss, grad, product = problem.expanded_at(x)
-        error, num_gradients = _error(problem, x, grad)
+        ridge = self.begin(x, ridge) if ridge.memory is None else ridge
+        counted = Counted(problem)
+        loss, grad, hvp = problem.expanded_at(x)
+        counted.charge(gradients=1)  # the rider counts the value
+        error = _error(counted, x, grad)
         mistake, damping = self._judge(ridge, x, loss)
-        most = min(self.max_hvps // 2 * 2, 2 * problem.size)  # two at a time
-        num_hvps, found = grow_while(
-            product,
-            jnp.stack([ridge.direction, grad]),
-            min(self.min_hvps, most),
-            most,
-            lambda space: _move(space, grad, error, damping),
-            0.1,
-        )
-        footing = Footing(
+        space, found = self._grow(hvp, ridge.direction, grad, error, damping)
+        counted.charge(hvps=space.count)
+        model = LocalModel(
             x=x,
             loss=loss,
             slope=found.direction @ grad,
@@ -109,18 +115,39 @@ class Follow(eqx.Module):
             noise=error @ error / jnp.maximum(grad @ grad, jnp.finfo(x.dtype).tiny),
             mistake=mistake,
         )
-        new = Ridge(
-            found.direction, found.eigenvalue, ridge.index, ridge.multiplicity, None, footing
+        new = dataclasses.replace(
+            ridge, direction=found.direction, eigenvalue=found.eigenvalue, memory=model
         )
         certificate = Certificate(overlap=found.overlap, residual=found.residual)
-        return Tracked(new, certificate, Cost(gradients=num_gradients, hvps=num_hvps), loss)
+        return Tracked(new, certificate, counted.cost, loss)
 
-    def blank(self, x: Vector, ridge: Ridge) -> Ridge:
-        """The ridge with a memory in which nothing is yet: its loss is NaN."""
+    def begin(self, x: Vector, ridge: Ridge) -> Ridge:
+        """The ridge with a model in which nothing is known yet: its loss is NaN."""
         zero, none = jnp.zeros((), x.dtype), jnp.asarray(jnp.nan, x.dtype)
         damping = jnp.asarray(self.damping, x.dtype)
-        nothing = Footing(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero, zero)
-        return dataclasses.replace(ridge, memory=nothing)
+        nothing = LocalModel(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero, zero)
+        return dataclasses.replace(ridge, space=None, memory=nothing)
+
+    def correct(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
+        """The move that was found with the ridge; it costs nothing more."""
+        del problem
+        model = ridge.memory
+        length = jnp.linalg.norm(model.move)
+        most = self.reach * jnp.linalg.norm(x - model.x)
+        share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
+        return x + share * model.move, Cost()
+
+    def step(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
+        """A step as long as the model of the loss holds."""
+
+        def holds(trial: Trial) -> Bool[Array, ""]:
+            is_right = trial.ridge.memory.mistake <= self.max_mistake
+            return is_right & (trial.overlap >= self.min_overlap)
+
+        trial = halved_until(holds, attempt, size, 0.0, MAX_HALVINGS)
+        is_easy = holds(trial) & (trial.ridge.memory.mistake < self.max_mistake / 3)
+        grown = jnp.minimum(1.5 * trial.step_size, jnp.asarray(self.max_size, size.dtype))
+        return trial, jnp.where(is_easy, grown, trial.step_size)
 
     def _judge(self, ridge: Ridge, x: Vector, loss: Scalar) -> tuple[Scalar, Scalar]:
         """How wrong the prediction of the step to `x` was, and the damping that follows from it."""
@@ -145,19 +172,34 @@ class Follow(eqx.Module):
         adapted = jnp.clip(old.damping * factor.astype(loss.dtype), 1e-4, 10.0)
         return mistake, jnp.where(is_first, old.damping, adapted)
 
+    def _grow(
+        self, hvp: Hvp, direction: Vector, grad: Vector, error: Vector, damping: Scalar
+    ) -> tuple[Space, "_Found"]:
+        """The Krylov space of ridge and gradient, two HVPs at a time as long as they pay."""
+        most = min(self.max_hvps // 2 * 2, 2 * grad.size)
+        least = min(self.min_hvps, most)
 
-def _error(problem: Problem, x: Vector, grad: Vector) -> tuple[Vector, int]:
-    """A sample of the gradient's error, half of what two halves of the rows differ by.
+        def should_continue(growth: _Growth) -> Bool[Array, ""]:
+            count = growth.space.count
+            return (count < least) | (growth.pays & (count < most))
 
-    And how many gradients there are now.
-    """
-    if problem.rows is None or problem.rows.shape[1] < 2 or problem.rows.shape[1] % 2:
-        return jnp.zeros_like(grad), 1
-    one, _ = problem.halves()
-    return one.grad(x) - grad, 2  # `grad` is the mean of both
+        def grow(growth: _Growth) -> _Growth:
+            # A loop of two, so that the HVP is compiled once.
+            space = jax.lax.fori_loop(0, 2, lambda _, space: space.extend(hvp), growth.space)
+            found = _ridge_and_move(space, grad, error, damping)
+            # A move gains minus its slope, to first order.
+            return _Growth(space, found, -found.slope > -(1 + WORTH_MORE) * growth.found.slope)
+
+        space = Space.krylov(jnp.stack([direction, grad]), most)
+        nothing = zeros_of(_ridge_and_move, space, grad, error, damping)
+        growth = _Growth(space, nothing, jnp.array(True))
+        growth = jax.lax.while_loop(should_continue, grow, growth)
+        return growth.space, growth.found
 
 
 class _Found(eqx.Module):
+    """The ridge and the corrector's move, with its slope and the curvature along it."""
+
     direction: Vector
     eigenvalue: Scalar
     overlap: Scalar
@@ -166,13 +208,26 @@ class _Found(eqx.Module):
     slope: Scalar
     curvature: Scalar
 
-    @property
-    def worth(self) -> Scalar:
-        """What the move is predicted to gain, to first order."""
-        return -self.slope
+
+class _Growth(eqx.Module):
+    """A growing space, what was found in it last, and whether that was worth the last two HVPs."""
+
+    space: Space
+    found: _Found
+    pays: Bool[Array, ""]
 
 
-def _move(space: Rows, grad: Vector, error: Vector, damping: Scalar) -> _Found:
+def _error(counted: Counted, x: Vector, grad: Vector) -> Vector:
+    """A sample of the gradient's error, half of what two halves of the rows differ by."""
+    rows = counted.problem.rows
+    if rows is None or rows.shape[1] < 2 or rows.shape[1] % 2:
+        return jnp.zeros_like(grad)
+    counted.charge(gradients=1)
+    one, _ = counted.problem.halves()
+    return one.grad(x) - grad  # `grad` is the mean of both
+
+
+def _ridge_and_move(space: Space, grad: Vector, error: Vector, damping: Scalar) -> _Found:
     ritz = space.ritz()
     own = jnp.argmax(ritz.coefficients[0] ** 2)  # the first row is the old direction
     overlap = ritz.coefficients[0, own]
@@ -190,83 +245,8 @@ def _move(space: Rows, grad: Vector, error: Vector, damping: Scalar) -> _Found:
         direction=sign * (ritz.coefficients[:, own] @ space.rows),
         eigenvalue=ritz.eigenvalues[own],
         overlap=jnp.abs(overlap),
-        residual=space.residuals(ritz)[own],
+        residual=space.residuals(ritz.coefficients)[own],
         move=(ritz.coefficients @ newton) @ space.rows,
         slope=newton @ along,
         curvature=jnp.sum(jnp.where(is_stiff, ritz.eigenvalues * newton**2, 0)),
     )
-
-
-class Recall(eqx.Module):
-    """The corrector of `Follow`: the move that was found with the ridge, no longer than `reach`
-    times the step along it.
-
-    >>> import ridgerider as rr
-    >>> rr.Rider(update=rr.Follow(), correct=rr.Recall()).correct.reach
-    4.0
-    """
-
-    reach: Number = REACH
-
-    def __check_init__(self) -> None:
-        check_positive("reach", self.reach)
-
-    def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
-        footing = ridge.memory
-        length = jnp.linalg.norm(footing.move)
-        most = self.reach * jnp.linalg.norm(x - footing.x)
-        share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
-        return x + share * footing.move, Cost()
-
-
-class TrustRegion(eqx.Module):
-    """A step as long as the model of the loss holds: for `Follow` and `Recall`.
-
-    A step is halved, up to four times, where the change of the loss differs from its prediction by
-    more than `mistake` times the sum of the prediction's parts, or where the ridge is lost:
-    overlap < `min_overlap`. After one that differs by less than a third of that, the next is
-    longer by half.
-
-    >>> TrustRegion(size=0.2).size
-    0.2
-    """
-
-    size: Number = 0.05
-    max_size: Number = 1.0
-    mistake: Number = 0.5
-    min_overlap: Number = 0.7072
-
-    def __check_init__(self) -> None:
-        for name in ("size", "max_size", "mistake"):
-            check_positive(name, getattr(self, name))
-        check_fraction("min_overlap", self.min_overlap)
-
-    def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
-        attempt = jax.jit(attempt)
-        empty = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size)
-        )
-
-        def go_on(carry: tuple[Trial, Scalar, Int[Array, ""]]) -> Bool[Array, ""]:
-            trial, size, count = carry
-            # A step of length zero is none: it is where a ride begins.
-            may_halve = (size > 0) & (count <= MAX_HALVINGS)
-            return (count == 0) | (~self._holds(trial) & may_halve)
-
-        def again(
-            carry: tuple[Trial, Scalar, Int[Array, ""]],
-        ) -> tuple[Trial, Scalar, Int[Array, ""]]:
-            last, size, count = carry
-            trial = attempt(size)
-            trial = eqx.tree_at(lambda t: t.cost, trial, last.cost + trial.cost)
-            return trial, size / 2, count + 1
-
-        trial, _, _ = jax.lax.while_loop(go_on, again, (empty, size, jnp.array(0)))
-        is_easy = self._holds(trial) & (trial.ridge.memory.mistake < self.mistake / 3)
-        grown = jnp.minimum(1.5 * trial.step_size, jnp.asarray(self.max_size, size.dtype))
-        return trial, jnp.where(is_easy, grown, trial.step_size)
-
-    def _holds(self, trial: Trial) -> Bool[Array, ""]:
-        mistake = trial.ridge.memory.mistake
-        # Written with `<=`, so that a NaN counts as a mistake.
-        return (mistake <= self.mistake) & (trial.overlap >= self.min_overlap)

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
-from ridgerider._core.linalg.krylov import Product, lanczos
-from ridgerider._core.problem.cost import Cost
+from ridgerider._core.linalg.space import Hvp, krylov
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.certificate import Certificate
 from ridgerider._core.ride.update import Tracked, overlap_with_space, unit
 from ridgerider._core.spectra.spectrum import Ridge
 
-NUM_PROBES = 8  # products spent on the largest eigenvalue where a learning rate is automatic
+NUM_PROBES = 8  # HVPs spent on the largest eigenvalue where a learning rate is automatic
 
 
 class Residual(eqx.Module):
@@ -39,7 +39,7 @@ class Residual(eqx.Module):
 
     - `num_steps`: the paper's S.
     - `direction_rate`, `eigenvalue_rate`: the paper's LR_e and LR_lambda. None: half of the largest
-      stable rate, from an estimate of the largest eigenvalue by 8 products, and lambda^2 / 2, which
+      stable rate, from an estimate of the largest eigenvalue by 8 HVPs, and lambda^2 / 2, which
       sets lambda to the Rayleigh quotient.
 
     >>> import jax, jax.numpy as jnp
@@ -65,53 +65,47 @@ class Residual(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
-        product, e = problem.hvp_at(x), ridge.direction
-        if ridge.memory is None:  # the ride begins: the ridge is the one given
-            return _report(problem, product, x, ridge, e, ridge.eigenvalue, Cost(hvps=1))
-        warm = ridge.eigenvalue + e @ product(e) - e @ problem.hvp(ridge.memory, e)
-        rate, cost = self.direction_rate, Cost(hvps=2)
+        counted, hvp = Counted(problem), problem.hvp_at(x)
+        direction, eigenvalue = ridge.direction, ridge.eigenvalue
+        if ridge.memory is not None:  # else the ride begins: the ridge is the one given
+            direction, eigenvalue = self._descend(counted, hvp, x, ridge, key)
+        image = hvp(direction)
+        counted.charge(hvps=1)
+        rest = jnp.linalg.norm(image - (direction @ image) * direction)
+        certificate = Certificate(
+            overlap=overlap_with_space(ridge, direction),
+            residual=rest + counted.hvp_error(x, direction),
+        )
+        new = Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity, memory=x)
+        return Tracked(new, certificate, counted.cost)
+
+    def _descend(
+        self, counted: Counted, hvp: Hvp, x: Vector, ridge: Ridge, key: PRNGKeyArray
+    ) -> tuple[Vector, Scalar]:
+        e, old_x = ridge.direction, ridge.memory
+        warm = ridge.eigenvalue + e @ hvp(e) - e @ counted.hvp(old_x, e)
+        counted.charge(hvps=1)
+        rate = self.direction_rate
         if rate is None:
-            rate, cost = _stable_rate(product, warm, key, x), cost + Cost(hvps=NUM_PROBES)
+            random = jax.random.normal(key, (1, x.size), x.dtype)
+            largest = krylov(hvp, random, NUM_PROBES).ritz().scale
+            counted.charge(hvps=NUM_PROBES)
+            # The estimate is from below; half of the bound leaves room for 40 % more.
+            rate = 0.5 / (largest / jnp.abs(warm) + 1) ** 2
 
         def step(_: int, carry: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
             e, eigenvalue = carry
             length = jnp.linalg.norm(e)
             u = e / length
-            image = product(u)
+            image = hvp(u)
             remainder = image / eigenvalue - u
             slope = -2 * (remainder @ image) / eigenvalue**2
             fast = self.eigenvalue_rate
             eigenvalue = eigenvalue - (eigenvalue**2 / 2 if fast is None else fast) * slope
             remainder = image / eigenvalue - u
-            pull = 2 * (product(remainder) / eigenvalue - remainder)
+            pull = 2 * (hvp(remainder) / eigenvalue - remainder)
             return e - rate * (pull - (pull @ u) * u) / length, eigenvalue
 
         e, eigenvalue = jax.lax.fori_loop(0, self.num_steps, step, (e, warm))
-        cost = cost + Cost(hvps=2 * self.num_steps + 1)
-        return _report(problem, product, x, ridge, unit(e), eigenvalue, cost)
-
-
-def _stable_rate(product: Product, eigenvalue: Scalar, key: PRNGKeyArray, x: Vector) -> Scalar:
-    ritz = lanczos(product, jax.random.normal(key, x.shape, x.dtype), NUM_PROBES).ritz()
-    largest = jnp.max(jnp.abs(jnp.where(ritz.is_there, ritz.eigenvalues, 0)))
-    # The estimate is from below; half of the bound leaves room for 40 % more.
-    return 0.5 / (largest / jnp.abs(eigenvalue) + 1) ** 2
-
-
-def _report(
-    problem: Problem,
-    product: Product,
-    x: Vector,
-    old: Ridge,
-    direction: Vector,
-    eigenvalue: Scalar,
-    cost: Cost,
-) -> Tracked:
-    image = product(direction)
-    error, spent = problem.hvp_error(x, direction)
-    certificate = Certificate(
-        overlap=overlap_with_space(old, direction),
-        residual=jnp.linalg.norm(image - (direction @ image) * direction) + error,
-    )
-    ridge = Ridge(direction, eigenvalue, old.index, old.multiplicity, memory=x)
-    return Tracked(ridge, certificate, cost + spent)
+        counted.charge(hvps=2 * self.num_steps)
+        return unit(e), eigenvalue

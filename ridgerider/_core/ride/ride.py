@@ -86,12 +86,13 @@ class Ride(Certified, eqx.Module):
     certificate: Certificate
     next_size: Scalar
     num_steps: Int[Array, ""]
+    has_begun: Bool[Array, ""]  # false: the start itself is still to be evaluated, by the loop
     is_finite: Bool[Array, ""]
     trace: Trace
     cost: Cost
 
     @staticmethod
-    def begin(trial: Trial, size: Scalar, trace: Trace) -> "Ride":
+    def begin(trial: Trial, size: Scalar, trace: Trace, has_begun: bool = True) -> "Ride":
         return Ride(
             x=trial.x,
             ridge=trial.ridge,
@@ -99,6 +100,7 @@ class Ride(Certified, eqx.Module):
             certificate=trial.certificate,
             next_size=size,
             num_steps=jnp.array(0),
+            has_begun=jnp.array(has_begun),
             is_finite=_is_finite(trial),
             trace=trace,
             cost=trial.cost,
@@ -106,6 +108,7 @@ class Ride(Certified, eqx.Module):
 
     def advance(self, trial: Trial, next_size: Scalar, audit: Audit | None = None) -> "Ride":
         is_finite = _is_finite(trial)
+        num_steps = self.num_steps + self.has_begun.astype(self.num_steps.dtype)
 
         def keep(new: Array, old: Array) -> Array:
             return jnp.where(is_finite, new, old)
@@ -116,9 +119,10 @@ class Ride(Certified, eqx.Module):
             loss=keep(trial.loss, self.loss),
             certificate=trial.certificate,
             next_size=next_size,
-            num_steps=self.num_steps + 1,
+            num_steps=num_steps,
+            has_begun=jnp.array(True),
             is_finite=is_finite,
-            trace=self.trace.record(trial, self.num_steps + 1, audit),
+            trace=self.trace.record(trial, num_steps, audit),
             cost=self.cost + trial.cost,
         )
 

@@ -7,32 +7,37 @@ Each plug-in is a field; swap a field to swap a rule.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._check import check_count
+from ridgerider._check import check_choice, check_count
 from ridgerider._core.descend.finish import Descend, Finish
 from ridgerider._core.descend.relax import Relax
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.audit import Audit, audit
-from ridgerider._core.ride.follow import Follow, Recall, TrustRegion
+from ridgerider._core.ride.davidson import Davidson
+from ridgerider._core.ride.follow import Follow
 from ridgerider._core.ride.ride import Ride, Trace
-from ridgerider._core.ride.step import Attempt, Backtracking, Trial
+from ridgerider._core.ride.step import Attempt, Backtracking, Trial, zeros_of
 from ridgerider._core.ride.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
 from ridgerider._core.ride.update import Project, Tracked
 from ridgerider._core.runtime.compile import Effort
-from ridgerider._core.spectra.network_spectrum import NetworkSpectrum
-from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.spectra.block import BlockSpectrum
+from ridgerider._core.spectra.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
 
 Look = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
 Batch = Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem]
 StopRule = Callable[[Ride], Bool[Array, ""]]
+Step = Callable[[Attempt, Scalar], tuple[Trial, Scalar]]
+Correct = Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]]
+# Rides of networks are short beside their descents, and compiling them is what one waits for.
+NETWORK_EFFORT: Effort = "little"
 
 
 class Rider(eqx.Module):
@@ -42,7 +47,8 @@ class Rider(eqx.Module):
 
     - `spectrum(problem, x, key) -> Spectrum`: the ridges at a point.
     - `update(problem, x, ridge, key) -> Tracked`: UpdateRidge, the same ridge at the next point.
-    - `step(attempt, size) -> (Trial, size)`: how far to go.
+    - `step(attempt, size) -> (Trial, size)`: how far to go; its field `size` is the first one to
+      try. None with `Follow`, which has a step rule and a corrector of its own.
     - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that reads true ends the
       ride.
     - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
@@ -56,6 +62,7 @@ class Rider(eqx.Module):
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well, and `Finish.path` a few points of the
       descent (small problems only).
+    - `effort`: how much compilation does for the speed of its programs: "full", "little", "none".
 
     >>> import ridgerider as rr
     >>> rider = rr.Rider(step=rr.FixedStep(0.1), max_steps=50)
@@ -65,20 +72,29 @@ class Rider(eqx.Module):
 
     spectrum: Look = DenseSpectrum()
     update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = Project()
-    step: Callable[[Attempt, Scalar], tuple[Trial, Scalar]] = Backtracking()
+    step: Step | None = Backtracking()
     stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
-    correct: Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]] | None = None
+    correct: Correct | None = None
     finish: Callable[..., Finish] | None = Descend()
     batch: Batch | None = None
     audit_every: int = eqx.field(static=True, default=0)
     max_steps: int = eqx.field(static=True, default=1000)
     keep_path: bool = eqx.field(static=True, default=False)
+    effort: Effort = eqx.field(static=True, default="full")
 
     def __check_init__(self) -> None:
+        follows = isinstance(self.update, Follow)
+        if follows and not (self.step is None and self.correct is None):
+            raise ValueError(
+                "`step` and `correct` must be None with `Follow`, which has both of its own, not "
+                f"{self.step!r} and {self.correct!r}."
+            )
         for name in ("spectrum", "update", "step", "correct", "finish", "batch"):
-            plug = getattr(self, name)
-            if not callable(plug) and not (plug is None and name in ("correct", "finish", "batch")):
+            plug, optional = getattr(self, name), ("correct", "finish", "batch", "step" * follows)
+            if not callable(plug) and not (plug is None and name in optional):
                 raise ValueError(f"`{name}` must be callable, not {plug!r}.")
+        if not follows and not hasattr(self.step, "size"):
+            raise ValueError(f"`step` must have a field `size`, the first one, not {self.step!r}.")
         if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
@@ -86,7 +102,8 @@ class Rider(eqx.Module):
         has_noise = self.batch is not None and self.audit_every
         if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
             raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
-        _check_same_clusters(self.spectrum, self.update)
+        self._check_same_clusters()
+        check_choice("effort", self.effort, get_args(Effort))
         check_count("max_steps", self.max_steps)
         check_count("audit_every", self.audit_every, 0)
 
@@ -106,24 +123,19 @@ class Rider(eqx.Module):
 
         >>> import ridgerider as rr
         >>> rr.Rider.for_networks(max_steps=50).rule_names()
-        ('curvature_gone', 'not_finite', 'max_steps')
+        ('curvature_gone', 'RidgeLost', 'not_finite', 'max_steps')
         """
         own: dict[str, Any] = {
-            "spectrum": NetworkSpectrum(),
+            "spectrum": BlockSpectrum.for_networks(),
             "update": Follow(),
-            "correct": Recall(),
-            "step": TrustRegion(),
+            "step": None,
             "batch": FixedRows(),
-            "stop": (curvature_gone, not_finite),
+            "stop": (curvature_gone, RidgeLost(), not_finite),
             "finish": Relax(),
             "max_steps": 200,
+            "effort": NETWORK_EFFORT,
         }
         return Rider(**(own | fields))
-
-    @property
-    def effort(self) -> Effort:
-        """How much is done for the speed of its compiled programs."""
-        return getattr(self.update, "effort", "full")
 
     def rule_names(self) -> tuple[str, ...]:
         """The reasons a ride may end for, in the order of `ended`."""
@@ -135,7 +147,7 @@ class Rider(eqx.Module):
     def ended(self, ride: Ride) -> Bool[Array, " rules"]:
         """One flag for each of `rule_names`."""
         flags = [rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps]
-        return jnp.stack(flags) & (ride.num_steps >= 0)
+        return jnp.stack(flags) & ride.has_begun
 
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
@@ -145,51 +157,58 @@ class Rider(eqx.Module):
     def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """The ride before its first step.
 
-        With an update that can begin with nothing (`blank`) it is before its start, at step -1: the
-        loop leads there, so that the update is compiled once and not twice.
+        With `Follow`, whose memory has one shape throughout, the loop evaluates the start as a step
+        of size zero, so that the update is compiled once and not twice.
         """
-        problem = self.on_batch(problem, key, jnp.array(0))
-        zero = jnp.zeros((), x.dtype)
-        blank = getattr(self.update, "blank", None)
-        if blank is None:
-            trial = self._arrive(problem, x, ridge, key, zero, Cost())
-            return Ride.begin(trial, self._first_size(x), self._trace(trial))
-        ridge = blank(x, ridge)
-        shapes = jax.eval_shape(lambda: self._arrive(problem, x, ridge, key, zero, Cost()))
-        trial = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        trial = dataclasses.replace(trial, x=x, ridge=ridge)
-        ride = Ride.begin(trial, zero, self._trace(trial))
-        return dataclasses.replace(ride, num_steps=jnp.array(-1))
+        problem, zero = self.on_batch(problem, key, jnp.array(0)), jnp.zeros((), x.dtype)
+
+        def arrive(ridge: Ridge) -> Trial:
+            return self._arrive(problem, x, ridge, key, zero, Cost())
+
+        if isinstance(self.update, Follow):
+            ridge = self.update.begin(x, ridge)
+            trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
+            return Ride.begin(trial, zero, self._trace(trial), has_begun=False)
+        trial = arrive(ridge)
+        return Ride.begin(trial, self._first_size(x), self._trace(trial))
 
     def _trace(self, trial: Trial) -> Trace:
         found = Audit.nothing(trial.x) if self.audit_every else None
         return Trace.empty(trial, self.max_steps, self.keep_path, found)
 
+    def _rules(self) -> tuple[Step, Correct | None]:
+        """How far to go, and the corrector."""
+        if isinstance(self.update, Follow):
+            return self.update.step, self.update.correct
+        assert self.step is not None
+        return self.step, self.correct
+
     def _first_size(self, x: Vector) -> Scalar:
-        return jnp.asarray(getattr(self.step, "size", 1.0), x.dtype)
+        rule: Any = self.update if isinstance(self.update, Follow) else self.step
+        return jnp.asarray(rule.size, x.dtype)
 
     def go_on(
         self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
     ) -> Ride:
         """Ride on until a rule fires, or until step `until`."""
+        step_rule, _ = self._rules()
 
-        def is_going(ride: Ride) -> Bool[Array, ""]:
-            has_time = True if until is None else ride.num_steps < until
+        def should_continue(ride: Ride) -> Bool[Array, ""]:
+            has_time = True if until is None else (ride.num_steps < until) | ~ride.has_begun
             return ~jnp.any(self.ended(ride)) & has_time
 
         def step(ride: Ride) -> Ride:
-            step = jnp.maximum(ride.num_steps, 0)
-            here = jax.random.fold_in(key, step)
-            on_batch = self.on_batch(problem, key, step)
-            trial, next_size = self.step(
+            here = jax.random.fold_in(key, ride.num_steps)
+            on_batch = self.on_batch(problem, key, ride.num_steps)
+            trial, next_size = step_rule(
                 lambda size: self._attempt(on_batch, ride, here, size), ride.next_size
             )
             found, cost = self._audit(on_batch, ride, trial, here)
             trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
-            next_size = jnp.where(ride.num_steps < 0, self._first_size(ride.x), next_size)
+            next_size = jnp.where(ride.has_begun, next_size, self._first_size(ride.x))
             return ride.advance(trial, next_size, found)
 
-        return jax.lax.while_loop(is_going, step, ride)
+        return jax.lax.while_loop(should_continue, step, ride)
 
     @eqx.filter_jit
     def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
@@ -206,22 +225,35 @@ class Rider(eqx.Module):
         if not self.audit_every:
             return None, Cost()
 
-        def look() -> tuple[Audit, Cost]:
+        def compare() -> tuple[Audit, Cost]:
             found, cost = audit(
-                problem, trial.x, ride.ridge, trial.ridge, self.update, self.spectrum, key
+                problem,
+                trial.x,
+                ride.ridge,
+                trial.ridge,
+                self.update,
+                self._audit_spectrum(problem),
+                key,
             )
             return found, jax.tree.map(jnp.asarray, cost)
 
-        nothing = (Audit.nothing(trial.x), jax.tree.map(jnp.zeros_like, jax.eval_shape(look)[1]))
-        is_due = ((ride.num_steps + 1) % self.audit_every == 0) & (ride.num_steps >= 0)
-        return jax.lax.cond(is_due, look, lambda: nothing)
+        nothing = (Audit.nothing(trial.x), zeros_of(compare)[1])
+        is_due = ((ride.num_steps + 1) % self.audit_every == 0) & ride.has_begun
+        return jax.lax.cond(is_due, compare, lambda: nothing)
+
+    def _audit_spectrum(self, problem: Problem) -> Look:
+        """Dense where it fits, with the width that the rider calls one eigenspace."""
+        if problem.size >= DENSE_BELOW:
+            return self.spectrum
+        if isinstance(self.update, Project | Davidson):
+            return DenseSpectrum(cluster_tolerance=self.update.cluster_tolerance)
+        return DenseSpectrum()
 
     def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
         x, cost = ride.x + size * ride.ridge.direction, Cost()
-        if self.correct is not None:
-            x, cost = self.correct(problem, x, ride.ridge)
-        if hasattr(self.update, "blank"):  # see `begin`
-            x = jnp.where(ride.num_steps < 0, ride.x, x)
+        _, correct = self._rules()
+        if correct is not None:
+            x, cost = correct(problem, x, ride.ridge)
         return self._arrive(problem, x, ride.ridge, key, size, cost)
 
     def _arrive(
@@ -238,6 +270,19 @@ class Rider(eqx.Module):
             cost=cost + tracked.cost + Cost(values=1),
         )
 
+    def _check_same_clusters(self) -> None:
+        """Raise if spectrum and update would call different things one eigenspace."""
+        if not isinstance(self.spectrum, DenseSpectrum | BlockSpectrum):
+            return
+        if not isinstance(self.update, Project | Davidson):
+            return
+        one, two = self.spectrum.cluster_tolerance, self.update.cluster_tolerance
+        if one is not two and one != two:
+            raise ValueError(
+                "`cluster_tolerance` must be the same for `spectrum` and `update`, "
+                f"not {one!r} and {two!r}."
+            )
+
 
 def look_on(
     problem: Problem, spectrum: Look, batch: Batch | None, x: Vector, key: PRNGKeyArray
@@ -253,15 +298,3 @@ def _on_batch(
         return problem
     # A key of its own: the update draws from the one that is folded with the step.
     return batch(problem, jax.random.fold_in(key, 2**31), step)
-
-
-def _check_same_clusters(spectrum: Any, update: Any) -> None:
-    """Raise if the two would call different things one eigenspace."""
-    if not (hasattr(spectrum, "cluster_tolerance") and hasattr(update, "cluster_tolerance")):
-        return
-    one, two = spectrum.cluster_tolerance, update.cluster_tolerance
-    if one is not two and one != two:
-        raise ValueError(
-            "`cluster_tolerance` must be the same for `spectrum` and `update`, "
-            f"not {one!r} and {two!r}."
-        )

@@ -1,11 +1,12 @@
 """How far to go along the ridge.
 
-A step rule is a callable `step(attempt, size) -> (trial, next_size)` with an attribute `size`, the
-first size to try. `attempt(size)` takes one step of that size, follows the ridge there and returns
+A step rule is a callable `step(attempt, size) -> (trial, next_size)` with a field `size`, the first
+size to try. `attempt(size)` takes one step of that size, follows the ridge there and returns
 a `Trial`; the rule may attempt as often as it likes and is charged for each.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -82,27 +83,53 @@ class Backtracking(eqx.Module):
         check_fraction("delta_break", self.delta_break)
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
-        def is_too_far(carry: tuple[Trial, Scalar, Int[Array, ""]]) -> Bool[Array, ""]:
-            trial, untried, tries = carry
-            # Written with `not >=`, so that a NaN counts as too far.
-            goes_on = ~(trial.overlap >= self.delta_break) & (untried >= self.min_size)
-            return (tries == 0) | (goes_on & (tries <= MAX_HALVINGS))
+        def is_kept(trial: Trial) -> Bool[Array, ""]:
+            return trial.overlap >= self.delta_break
 
-        def again(
-            carry: tuple[Trial, Scalar, Int[Array, ""]],
-        ) -> tuple[Trial, Scalar, Int[Array, ""]]:
-            last, untried, tries = carry
-            trial = attempt(untried)
-            trial = eqx.tree_at(lambda t: t.cost, trial, last.cost + trial.cost)
-            return trial, untried / 2, tries + 1
-
-        # Starting from an empty trial compiles `attempt` once instead of twice; as a function of
-        # its own it is traced once as well.
-        attempt = jax.jit(attempt)
-        empty = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(attempt, size)
-        )
-        trial, _, _ = jax.lax.while_loop(is_too_far, again, (empty, size, jnp.array(0)))
+        trial = halved_until(is_kept, attempt, size, self.min_size, MAX_HALVINGS)
         accepted = trial.step_size
         grown = jnp.minimum(2 * accepted, jnp.asarray(self.size, accepted.dtype))
         return trial, jnp.where(accepted == size, grown, accepted)
+
+
+class _Halving(eqx.Module):
+    """The last trial, the size to try next, and how many were tried."""
+
+    trial: Trial
+    size: Scalar
+    count: Int[Array, ""]
+
+
+def halved_until(
+    is_good: Callable[[Trial], Bool[Array, ""]],
+    attempt: Attempt,
+    size: Scalar,
+    min_size: Number,
+    max_halvings: int,
+) -> Trial:
+    """The first good trial of sizes `size`, `size` / 2, ...; the last one if none is good.
+
+    Its cost is that of all of them. A step of size zero is tried once.
+    """
+
+    def should_continue(state: _Halving) -> Bool[Array, ""]:
+        # Written with `not`, so that a NaN counts as not good.
+        may_halve = (state.size >= min_size) & (state.size > 0) & (state.count <= max_halvings)
+        return (state.count == 0) | (~is_good(state.trial) & may_halve)
+
+    def again(state: _Halving) -> _Halving:
+        trial = attempt(state.size)
+        trial = eqx.tree_at(lambda t: t.cost, trial, state.trial.cost + trial.cost)
+        return _Halving(trial, state.size / 2, state.count + 1)
+
+    # Starting from an empty trial compiles `attempt` once instead of twice; as a function of its
+    # own it is traced once as well.
+    attempt = jax.jit(attempt)
+    start = _Halving(zeros_of(attempt, size), size, jnp.array(0))
+    return jax.lax.while_loop(should_continue, again, start).trial
+
+
+def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function(*args)` would return, with zeros for all numbers."""
+    shapes = jax.eval_shape(function, *args)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

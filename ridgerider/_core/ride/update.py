@@ -15,9 +15,10 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_fraction
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.certificate import Certificate, Certified
-from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, coarsened
+from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, cluster_width
 
 NUM_NEIGHBOURS = 4  # eigenvalues on each side that a trace shows; they cost nothing
 
@@ -67,10 +68,10 @@ class Project(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        self = coarsened(self, problem, "cluster_tolerance")
-        hessian = problem.hessian(x)
-        eigenvalues, columns = jnp.linalg.eigh(hessian)
-        labels = cluster_labels(eigenvalues, self.cluster_tolerance)
+        counted = Counted(problem)
+        hessian, eigenvalues, columns = counted.eigh(x)
+        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
+        labels = cluster_labels(eigenvalues, width)
         coefficients = ridge.direction @ columns
         weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
         is_inside = labels == jnp.argmax(weights)
@@ -84,17 +85,16 @@ class Project(eqx.Module):
             multiplicity=jnp.sum(is_inside),
             space=jnp.where(is_inside[:, None], columns.T, 0),
         )
-        gap = _gap(eigenvalues, eigenvalue, is_inside)
+        gap = jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))
         outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
-        error, spent = problem.hvp_error(x, direction)
+        error = counted.hvp_error(x, direction)
         certificate = Certificate(
             overlap=safe_overlap(overlap_with_space(ridge, direction), (outside + error) / gap),
             residual=jnp.linalg.norm(image - eigenvalue * direction) + error,
             gap=gap,
             neighbours=neighbours_of(eigenvalues, is_inside),
         )
-        cost = Cost(hvps=problem.size, hessians=1, eigendecompositions=1)
-        return Tracked(new, certificate, cost + spent)
+        return Tracked(new, certificate, counted.cost)
 
 
 class Keep(eqx.Module):
@@ -114,14 +114,15 @@ class Keep(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        image = problem.hvp(x, ridge.direction)
-        error, spent = problem.hvp_error(x, ridge.direction)
+        counted = Counted(problem)
+        image = counted.hvp(x, ridge.direction)
+        error = counted.hvp_error(x, ridge.direction)
         eigenvalue = ridge.direction @ image
         residual = jnp.linalg.norm(image - eigenvalue * ridge.direction)
         return Tracked(
             Ridge(ridge.direction, eigenvalue, ridge.index, ridge.multiplicity, ridge.space),
             Certificate(jnp.ones_like(eigenvalue), residual + error),
-            Cost(hvps=1) + spent,
+            counted.cost,
         )
 
 
@@ -188,9 +189,3 @@ def neighbours_of(
     ranks = jnp.concatenate([first - NUM_NEIGHBOURS + near, first + jnp.sum(is_inside) + near])
     is_there = (ranks >= 0) & (ranks < len(eigenvalues))
     return jnp.where(is_there, eigenvalues[jnp.clip(ranks, 0, len(eigenvalues) - 1)], jnp.nan)
-
-
-def _gap(
-    eigenvalues: Float[Array, " n"], eigenvalue: Scalar, is_inside: Bool[Array, " n"]
-) -> Scalar:
-    return jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))

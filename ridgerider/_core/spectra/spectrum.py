@@ -13,11 +13,10 @@ Further members of a cluster are the projections of further fixed vectors, made 
 after the other. So they depend on the eigenspace alone, and addresses mean the same everywhere.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
 import jax
@@ -28,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_fraction
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ GAUGES = ("gradient", "random")
 # Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
 # a Hessian with its spectrum then takes some ten milliseconds.
 DENSE_BELOW = 300
-Rule = TypeVar("Rule")
 
 
 class Ridge(eqx.Module):
@@ -222,18 +221,21 @@ class DenseSpectrum(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
-        self = coarsened(self, problem, "cluster_tolerance", "downhill_tolerance")
-        eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
-        is_downhill = downhill(eigenvalues, self.downhill_tolerance)
-        labels = cluster_labels(eigenvalues, self.cluster_tolerance, is_downhill)
-        rows, gauge_cost = fix_gauge(self.gauge, problem, x, key, columns.T, eigenvalues, labels)
+        counted = Counted(problem)
+        _, eigenvalues, columns = counted.eigh(x)
+        scale = jnp.max(jnp.abs(eigenvalues))
+        lowest = tolerance_of(self.downhill_tolerance, x.dtype, problem.noise)
+        is_downhill = downhill(eigenvalues, lowest, scale)
+        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
+        labels = cluster_labels(eigenvalues, width, is_downhill)
+        rows = fix_gauge(self.gauge, counted, x, key, columns.T, eigenvalues, labels)
         return Spectrum(
             eigenvalues=eigenvalues,
             eigenvectors=fix_signs(rows),
             labels=labels,
             is_downhill=is_downhill,
-            scale=jnp.max(jnp.abs(eigenvalues)),
-            cost=Cost(hvps=problem.size, hessians=1, eigendecompositions=1) + gauge_cost,
+            scale=scale,
+            cost=counted.cost,
             is_complete=jnp.ones(problem.size, bool),
         )
 
@@ -246,49 +248,33 @@ def check_gauge(gauge: Gauge) -> None:
         )
 
 
-def tolerance_of(tolerance: Number | None, dtype: np.dtype) -> Number:
-    return math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
+def tolerance_of(tolerance: Number | None, dtype: np.dtype, noise: float = 0.0) -> Number:
+    """A relative tolerance. Default: eps^(1/2).
+
+    With `noise`, the relative error of HVPs beyond rounding (`Problem.noise`), it is well above
+    that: nothing is distinguished that noise alone may have made.
+    """
+    own = math.sqrt(jnp.finfo(dtype).eps) if tolerance is None else tolerance
+    return jnp.maximum(own, 100 * noise) if noise else own
+
+
+def cluster_width(tolerance: Number | None, dtype: np.dtype, noise: float = 0.0) -> Number:
+    """As `tolerance_of`, for eigenvalues that count as equal. Default: eps^(2/3).
+
+    That is well above the rounding of `eigh`, about eps, and well below what a loss resolves.
+    """
+    default = float(jnp.finfo(dtype).eps) ** (2 / 3)
+    return tolerance_of(default if tolerance is None else tolerance, dtype, noise)
 
 
 def downhill(
-    eigenvalues: Float[Array, " k"], tolerance: Number | None = None, scale: Scalar | None = None
+    eigenvalues: Float[Array, " k"], tolerance: Number, scale: Scalar
 ) -> Bool[Array, " k"]:
     """Which eigenvalues are negative beyond doubt, where `scale` is the largest |eigenvalue|.
 
     `eigenvalue < 0` is no test: rounding turns half of the zeros of a rank-one Hessian negative.
     """
-    scale = jnp.max(jnp.abs(eigenvalues)) if scale is None else scale
-    return eigenvalues < -tolerance_of(tolerance, eigenvalues.dtype) * scale
-
-
-def coarsened(rule: Rule, problem: Problem, *names: str) -> Rule:
-    """A rule whose tolerances of these names are well above the noise of products, if there is any.
-
-    So it tells nothing apart that this noise alone may have made, and asks for no more than can be.
-    """
-    if not problem.noise:
-        return rule
-    given = {name: DEFAULTS[name](getattr(rule, name), problem.dtype) for name in names}
-    return dataclasses.replace(  # type: ignore[type-var]  # every rule is a dataclass
-        rule, **{name: _at_least(value, 100 * problem.noise) for name, value in given.items()}
-    )
-
-
-def _at_least(value: Number, least: float) -> Number:
-    return max(value, least) if isinstance(value, float) else jnp.maximum(value, least)
-
-
-def cluster_width(tolerance: Number | None, dtype: np.dtype) -> Number:
-    # Well above the rounding of `eigh`, about eps, and well below what a loss resolves.
-    return float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
-
-
-# How a rule's tolerances are completed where they are None.
-DEFAULTS: dict[str, Callable[[Number | None, np.dtype], Number]] = {
-    "tolerance": tolerance_of,
-    "downhill_tolerance": tolerance_of,
-    "cluster_tolerance": cluster_width,
-}
+    return eigenvalues < -tolerance * scale
 
 
 def cluster_labels(
@@ -332,24 +318,40 @@ def fix_signs(rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
 
 def fix_gauge(
     gauge: Gauge,
-    problem: Problem,
+    counted: Counted,
     x: Vector,
     key: PRNGKeyArray,
     rows: Float[Array, "k n"],
     eigenvalues: Float[Array, " k"],
     labels: Int[Array, " k"],
-) -> tuple[Float[Array, "k n"], Cost]:
+) -> Float[Array, "k n"]:
     """Rotate the rows inside each cluster as the gauge says."""
-    same = labels[:, None] == labels[None, :]
     if gauge == "random":
+        same = labels[:, None] == labels[None, :]
         mix = jnp.where(same, jax.random.normal(key, same.shape, rows.dtype), 0)
-        return _mixed(rows, mix.T), Cost()
-    probe, cost = (
-        (problem.grad(x), Cost(gradients=1)) if gauge == "gradient" else (gauge(problem, x), Cost())
-    )
+        return _mixed(rows, mix.T)
+    probe = counted.grad(x) if gauge == "gradient" else gauge(counted.problem, x)
+    return canonical_rows(rows, eigenvalues, labels, probe)
+
+
+def canonical_rows(
+    rows: Float[Array, "k n"],
+    eigenvalues: Float[Array, " k"],
+    labels: Int[Array, " k"],
+    probe: Vector,
+) -> Float[Array, "k n"]:
+    """In each cluster: the projection of the probe, then those of fixed vectors.
+
+    Where the probe's projection is no more than rounding, it is left out.
+    """
     # A displacement of sqrt(eps) along a ridge makes this much gradient: less is rounding.
     floor = tolerance_of(None, rows.dtype) * jnp.max(jnp.abs(eigenvalues))
-    return _mixed(rows, _canonical_mix(probe, rows, same, floor)), cost
+    same = labels[:, None] == labels[None, :]
+    coefficients = jnp.where(same, (rows @ probe)[None, :], 0)
+    is_seen = jnp.linalg.norm(coefficients, axis=1) > floor
+    rank = jnp.arange(len(rows)) - jnp.argmax(same, axis=1)
+    fixed = jnp.where(same, (fixed_vectors(len(rows), probe.size, rows.dtype) @ rows.T)[rank], 0)
+    return _mixed(rows, jnp.where((is_seen & (rank == 0))[:, None], coefficients, fixed))
 
 
 def _mixed(rows: Float[Array, "k n"], mix: Float[Array, "k k"]) -> Float[Array, "k n"]:
@@ -361,22 +363,6 @@ def _mixed(rows: Float[Array, "k n"], mix: Float[Array, "k k"]) -> Float[Array, 
     rotation, upper = jnp.linalg.qr(mix.T)
     signs = jnp.where(jnp.diagonal(upper) < 0, -1, 1).astype(rows.dtype)
     return (rotation * signs[None, :]).T @ rows
-
-
-def _canonical_mix(
-    probe: Vector, rows: Float[Array, "k n"], same: Bool[Array, "k k"], floor: Scalar
-) -> Float[Array, "k k"]:
-    """In each cluster: the projection of the probe, then those of fixed vectors.
-
-    Where the probe's projection is at most `floor`, it is left out.
-    """
-    coefficients = jnp.where(same, (rows @ probe)[None, :], 0)
-    is_seen = jnp.linalg.norm(coefficients, axis=1) > floor
-    rank = jnp.arange(len(rows)) - jnp.argmax(same, axis=1)
-    fixed = fixed_vectors(len(rows), probe.size, rows.dtype) @ rows.T
-    return jnp.where(
-        (is_seen & (rank == 0))[:, None], coefficients, jnp.where(same, fixed[rank], 0)
-    )
 
 
 def fixed_vectors(count: int, size: int, dtype: np.dtype) -> Float[Array, "count size"]:

@@ -25,9 +25,9 @@ from ridgerider._core.descend.train import describe_optimizer
 RULES = {
     "ridgerider": (
         "Rider",
-        *("DenseSpectrum", "BlockSpectrum", "GradientKrylov", "PowerSpectrum", "NetworkSpectrum"),
+        *("DenseSpectrum", "BlockSpectrum"),
         *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
-        *("FixedStep", "Backtracking", "TrustRegion", "Valley", "Recall"),
+        *("FixedStep", "Backtracking", "Valley"),
         *("Descend", "Relax", "Train"),
         *("Batches", "FixedRows", "Climber", "Climb", "Symmetry"),
         *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.linalg.krylov import lowest_pairs
+from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.points.classify import (
     FALLS,
     UNKNOWN,

@@ -143,7 +143,7 @@ def test_a_least_eigenvalue_that_was_not_found_verifies_nothing():
 
 
 def test_a_rider_that_cannot_see_across_an_axis_calls_no_saddle_a_minimum():
-    rider = rr.Rider(spectrum=rr.GradientKrylov(k=3, num_hvps=3))
+    rider = rr.Rider(spectrum=rr.BlockSpectrum(k=3, max_hvps=3, method="gradient"))
     result = rr.search(wells(3), rider, max_rides=12)
     for solution in result.solutions():
         least = np.linalg.eigvalsh(wells(3).hessian(jnp.asarray(solution.params)))[0]

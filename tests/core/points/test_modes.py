@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ridgerider._core.linalg.krylov import Space
+from ridgerider._core.linalg.space import Space
 from ridgerider._core.points.modes import modes_of, next_radius, prediction_error, ritz_modes
 
 RANDOM = np.random.default_rng(0)

@@ -105,3 +105,19 @@ def mean_loss(x, numbers):
 def test_another_start_keeps_the_batch():
     batch = rr.Problem(mean_loss, jnp.ones(1), jnp.arange(6.0)).on_rows(jnp.array([[0, 1]]))
     assert float(batch.with_start(batch.start).value(batch.x0)) == 0.5
+
+
+def data_loss(x, data):
+    return jnp.mean(jnp.tanh(data @ x) ** 2) - jnp.sum(x**3)
+
+
+def test_one_expansion_has_value_gradient_and_product():
+    data = jax.random.normal(jax.random.key(0), (200, 6))
+    problem = rr.Problem(data_loss, jnp.linspace(0.1, 0.6, 6), data)
+    x, v = problem.x0 + 0.3, jnp.cos(jnp.arange(6.0))
+    chunks = problem.on_rows(jnp.arange(200).reshape(4, 50))
+    for one in (problem, rr.FixedRows()(problem, jax.random.key(0), 0), chunks):
+        value, grad, hvp = one.expanded_at(x)
+        np.testing.assert_allclose(value, problem.value(x), rtol=1e-12)
+        np.testing.assert_allclose(grad, problem.grad(x), atol=1e-12)
+        np.testing.assert_allclose(hvp(v), problem.hvp(x, v), atol=1e-11)

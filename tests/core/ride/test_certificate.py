@@ -104,7 +104,6 @@ def test_no_certificate_is_wrong_where_two_ridges_nearly_meet(update):
         (rr.Project(), 10_000),
         (rr.Davidson(max_hvps=20), 2_000),
         (rr.Davidson(1e-3, max_hvps=36, resolve=False), 2_000),
-        (rr.Davidson(max_hvps=36, num_neighbours=3), 2_000),
         (rr.Davidson(max_hvps=36, cluster_tolerance=1e-3), 2_000),
         (rr.Davidson(), 1_000),  # as many products as there are parameters, and gaps
         (rr.Project(1e-3), 2_000),

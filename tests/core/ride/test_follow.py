@@ -1,4 +1,6 @@
-"""Updates from Hessian-vector products, against dense `eigh`, autodiff and closed forms."""
+"""Riding networks: the model that ridge, corrector and step share, and whole rides."""
+
+import dataclasses
 
 import equinox as eqx
 import jax
@@ -7,266 +9,180 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import factorization
-from tests.cases import make_matrix, quadratic_loss
 
 KEY = jax.random.key(0)
+INPUTS = jax.random.normal(KEY, (200, 6))
+LABELS = jnp.argmax(INPUTS[:, :3], axis=1)
 
 
-def ridge_along(direction, eigenvalue=-1.0, memory=None):
-    direction = jnp.asarray(direction)
-    eigenvalue = jnp.asarray(eigenvalue, direction.dtype)
-    return rr.Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1), memory=memory)
+def quadratic(x, matrix, slope):
+    return x @ matrix @ x / 2 + slope @ x
 
 
-@eqx.filter_jit
-def follow(update, problem, x, ridge):
-    return update(problem, x, ridge, KEY)
-
-
-@eqx.filter_jit
-def look(problem, spectrum=rr.DenseSpectrum()):
-    return spectrum(problem, problem.x0, KEY)
-
-
-def perturbed(seed, n=400, size=0.05):
-    """Eight ridges above a bulk, an interior one of them, and the Hessian one step further."""
+def with_spectrum(eigenvalues, dtype=jnp.float64, seed=0):
+    """A quadratic loss with these eigenvalues, in a random basis, and that basis as rows."""
     random = np.random.default_rng(seed)
-    eigenvalues = np.r_[np.linspace(-2, -0.6, 8), random.uniform(-0.3, 1, n - 8)]
-    matrix, columns = make_matrix(eigenvalues, seed)
-    noise = random.normal(size=(n, n))
-    matrix = matrix + size * (noise + noise.T) / np.sqrt(8 * n)
-    return rr.Problem(quadratic_loss, jnp.zeros(n), jnp.asarray(matrix)), columns
+    size = len(eigenvalues)
+    basis = np.linalg.qr(random.standard_normal((size, size)))[0]
+    matrix = (basis * np.asarray(eigenvalues)) @ basis.T
+    arrays = [matrix, random.standard_normal(size), np.zeros(size)]
+    matrix, slope, start = (jnp.asarray(array, dtype) for array in arrays)
+    return rr.Problem(quadratic, start, matrix, slope), basis.T
 
 
-@pytest.mark.parametrize("num_neighbours", [0, 7])
-def test_davidson_follows_an_interior_ridge_cheaply(num_neighbours):
-    update = rr.Davidson(tolerance=1e-3, num_neighbours=num_neighbours)
-    others = [0, 1, 2, 4, 5, 6, 7]
-    for seed in range(3):
-        problem, columns = perturbed(seed)
-        memory = jnp.asarray(columns[:, others].T) if num_neighbours else None
-        ridge = ridge_along(columns[:, 3], memory=memory)
-        tracked = follow(update, problem, problem.x0, ridge)
-        _, exact = np.linalg.eigh(problem.args[0])
-        assert abs(exact[:, 3] @ tracked.ridge.direction) > 0.9999
-        assert tracked.residual <= 1e-3 * 2.1 and int(tracked.cost.hvps) <= 30
-        if num_neighbours:  # these were refreshed along the way
-            kept = np.abs(exact[:, others].T @ tracked.ridge.memory.T).max(axis=1)
-            assert kept.min() > 0.99
+def followed(problem, rows, x, ridge=None, **settings):
+    if ridge is None:
+        ridge = rr.Ridge(jnp.asarray(rows[0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    return rr.Follow(**settings)(problem, x, ridge, KEY)
 
 
-def test_davidson_finds_its_neighbours_as_the_ride_begins():
-    problem, columns = perturbed(0, n=100, size=0.0)
-    tracked = follow(rr.Davidson(num_neighbours=4), problem, problem.x0, ridge_along(columns[:, 5]))
-    kept = np.abs(columns[:, :4].T @ tracked.ridge.memory.T).max(axis=1)
-    assert tracked.ridge.memory.shape == (4, 100) and kept.min() > 0.9
+def test_the_move_is_newtons_in_the_stiff_directions():
+    eigenvalues = np.array([-1.0, -0.5, 1.0, 2.0, 3.0])
+    problem, rows = with_spectrum(eigenvalues)
+    footing = followed(problem, rows, problem.x0, max_hvps=10, min_hvps=10).ridge.memory
+    slope = rows @ np.asarray(problem.args[1])
+    damped = eigenvalues + 0.01 * 3.0
+    newton = np.where(eigenvalues > 0, -slope / damped, 0) @ rows
+    np.testing.assert_allclose(footing.move, newton, atol=1e-8)
 
 
-def test_no_silent_jump_in_a_thousand_random_steps():
-    """A certified step is on the eigenvector that dense `eigh` says overlaps most."""
-    num, n = 1000, 40
-    sizes = jnp.logspace(-2, 1, num)  # from hardly a change to another matrix
-    keys = jax.random.split(jax.random.key(7), (num, 4))
-
-    def step(key, size):
-        bulk = jax.random.uniform(key[0], (n - 8,), minval=-0.3, maxval=1)
-        eigenvalues = jnp.concatenate([jnp.linspace(-2, -0.6, 8), bulk])
-        columns = jnp.linalg.qr(jax.random.normal(key[1], (n, n)))[0]
-        noise = jax.random.normal(key[2], (n, n))
-        new = columns @ jnp.diag(eigenvalues) @ columns.T + size * (noise + noise.T) / np.sqrt(
-            8 * n
-        )
-        old = columns[:, jax.random.randint(key[3], (), 0, 8)]
-        problem = rr.Problem(quadratic_loss, jnp.zeros(n), new)
-        update = rr.Davidson(tolerance=1e-3, max_hvps=20)
-        tracked = update(problem, problem.x0, ridge_along(old), KEY)
-        columns = jnp.linalg.eigh(new)[1]
-        right = columns[:, jnp.argmax(jnp.abs(old @ columns))]
-        return tracked.overlap, jnp.abs(tracked.ridge.direction @ right)
-
-    overlap, match = jax.jit(jax.vmap(step))(keys, sizes)
-    is_certified = overlap >= 0.7072
-    assert 300 < is_certified.sum() < 900  # the steps are neither all easy nor all hopeless
-    assert match[is_certified].min() > 0.99
+def test_a_quadratic_loss_is_predicted_exactly():
+    problem, rows = with_spectrum([-1.0, -0.5, 1.0, 2.0, 3.0])
+    first = followed(problem, rows, problem.x0)
+    x = problem.x0 + 0.3 * first.ridge.direction
+    x, cost = rr.Follow(reach=0.5).correct(problem, x, first.ridge)
+    assert cost.hvps == 0
+    # No longer than half of the step along the ridge.
+    np.testing.assert_allclose(jnp.linalg.norm(x - problem.x0), 0.3 * np.sqrt(1.25), rtol=1e-9)
+    second = followed(problem, rows, x, first.ridge)
+    assert second.ridge.memory.mistake < 1e-9
+    assert second.ridge.memory.damping < first.ridge.memory.damping
+    np.testing.assert_allclose(second.ridge.eigenvalue, -1, atol=1e-8)
+    wrong = eqx.tree_at(lambda ridge: ridge.memory.slope, first.ridge, jnp.array(50.0))
+    third = followed(problem, rows, x, wrong)
+    assert third.ridge.memory.mistake > 0.5
+    assert third.ridge.memory.damping > first.ridge.memory.damping
 
 
-def test_davidson_projects_onto_a_repeated_eigenvalue_as_project_does():
-    matrix, columns = make_matrix([-3.0, -3.0, -3.0, -1.0, *np.linspace(0, 2, 20)])
-    problem = rr.Problem(quadratic_loss, jnp.zeros(24), jnp.asarray(matrix))
-    mixed = columns[:, :3] @ np.array([0.6, 0.0, 0.8]) + 0.3 * columns[:, 10]
-    ridge = ridge_along(mixed / np.linalg.norm(mixed))
-    one = follow(rr.Davidson(tolerance=1e-10), problem, problem.x0, ridge)
-    two = follow(rr.Project(), problem, problem.x0, ridge)
-    np.testing.assert_allclose(one.ridge.direction, two.ridge.direction, atol=1e-8)
-    assert float(one.overlap) == pytest.approx(float(two.overlap))
+def test_noise_is_no_signal():
+    """A gradient of which the halves of a batch disagree altogether moves nothing."""
+
+    def loss(x, data):
+        return jnp.mean(x @ x / 2 + data * x[0])
+
+    alternating = jnp.tile(jnp.array([1.0, -0.98]), 50)
+    problem = rr.Problem(loss, jnp.array([0.1, 0.0, 0.0]), alternating)
+    on_rows = rr.FixedRows()(problem, KEY, 0)
+    ridge = rr.Ridge(jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0), jnp.array(0), jnp.array(1))
+    moved = rr.Follow()(problem, problem.x0, ridge, KEY).ridge.memory
+    still = rr.Follow()(on_rows, problem.x0, ridge, KEY).ridge.memory
+    assert moved.noise == 0 and jnp.linalg.norm(moved.move) > 0.05
+    assert still.noise > 10 and jnp.linalg.norm(still.move) == 0
 
 
-def test_a_wide_cluster_is_followed_as_one():
-    matrix, columns = make_matrix([-1.0, -0.999, 0.5, 1.0])
-    problem = rr.Problem(quadratic_loss, jnp.zeros(4), jnp.asarray(matrix))
-    ridge = ridge_along((columns[:, 0] + columns[:, 1]) / np.sqrt(2))
-    lost = follow(rr.Davidson(tolerance=1e-8), problem, problem.x0, ridge)
-    assert 0.6 < lost.overlap < 0.7072  # half and half, less what the residual leaves open
-    update = rr.Davidson(tolerance=1e-3, cluster_tolerance=0.01)
-    kept = follow(update, problem, problem.x0, ridge)
-    assert float(kept.overlap) == pytest.approx(1)
+def network(dtype=jnp.float32, seed=0):
+    keys = jax.random.split(jax.random.key(seed))
+    params = {
+        "in": jax.random.normal(keys[0], (6, 8), dtype) / 2,
+        "out": jax.random.normal(keys[1], (8, 3), dtype),
+    }
+    return rr.network_start(params, apply, INPUTS.astype(dtype), LABELS)
 
 
-def test_what_does_not_converge_has_no_certificate():
-    problem, columns = perturbed(0, n=100, size=0.5)
-    ridge = ridge_along(columns[:, 3])
-    tracked = follow(rr.Davidson(tolerance=1e-12, max_hvps=5), problem, problem.x0, ridge)
-    assert tracked.overlap == 0 and tracked.residual > 1e-6 and int(tracked.cost.hvps) == 5
-    free = follow(rr.Davidson(tolerance=None, max_hvps=5), problem, problem.x0, ridge)
-    assert free.overlap > 0.5 and int(free.cost.hvps) == 5
+def apply(params, inputs):
+    return jnp.tanh(inputs @ params["in"]) @ params["out"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_audited_rides_stay_on_their_ridge(dtype):
-    problem = factorization((3.0, 2.0, 1.0, 0.5), rank=1)
-    target = problem.args[0].astype(dtype)
-    start = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.start)
-    problem = rr.Problem(problem.loss, start, target)
-    ridge = look(problem).ridge(1)
-    free = rr.Rider(update=rr.Davidson(), max_steps=40, audit_every=5)
-    audited, plain = (
-        eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
-        for rider in (free, rr.Rider(max_steps=40))
-    )
-    drift = audited.trace.audit.drift[: int(audited.num_steps) + 1]
-    is_audited = np.arange(len(drift)) % 5 == 0
-    is_audited[0] = False
-    assert is_audited.any() and np.isnan(drift[~is_audited]).all()
-    assert np.max(drift[is_audited]) < 1e-3
-    assert audited.num_steps == plain.num_steps
-    np.testing.assert_allclose(audited.x, plain.x, atol=2e-3)
-    assert int(audited.cost.hessians) == is_audited.sum()
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_every_leg_of_a_network_goes_somewhere(dtype):
+    start = network(dtype)
+    rider = rr.Rider.for_networks(finish=None, max_steps=60)
+    result = rr.search(start.problem, rider, max_rides=6, max_depth=1)
+    assert len(result) == 6
+    for leg in result:
+        assert leg.num_steps > 0 and leg.x.dtype == dtype
+        hvps = np.asarray(leg.cost.hvps)
+        assert hvps <= 8 * 5 * (leg.num_steps + 1) + 2 * 30  # halvings included
+    assert min(leg.loss for leg in result) < 0.9 * start.loss
 
 
-def eigen_loss(e, eigenvalue, matrix):
-    u = e / jnp.linalg.norm(e)
-    return jnp.sum((matrix @ u / eigenvalue - u) ** 2)
+def test_a_leg_of_a_network_ends_trained():
+    start = network()
+    rider = rr.Rider.for_networks(finish=rr.Relax(min_steps=2000))
+    result = rr.search(start.problem, rider, max_rides=1)
+    (leg,) = result
+    assert leg.finish.kind == "unverified" and leg.finish.x.dtype == np.float32
+    assert leg.finish.loss < 0.3 * start.loss
+    history = leg.finish.history
+    assert history["loss"][-1] == leg.finish.loss and set(history["batch_size"][1:]) >= {128}
 
 
-def test_residual_is_the_papers_update_to_the_letter():
-    matrix, columns = make_matrix([-2.0, -1.0, 0.5, 1.5])
-    problem = rr.Problem(_curved, jnp.zeros(4), jnp.asarray(matrix))
-    old, e, eigenvalue = jnp.zeros(4), jnp.asarray(columns[:, 1]), jnp.array(-1.0)
-    x, rates = old + 0.1 * e, (0.03, 0.02)
-    hessian, hessian_old = map(eqx.filter_jit(problem.hessian), (x, old))
-    update = rr.Residual(3, *rates)
-    tracked = follow(update, problem, x, ridge_along(e, eigenvalue, memory=old))
-    eigenvalue = eigenvalue + e @ (hessian - hessian_old) @ e
-    slopes = jax.jit(jax.grad(eigen_loss, (0, 1)))
-    for _ in range(3):
-        eigenvalue = eigenvalue - rates[1] * slopes(e, eigenvalue, hessian)[1]
-        e = e - rates[0] * slopes(e, eigenvalue, hessian)[0]
-    np.testing.assert_allclose(tracked.ridge.direction, e / jnp.linalg.norm(e), atol=1e-12)
-    assert float(tracked.ridge.eigenvalue) == pytest.approx(float(eigenvalue))
-    assert int(tracked.cost.hvps) == 2 + 2 * 3 + 1
-
-
-def _curved(x, matrix):
-    return quadratic_loss(x, matrix) + jnp.sum(x**3)
-
-
-def test_the_automatic_rate_is_stable_and_converges():
-    problem, columns = perturbed(1, n=60, size=0.1)
-    ridge = ridge_along(columns[:, 3], -1.4, memory=problem.x0)
-    auto = follow(rr.Residual(400), problem, problem.x0, ridge)
-    exact = np.linalg.eigh(problem.args[0])[1][:, 3]
-    assert abs(exact @ auto.ridge.direction) > 0.999 and auto.residual < 0.05
-    # The bound of the module's docstring: 1 / (lambda_max / lambda - 1)^2, about 0.34 here.
-    before, tame, wild = (
-        follow(rr.Residual(num_steps, rate), problem, problem.x0, ridge).residual
-        for num_steps, rate in ((0, 0.0), (4, 0.3), (4, 1.0))
-    )
-    assert tame < before < wild
-
-
-def test_a_ride_with_the_papers_update():
-    problem = factorization((3.0, 2.0, 1.0), rank=1)
-    ridge = look(problem).ridge(1)
-    rider = rr.Rider(update=rr.Residual(200), step=rr.FixedStep(0.02), max_steps=20)
-    exact = rr.Rider(step=rr.FixedStep(0.02), max_steps=20)
-    one, two = (
-        eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY) for rider in (rider, exact)
-    )
-    np.testing.assert_allclose(one.x, two.x, atol=1e-3)
-    assert int(one.cost.hvps) > 20 * 400
-
-
-def test_valley_is_newton_where_curvature_is_positive_and_rests_elsewhere():
-    eigenvalues = np.array([-2.0, -0.5, 1.0, 3.0, 10.0])
-    matrix, columns = make_matrix(eigenvalues)
-    problem = rr.Problem(quadratic_loss, jnp.zeros(5), jnp.asarray(matrix))
-    x = jnp.arange(1.0, 6.0)
-    valley = eqx.filter_jit(rr.Valley(num_hvps=5, damping=0.1, size=0.8))
-    moved, cost = valley(problem, x, ridge_along(columns[:, 0]))
-    # damping is relative to the largest Ritz value, here the largest eigenvalue
-    factors = np.where(eigenvalues > 0, 1 - 0.8 * eigenvalues / (eigenvalues + 0.1 * 10), 1)
-    np.testing.assert_allclose(moved, columns @ (factors * (columns.T @ x)), atol=1e-9)
-    assert cost.hvps == 5 and cost.gradients == 1
-
-
-def test_valley_rests_at_a_stationary_point():
-    problem, _ = perturbed(0, n=20)
-    valley = eqx.filter_jit(rr.Valley())
-    moved, _ = valley(problem, problem.x0, ridge_along(jnp.ones(20)))
-    np.testing.assert_array_equal(moved, problem.x0)
-
-
-def test_random_ridges_lead_downhill_and_differ():
-    problem, _ = perturbed(0, n=50)
-    x = jnp.ones(50)
-    draw = eqx.filter_jit(rr.RandomRidge())
-    ridges = [draw(problem, x, ridge_along(jnp.ones(50)), jax.random.key(s)) for s in (0, 1)]
-    for tracked in ridges:
-        assert tracked.ridge.direction @ problem.grad(x) < 0
-        assert float(jnp.linalg.norm(tracked.ridge.direction)) == pytest.approx(1)
-    assert abs(ridges[0].ridge.direction @ ridges[1].ridge.direction) < 0.6
+def test_fields_of_the_rider_can_be_set():
+    rider = rr.Rider.for_networks(max_steps=7, finish=None)
+    assert rider.max_steps == 7 and rider.finish is None
+    assert dataclasses.replace(rider, max_steps=8).update == rider.update
+    with pytest.raises(TypeError, match="nonsense"):
+        rr.Rider.for_networks(nonsense=1)
 
 
 @pytest.mark.parametrize(
-    "make, message",
+    ("make", "match"),
     [
-        (lambda: rr.Davidson(max_hvps=1), "`max_hvps` must be .* at least 2, not 1"),
-        (lambda: rr.Davidson(num_neighbours=-1), "`num_neighbours` must be .* at least 0, not -1"),
-        (lambda: rr.Davidson(tolerance=2.0), "`tolerance` must be at least 0 and below 1, not 2.0"),
-        (lambda: rr.Residual(-1), "`num_steps` must be a whole number of at least 0, not -1"),
-        (lambda: rr.Residual(1, -0.1), "`direction_rate` must be at least 0, not -0.1"),
-        (lambda: rr.Valley(num_hvps=0), "`num_hvps` must be a whole number of at least 1, not 0"),
-        (lambda: rr.Valley(damping=-1.0), "`damping` must be at least 0, not -1.0"),
-        (lambda: rr.Rider(audit_every=-1), "`audit_every` must be .* at least 0, not -1"),
+        (lambda: rr.BlockSpectrum.for_networks(k=0), "`k` must be"),
+        (lambda: rr.BlockSpectrum.for_networks(k=8, max_hvps=4), "`max_hvps` must be"),
+        (lambda: rr.Follow(min_hvps=1), "`min_hvps` must be"),
+        (lambda: rr.Follow(max_hvps=2), "`max_hvps` must be"),
+        (lambda: rr.Follow(reach=-1.0), "`reach` must be"),
+        (lambda: rr.Follow(size=0.0), "`size` must be"),
+        (lambda: rr.FixedRows(0), "`size` must be"),
+        (lambda: rr.Relax(epochs=0), "`epochs` must be"),
+        (lambda: rr.Relax(target=-1.0), "`target` must be"),
     ],
 )
-def test_bad_settings_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_settings(make, match):
+    with pytest.raises(ValueError, match=match):
         make()
 
 
-def two_loss(x):
-    return x[0] ** 4 - x[0] ** 2 - 2 * x[1] ** 2
+def test_the_first_row_of_a_ride_is_its_start():
+    start = network(jnp.float64)
+    problem, rider = start.problem, rr.Rider.for_networks(max_steps=3, audit_every=1)
+    x, look = problem.x0, rider.look(problem, problem.x0, KEY)
+    ride = rider.ride(problem, x, look.ridge(0), KEY)
+    assert int(ride.num_steps) == 3 and bool(ride.is_finite)
+    np.testing.assert_allclose(ride.trace.loss[0], problem.value(x), rtol=1e-12)
+    np.testing.assert_allclose(ride.trace.eigenvalue[0], look.eigenvalues[0], rtol=1e-2)
+    assert ride.trace.step_size[0] == 0
+    np.testing.assert_allclose(ride.trace.step_size[1], rider.update.size)
+    # A slice at a time leads to the same place.
+    sliced = rider.begin(problem, x, look.ridge(0), KEY)
+    assert not jnp.any(rider.ended(sliced))
+    for until in (0, 1, 2, 3):
+        sliced = rider.go_on(problem, sliced, KEY, jnp.array(until))
+        assert int(sliced.num_steps) == until
+    np.testing.assert_allclose(sliced.x, ride.x, rtol=1e-9)
 
 
-def test_neighbours_where_there_are_none():
-    problem = rr.Problem(two_loss, jnp.zeros(2))
-    ridge = look(problem).ridge(1)
-    tracked = follow(rr.Davidson(num_neighbours=1), problem, problem.x0, ridge)
-    assert float(tracked.overlap) == pytest.approx(1)
+def test_a_ride_that_begins_at_nan_ends_there():
+    problem = rr.Problem(lambda x, y: jnp.mean(y * x[0] ** 2) + jnp.log(x[1]), -jnp.ones(2), INPUTS)
+    rider = rr.Rider.for_networks()
+    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ride = rider.ride(problem, problem.x0, ridge, KEY)
+    names = np.array(rider.rule_names())[np.asarray(rider.ended(ride))]
+    assert int(ride.num_steps) == 0 and "not_finite" in names
+    assert (ride.x == problem.x0).all()
 
 
-def nearly_round_loss(x):
-    return -(x[0] ** 2 + 1.001 * x[1] ** 2) / 2 + x[2] ** 2 + (x[0] ** 4 + x[1] ** 4) / 40
+def test_a_search_compiles_no_second_look_at_the_start():
+    traces = []
 
+    def counted(params, inputs):
+        traces.append(None)
+        return apply(params, inputs)
 
-def test_an_audit_has_the_riders_idea_of_an_eigenspace():
-    problem = rr.Problem(nearly_round_loss, jnp.zeros(3))
-    spectrum = rr.DenseSpectrum(gauge="random", cluster_tolerance=0.05)
-    rider = rr.Rider(
-        spectrum=spectrum, update=rr.Project(0.05), finish=None, max_steps=4, audit_every=1
-    )
-    ridge = look(problem, spectrum).ridge(0)
-    ride = eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
-    assert float(jnp.nanmax(ride.trace.audit.drift)) < 1e-6
+    params = {"in": jnp.eye(6, 8), "out": jnp.ones((8, 3))}
+    start = rr.network_start(params, counted, INPUTS, LABELS)
+    before = len(traces)
+    rr.search(start.problem, rr.Rider.for_networks(max_steps=7), max_rides=0)
+    # Two to see that they are the same, one for the loss on all data.
+    assert len(traces) - before <= 3

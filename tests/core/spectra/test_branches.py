@@ -167,7 +167,7 @@ def test_too_large_or_incomplete_clusters_are_undecided():
     assert small.order == 0 and len(small.directions) == 5 and small.cost.gradients == 0
     (cut,) = look(problem, rr.BlockSpectrum(k=2, dense_below=0))[1]
     assert cut.order == 0
-    one = rr.GradientKrylov(k=2, num_hvps=3)(problem, problem.x0 + 0.01, KEY)
+    one = rr.BlockSpectrum(k=2, max_hvps=3, method="gradient")(problem, problem.x0 + 0.01, KEY)
     assert {b.order for b in one.branches(problem, problem.x0 + 0.01)} <= {0}
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.linalg.krylov import lanczos
 from ridgerider.problems import factorization, wells
-from tests.cases import make_blocks, make_matrix, make_quadratic
+from tests.cases import make_blocks, make_quadratic
+from tests.core.ride.test_follow import with_spectrum
 
 KEY = jax.random.key(0)
 REPEATED = [-5.0, *[-3.0] * 6, *[-2.0] * 2, -1.5]
@@ -76,7 +76,7 @@ def test_a_warm_start_saves_products():
 def test_gradient_krylov_finds_the_projection_onto_each_eigenspace():
     problem, columns = make_quadratic([-5.0, *[-3.0] * 3, *[1.0] * 30, *[4.0] * 26])
     x = jax.random.normal(KEY, (60,))
-    spectrum = look(rr.GradientKrylov(k=3, num_hvps=6), problem, x)
+    spectrum = look(rr.BlockSpectrum(k=3, max_hvps=6, method="gradient"), problem, x)
     np.testing.assert_allclose(spectrum.eigenvalues, [-5, -3, 1], atol=1e-10)
     assert [cluster.is_complete for cluster in spectrum.clusters()] == [False] * 3
     grad = problem.args[0] @ x
@@ -97,7 +97,7 @@ def test_gradient_krylov_merges_the_copies_that_rounding_makes(distinct, seed):
     copies = 60 // len(distinct)
     problem, columns = make_quadratic(np.repeat(distinct, copies), seed)
     x = jax.random.normal(jax.random.key(seed), (60,))
-    spectrum = look(rr.GradientKrylov(), problem, x)
+    spectrum = look(rr.BlockSpectrum(method="gradient"), problem, x)
     expected = np.asarray(distinct[:8])
     found = [cluster.eigenvalue for cluster in spectrum.clusters()]
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -113,27 +113,17 @@ def test_gradient_krylov_merges_the_copies_that_rounding_makes(distinct, seed):
 
 def test_gradient_krylov_at_a_stationary_point_starts_at_random():
     problem, _ = make_quadratic([-5.0, *[-3.0] * 3, *[1.0] * 30])
-    spectrum = look(rr.GradientKrylov(k=2, num_hvps=5), problem, problem.x0)
+    spectrum = look(rr.BlockSpectrum(k=2, max_hvps=5, method="gradient"), problem, problem.x0)
     np.testing.assert_allclose(spectrum.eigenvalues, [-5, -3], atol=1e-10)
 
 
 def test_the_power_method_finds_the_same_with_more_products():
     problem, _ = make_quadratic([-4.0, -3.0, -2.0, *np.linspace(-0.5, 2, 117)])
-    power = look(rr.PowerSpectrum(k=3, tolerance=1e-4), problem, problem.x0)
+    power = look(rr.BlockSpectrum(k=3, tolerance=1e-4, method="power"), problem, problem.x0)
     block = look(rr.BlockSpectrum(k=3, tolerance=1e-4, dense_below=0), problem, problem.x0)
     np.testing.assert_allclose(power.eigenvalues, [-4, -3, -2], atol=1e-6)
     assert power.is_converged.all() and power.num_downhill() == 3
     assert int(power.cost.hvps) > 3 * int(block.cost.hvps)
-
-
-def test_lanczos_spans_the_krylov_space():
-    matrix, _ = make_matrix(np.linspace(-1, 2, 8))
-    start = jnp.arange(1.0, 9.0)
-    space = lanczos(lambda v: jnp.asarray(matrix) @ v, start, 4)
-    np.testing.assert_allclose(space.rows @ space.rows.T, np.eye(4), atol=1e-14)
-    np.testing.assert_allclose(space.images, space.rows @ matrix, atol=1e-14)
-    powers = np.stack([np.linalg.matrix_power(matrix, k) @ np.asarray(start) for k in range(4)])
-    np.testing.assert_allclose(powers @ space.rows.T @ space.rows, powers, atol=1e-11)
 
 
 def test_the_same_tree_from_both_engines():
@@ -163,8 +153,13 @@ def test_descend_works_on_a_block_spectrum():
         (lambda: rr.BlockSpectrum(k=4, max_hvps=3), "`max_hvps` must be .* at least 4, not 3"),
         (lambda: rr.BlockSpectrum(k=4, max_rows=5), "`max_rows` must be .* at least 6, not 5"),
         (lambda: rr.BlockSpectrum(tolerance=-1.0), "`tolerance` must be at least 0 and below 1"),
-        (lambda: rr.GradientKrylov(k=4, num_hvps=3), "`num_hvps` must be .* at least 4, not 3"),
-        (lambda: rr.PowerSpectrum(k=True), "`k` must be a whole number of at least 1, not True"),
+        (
+            lambda: rr.BlockSpectrum(k=4, max_hvps=4, method="power"),
+            "`max_hvps` must be .* at least 5, not 4",
+        ),
+        (lambda: rr.BlockSpectrum(k=True), "`k` must be a whole number of at least 1, not True"),
+        (lambda: rr.BlockSpectrum(method="qr"), "`method` must be .*'qr'"),
+        (lambda: rr.BlockSpectrum(num_probes=-1), "`num_probes` must be .* at least 0, not -1"),
         (
             lambda: rr.search(wells(3), rr.Rider(spectrum=rr.BlockSpectrum(k=4))),
             "`k` must be at most the number of parameters, 3, not 4",
@@ -188,7 +183,8 @@ def test_a_loss_without_curvature_is_named():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_power_method_where_the_largest_eigenvalue_has_both_signs(seed):
     problem, _ = make_quadratic([1.0, -1.0, -0.5, 0.5])
-    found = rr.PowerSpectrum(k=2, tolerance=1e-4)(problem, problem.x0, jax.random.key(seed))
+    power = rr.BlockSpectrum(k=2, tolerance=1e-4, method="power")
+    found = power(problem, problem.x0, jax.random.key(seed))
     np.testing.assert_allclose(found.eigenvalues, [-1, -0.5], atol=1e-3)
 
 
@@ -198,7 +194,47 @@ def repeated_loss(x):
 
 def test_a_krylov_space_with_fewer_eigenvalues_than_asked_for():
     problem = rr.Problem(repeated_loss, jnp.array([0.1, 0.3, 0.4]))
-    found = rr.GradientKrylov(k=3, num_hvps=3)(problem, problem.x0, jax.random.key(0))
+    found = rr.BlockSpectrum(k=3, method="gradient")(problem, problem.x0, KEY)
     clusters = found.clusters()
     assert [round(c.eigenvalue, 9) for c in clusters] == [-3, -1] and clusters[1].gap == 2
     assert [c.multiplicity for c in clusters] == [1, 1] and found.num_downhill() == 2
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_eigenvalue_is_found_once(dtype, seed):
+    noise = 1e-4 * np.random.default_rng(seed).standard_normal(60)
+    eigenvalues = np.concatenate([[-1.0] * 20, [-0.6] * 30, [-0.3] * 10]) + noise
+    problem, _ = with_spectrum(np.append(eigenvalues, np.linspace(0.1, 2, 40)), dtype, seed)
+    look = rr.BlockSpectrum.for_networks(k=6, max_hvps=40, num_probes=8)
+    spectrum = look(problem, problem.x0, jax.random.key(seed))
+    clusters = spectrum.clusters()[: spectrum.num_downhill()]
+    np.testing.assert_allclose([one.eigenvalue for one in clusters], [-1, -0.6, -0.3], atol=2e-3)
+    # The estimate's relative error is about sqrt(2 / (copies * probes)): five times that.
+    for cluster, copies in zip(clusters, (20, 30, 10), strict=True):
+        assert abs(cluster.copies - copies) <= 5 * copies * np.sqrt(2 / (8 * copies)) + 1
+    slopes = spectrum.eigenvectors[: len(clusters)] @ problem.grad(problem.x0)
+    assert (np.asarray(slopes) < 0).all() and spectrum.eigenvectors.dtype == dtype
+
+
+def test_what_has_not_converged_is_left_out():
+    problem, _ = with_spectrum(np.linspace(-1, 1, 300))
+    matrix = np.asarray(problem.args[0])
+    rule = rr.BlockSpectrum.for_networks(k=8, max_hvps=80, tolerance=0.01)
+    spectrum = rule(problem, problem.x0, KEY)
+    there = np.asarray(spectrum.is_converged)
+    rows = np.asarray(spectrum.eigenvectors)[there]
+    residuals = rows @ matrix - np.asarray(spectrum.eigenvalues)[there, None] * rows
+    assert (np.linalg.norm(residuals, axis=1) <= 0.0101).all()
+    assert 1 <= spectrum.num_downhill() <= there.sum() < 8
+
+
+def test_a_way_down_is_kept_although_it_has_not_converged():
+    curvatures = jnp.linspace(-1.0, 9.0, 400)
+    problem = rr.Problem(lambda x, c: c @ x**2 / 2, jnp.full(400, 0.1), curvatures)
+    spectrum = rr.BlockSpectrum.for_networks(k=2, max_hvps=6)(problem, problem.x0, KEY)
+    assert spectrum.num_downhill() == 1 and not spectrum.is_converged[0]
+    lowest = spectrum.eigenvectors[0]
+    curvature = lowest @ (curvatures * lowest)
+    np.testing.assert_allclose(curvature, spectrum.eigenvalues[0], rtol=1e-9)
+    assert curvature < 0 and lowest @ problem.grad(problem.x0) < 0

@@ -1,0 +1,425 @@
+r"""The lowest eigenpairs from Hessian-vector products (HVPs), where the Hessian does not fit.
+
+`BlockSpectrum` is a rider's `spectrum`, in place of `DenseSpectrum`. A Krylov space that starts at
+the gradient holds exactly one vector of each eigenspace, the gradient's projection, whatever the
+multiplicities: this is the method "gradient". Near the start of a network an eigenvalue is
+repeated, once for each hidden unit, but for a little noise, and such a space sees the noise: it
+returns the same ridge several times, and, before it has converged, ridges that are none. So for the
+method "network" Ritz pairs are filtered by their residual first, then those nearly equal are one,
+and the one with the largest share of the gradient stands for them.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ridgerider._check import check_choice, check_count, check_fraction
+from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
+from ridgerider._core.linalg.space import Hvp, Ritz, Space, krylov, unit_outside
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.counted import Counted
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.spectra.spectrum import (
+    DENSE_BELOW,
+    DenseSpectrum,
+    Gauge,
+    Spectrum,
+    check_gauge,
+    cluster_labels,
+    cluster_width,
+    downhill,
+    fix_gauge,
+    fix_signs,
+    tolerance_of,
+)
+
+# Methods, and how many HVPs each spends at most.
+MAX_HVPS = {"block": 1000, "gradient": 40, "network": 30, "power": 10_000}
+
+
+class BlockSpectrum(eqx.Module):
+    """The `k` most negative eigenpairs by Rayleigh-Ritz on Hessian-vector products.
+
+    Every pair says its residual and whether it converged. Once all have, what is orthogonal to them
+    is probed with a fresh random vector: copies of a repeated eigenvalue that were missed, and
+    whatever else lies below, take the places of the highest pairs. A probe spends at most half of
+    the HVPs spent before it.
+
+    A cluster is complete (`Cluster.is_complete`) if a probe ruled out that an eigenvalue in it or
+    below it is missing, and if residuals are so small that they cannot make two clusters of one. A
+    probe overlooks an eigenvalue with a probability of at most 1e-4. Not complete is what was not
+    decided: where `k` cuts a cluster, where HVPs ran out, where the next eigenvalue is close.
+
+    **Arguments**
+
+    - `k`: how many pairs.
+    - `tolerance`: converged once |H e - eigenvalue e| <= tolerance * max |eigenvalue| for all of a
+      cluster, before the gauge turns them. Default: eps^(1/2), which makes the eigenvalues exact to
+      rounding. The error of an eigenvalue is at most residual^2 / gap.
+    - `max_hvps`: never spend more. Pairs that have not converged by then say so. Default: 1000.
+    - `max_rows`: basis vectors held, with an image for each; with the compiled loop's own copy
+      about 3 * max_rows vectors of memory. Default: k + 20. Fewer rows cost more HVPs.
+    - `dense_below`: smaller problems, and those with fewer than 2 k parameters, are solved by
+      `eigh`, which is then faster.
+    - `gauge`, `cluster_tolerance`, `downhill_tolerance`: as for `DenseSpectrum`.
+    - `method`: "block", as above. The others use neither `max_rows` nor `dense_below`:
+
+      - "gradient": one direction for each distinct eigenvalue, the gradient's projection onto its
+        eigenspace, from a Krylov space of `max_hvps` (default: 40) vectors. Ritz values within
+        `cluster_tolerance` are copies that rounding makes: they are one pair. Those in which at
+        most eps^(3/4) of the gradient lies are rounding as well, and left out. Where the gradient
+        vanishes, a random vector takes its place.
+      - "network": the same for a network, whose repeated eigenvalues differ a little: see
+        `for_networks`.
+      - "power": the paper's GetRidges, the power method on (shift - H), one eigenvector after
+        another, each orthogonal to those before it. The shift is the largest eigenvalue, found by
+        the same method. Slow: the number of HVPs (default: at most 10,000) grows with the inverse
+        of the gap, where "block" needs that of its root.
+
+    - `num_probes`: for the methods "gradient" and "network", so many random vectors, of `max_hvps`
+      HVPs each, estimate how often an eigenvalue is repeated (`Cluster.copies`), to about
+      sqrt(2 / (copies * num_probes)). 0: none.
+
+    >>> import jax
+    >>> from ridgerider.problems import wells
+    >>> problem, key = wells(40), jax.random.key(0)
+    >>> spectrum = BlockSpectrum(k=2, dense_below=0)(problem, problem.x0, key)
+    >>> [round(cluster.eigenvalue, 3) for cluster in spectrum.clusters()]
+    [-1.5, -1.474]
+
+    The gradient's projection onto an eigenvalue of multiplicity 2:
+
+    >>> problem = Problem(lambda x: -jnp.sum(x**2) / 2 - x[0] ** 2, jnp.array([0.1, 0.3, 0.4]))
+    >>> spectrum = BlockSpectrum(k=2, method="gradient")(problem, problem.x0, key)
+    >>> [[abs(round(float(entry), 3)) for entry in row] for row in spectrum.eigenvectors]
+    [[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]]
+    """
+
+    k: int = eqx.field(static=True, default=8)
+    tolerance: Number | None = None
+    max_hvps: int | None = eqx.field(static=True, default=None)
+    max_rows: int | None = eqx.field(static=True, default=None)
+    dense_below: int = eqx.field(static=True, default=DENSE_BELOW)
+    gauge: Gauge = "gradient"
+    cluster_tolerance: Number | None = None
+    downhill_tolerance: Number | None = None
+    method: Literal["block", "gradient", "network", "power"] = eqx.field(
+        static=True, default="block"
+    )
+    num_probes: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        check_choice("method", self.method, tuple(MAX_HVPS))
+        check_count("k", self.k)
+        if self.max_hvps is not None:
+            check_count("max_hvps", self.max_hvps, self.k + (self.method == "power"))
+        if self.max_rows is not None:
+            check_count("max_rows", self.max_rows, self.k + 2)
+        check_count("dense_below", self.dense_below, 0)
+        check_count("num_probes", self.num_probes, 0)
+        check_gauge(self.gauge)
+        for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
+            check_fraction(name, getattr(self, name))
+
+    @staticmethod
+    def for_networks(
+        k: int = 8,
+        max_hvps: int = 30,
+        tolerance: Number = 0.1,
+        cluster_tolerance: Number = 0.02,
+        num_probes: int = 0,
+    ) -> "BlockSpectrum":
+        """The `k` lowest distinct eigenvalues that the gradient sees, one direction for each.
+
+        Directions point downhill: the way `+` lowers the loss, as far as the gradient says. Memory:
+        one vector for each HVP.
+
+        **Arguments**
+
+        - `tolerance`: a pair counts once |H e - eigenvalue e| is at most this times the least
+          eigenvalue. What has not converged is left out, but for the lowest where no negative one
+          has: the curvature along it is what it says (`is_converged` is false).
+        - `cluster_tolerance`: eigenvalues within this times the least are one.
+
+        >>> import ridgerider as rr
+        >>> curvatures = jnp.concatenate([jnp.full(30, -1.0), jnp.linspace(-0.5, 1.0, 70)])
+        >>> def loss(x, curvatures):
+        ...     return curvatures @ x**2 / 2
+        >>> problem = rr.Problem(loss, jnp.full(100, 0.1), curvatures)
+        >>> spectrum_at = rr.BlockSpectrum.for_networks(k=1, max_hvps=20, num_probes=4)
+        >>> cluster = spectrum_at(problem, problem.x0, jax.random.key(0)).clusters()[0]
+        >>> round(cluster.eigenvalue, 3), 20 < cluster.copies < 40
+        (-1.0, True)
+        """
+        return BlockSpectrum(
+            k=k,
+            tolerance=tolerance,
+            max_hvps=max_hvps,
+            cluster_tolerance=cluster_tolerance,
+            method="network",
+            num_probes=num_probes,
+        )
+
+    @eqx.filter_jit
+    def __call__(
+        self,
+        problem: Problem,
+        x: Vector,
+        key: PRNGKeyArray,
+        start: Float[Array, "j n"] | None = None,
+    ) -> Spectrum:
+        """The spectrum at `x`. `start`: for "block", rows close to the eigenvectors, if known."""
+        if self.k > problem.size and self.method != "network":
+            raise ValueError(
+                f"`k` must be at most the number of parameters, {problem.size}, not {self.k}."
+            )
+        settings = _Settings(
+            rule=self,
+            k=min(self.k, problem.size),
+            tolerance=tolerance_of(self.tolerance, x.dtype, problem.noise),
+            max_hvps=self.max_hvps or max(MAX_HVPS[self.method], self.k),
+            width=cluster_width(self.cluster_tolerance, x.dtype, problem.noise),
+            downhill=tolerance_of(self.downhill_tolerance, x.dtype, problem.noise),
+        )
+        if self.method in ("gradient", "network"):
+            return _from_gradient(settings, problem, x, key)
+        if self.method == "power":
+            pairs = _power_pairs(settings, problem.hvp_at(x), x, key)
+            return _spectrum(settings, problem, x, key, pairs)
+        if problem.size < max(self.dense_below, 2 * self.k):
+            dense = DenseSpectrum(self.gauge, self.cluster_tolerance, self.downhill_tolerance)
+            return _lowest(dense(problem, x, key), self.k)
+        random = jax.random.normal(key, (self.k, problem.size), x.dtype)
+        # The random rows see the copies that a warm start may have lost.
+        rows = random if start is None else jnp.concatenate([start, random])[: self.k + len(start)]
+        pairs = lowest_pairs(
+            problem.hvp_at(x),
+            rows,
+            self.k,
+            settings.tolerance,
+            settings.max_hvps,
+            max(self.max_rows or self.k + 20, len(rows) + 2),
+            key,
+            settings.width,
+        )
+        return _spectrum(settings, problem, x, key, pairs)
+
+
+class _Settings(NamedTuple):
+    """A `BlockSpectrum` with every default filled in for one problem."""
+
+    rule: BlockSpectrum
+    k: int
+    tolerance: Number
+    max_hvps: int
+    width: Number
+    downhill: Number
+
+
+def _spectrum(
+    settings: _Settings, problem: Problem, x: Vector, key: PRNGKeyArray, pairs: Pairs
+) -> Spectrum:
+    is_downhill = downhill(pairs.eigenvalues, settings.downhill, pairs.scale)
+    labels = cluster_labels(pairs.eigenvalues, settings.width, is_downhill, pairs.scale)
+    counted = Counted(problem)
+    counted.charge(hvps=pairs.num_hvps)
+    gauge = settings.rule.gauge
+    rows = fix_gauge(gauge, counted, x, key, pairs.rows, pairs.eigenvalues, labels)
+    # The gauge mixes the pairs of a cluster: they are as good as their worst.
+    turn = rows @ pairs.rows.T
+    images = pairs.remainders + pairs.eigenvalues[:, None] * pairs.rows
+    remainders = turn @ images - pairs.eigenvalues[:, None] * rows
+    same = labels[:, None] == labels[None, :]
+    return Spectrum(
+        eigenvalues=pairs.eigenvalues,
+        eigenvectors=fix_signs(rows),
+        labels=labels,
+        is_downhill=is_downhill,
+        scale=pairs.scale,
+        cost=counted.cost,
+        residuals=jnp.linalg.norm(remainders, axis=1),
+        is_converged=jnp.all(pairs.is_converged(settings.tolerance)[None, :] | ~same, axis=1),
+        is_complete=pairs.is_complete(labels, settings.width),
+    )
+
+
+def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    """The methods "gradient" and "network"."""
+    is_network, num_probes = settings.rule.method == "network", settings.rule.num_probes
+    num_hvps = min(settings.max_hvps, problem.size)
+    _, grad, hvp = problem.expanded_at(x)
+    random = jax.random.normal(key, x.shape, x.dtype)
+    start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
+    space, probes = _krylov(hvp, start, num_hvps, num_probes, key)
+    ritz = space.ritz()
+    least = -jnp.minimum(ritz.eigenvalues[0], 0)
+    # Without negative curvature, the largest one is what there is to compare with.
+    unit = jnp.where(least > 0, least, ritz.scale) if is_network else ritz.scale
+    is_good = ritz.is_there
+    if is_network:
+        is_converged = is_good & (space.residuals(ritz.coefficients) <= settings.tolerance * unit)
+        is_wanted = is_converged & ((ritz.eigenvalues < 0) | ~(least > 0))
+        is_lowest = jnp.arange(len(is_good)) == 0
+        is_good = is_converged | (is_lowest & is_good & ~jnp.any(is_wanted))
+    mix = _distinct(settings, ritz, is_good, unit)
+    is_there = jnp.any(mix != 0, axis=1)
+    # With fewer distinct eigenvalues than `k` the last one stands for those that are not there.
+    labels = jnp.minimum(jnp.arange(settings.k), jnp.maximum(jnp.sum(is_there) - 1, 0))
+    eigenvalues = (mix**2 @ ritz.eigenvalues)[labels]
+    coefficients = ritz.coefficients @ mix.T
+    residuals = space.residuals(coefficients)
+    rows = coefficients.T @ space.rows
+    copies = None
+    if probes is not None:
+        copies = _copies(probes, eigenvalues, 1.5 * settings.width * unit, problem.size)
+    return Spectrum(
+        eigenvalues=eigenvalues,
+        eigenvectors=-rows if is_network else fix_signs(rows),  # the start is the gradient
+        labels=labels,
+        is_downhill=downhill(eigenvalues, settings.downhill, ritz.scale) & is_there,
+        scale=ritz.scale,
+        cost=Cost(gradients=1, hvps=num_hvps * (1 + num_probes)),
+        residuals=residuals,
+        is_converged=(residuals <= settings.tolerance * unit) & is_there,
+        sees_copies=False,
+        copies=copies,
+    )
+
+
+def _krylov(
+    hvp: Hvp, start: Vector, num_hvps: int, num_probes: int, key: PRNGKeyArray
+) -> tuple[Space, Ritz | None]:
+    """The space from `start`, and the Ritz pairs of those from random vectors."""
+    if not num_probes:
+        return krylov(hvp, start[None], num_hvps), None
+    key = jax.random.fold_in(key, 1)
+    random = jax.random.rademacher(key, (num_probes, start.size), start.dtype)
+    # One loop over all, so that the HVP is compiled once.
+    starts = jnp.concatenate([start[None], random])
+    spaces = jax.lax.map(lambda one: krylov(hvp, one[None], num_hvps), starts)
+    first = jax.tree.map(lambda leaf: leaf[0], spaces)
+    return first, jax.vmap(Space.ritz)(jax.tree.map(lambda leaf: leaf[1:], spaces))
+
+
+def _distinct(
+    settings: _Settings, ritz: Ritz, is_good: Bool[Array, " m"], unit: Scalar
+) -> Float[Array, "k m"]:
+    """For each of the first `k` clusters of good Ritz pairs, the one vector that stands for it.
+
+    A unit vector of coefficients, or zero where there are fewer clusters.
+    """
+    values = jnp.where(is_good, ritz.eigenvalues, jnp.finfo(ritz.eigenvalues.dtype).max / 4)
+    order = jnp.argsort(values)
+    found = cluster_labels(values[order], settings.width, scale=unit)
+    along = jnp.where(is_good, ritz.coefficients[0], 0)  # of the start, which is the first row
+    weights = jax.ops.segment_sum(along[order] ** 2, found, len(found))
+    # Less is rounding, which small steps of Lanczos magnify.
+    is_seen = jnp.sqrt(weights) > float(jnp.finfo(unit.dtype).eps) ** 0.75
+    numbers = jnp.where(is_seen, jnp.cumsum(is_seen) - 1, -1)[found][jnp.argsort(order)]
+    mix = jnp.where(numbers[None, :] == jnp.arange(settings.k)[:, None], along[None, :], 0)
+    if settings.rule.method == "network":
+        best = jnp.argmax(jnp.abs(mix), axis=1)[:, None]
+        mix = jnp.where(jnp.arange(len(along))[None, :] == best, mix, 0)
+    sizes = jnp.linalg.norm(mix, axis=1, keepdims=True)
+    return mix / jnp.maximum(sizes, jnp.finfo(unit.dtype).tiny)
+
+
+def _power_pairs(settings: _Settings, hvp: Hvp, x: Vector, key: PRNGKeyArray) -> Pairs:
+    """The method "power"."""
+    k, tolerance = settings.k, settings.tolerance
+    starts = jax.random.normal(key, (k + 1, x.size), x.dtype)
+    most, nothing = settings.max_hvps // (k + 1), jnp.zeros((k, x.size), x.dtype)
+    # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
+    # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
+    zero = jnp.zeros((), x.dtype)
+    largest = _power(hvp, 1.0, zero, nothing, starts[-1], tolerance, most)
+    scale = jnp.hypot(largest.eigenvalue, jnp.linalg.norm(largest.remainder))
+
+    def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, _Power]:
+        power = _power(hvp, -1.0, scale, found, starts[index], tolerance, most)
+        return found.at[index].set(power.row), power
+
+    _, powers = jax.lax.scan(one_more, nothing, jnp.arange(k))
+    order = jnp.argsort(powers.eigenvalue)
+    return Pairs(
+        powers.eigenvalue[order],
+        powers.row[order],
+        powers.remainder[order],
+        scale,
+        largest.num_hvps + jnp.sum(powers.num_hvps),
+        floor=jnp.full_like(scale, -jnp.inf),
+    )
+
+
+class _Power(eqx.Module):
+    """The state of a power iteration: `row` with its eigenvalue, and the next row to try."""
+
+    row: Vector
+    eigenvalue: Scalar
+    remainder: Vector
+    next_row: Vector
+    size: Scalar  # the largest |eigenvalue| seen
+    num_hvps: Int[Array, ""]
+
+
+def _power(
+    hvp: Hvp,
+    sign: float,
+    shift: Scalar,
+    found: Float[Array, "k n"],
+    start: Vector,
+    tolerance: Number,
+    max_hvps: int,
+) -> _Power:
+    """The dominant eigenpair of sign * H + shift outside the rows found already."""
+
+    def should_continue(power: _Power) -> Bool[Array, ""]:
+        is_converged = jnp.linalg.norm(power.remainder) <= tolerance * power.size
+        return ~is_converged & (power.num_hvps < max_hvps)
+
+    def step(power: _Power) -> _Power:
+        row = power.next_row
+        image = hvp(row)
+        eigenvalue = row @ image
+        return _Power(
+            row=row,
+            eigenvalue=eigenvalue,
+            remainder=image - eigenvalue * row,
+            next_row=unit_outside(found, sign * image + shift * row),
+            size=jnp.maximum(power.size, jnp.maximum(jnp.abs(eigenvalue), shift / 2)),
+            num_hvps=power.num_hvps + 1,
+        )
+
+    row, zero = unit_outside(found, start), jnp.zeros((), start.dtype)
+    first = _Power(row, zero, jnp.full_like(row, jnp.inf), row, zero, jnp.array(0))
+    return jax.lax.while_loop(should_continue, step, first)
+
+
+def _copies(
+    ritz: Ritz, eigenvalues: Float[Array, " k"], width: Scalar, size: int
+) -> Float[Array, " k"]:
+    """The share of random vectors near each eigenvalue, times the number of parameters."""
+    distances = jnp.abs(ritz.eigenvalues[:, None, :] - eigenvalues[None, :, None])
+    is_near = (distances <= width) & ritz.is_there[:, None, :]
+    shares = jnp.sum(jnp.where(is_near, ritz.coefficients[:, None, 0] ** 2, 0), axis=2)
+    return jnp.maximum(jnp.round(jnp.mean(shares, axis=0) * size), 1)
+
+
+def _lowest(spectrum: Spectrum, k: int) -> Spectrum:
+    """The `k` lowest pairs of a dense spectrum, whose residuals are rounding."""
+    eigenvalues = spectrum.eigenvalues[:k]
+    label_behind = spectrum.labels[k] if k < len(spectrum.labels) else -1
+    return dataclasses.replace(
+        spectrum,
+        eigenvalues=eigenvalues,
+        eigenvectors=spectrum.eigenvectors[:k],
+        labels=spectrum.labels[:k],
+        is_downhill=spectrum.is_downhill[:k],
+        residuals=jnp.full_like(eigenvalues, jnp.finfo(eigenvalues.dtype).eps) * spectrum.scale,
+        is_converged=jnp.ones(k, bool),
+        is_complete=spectrum.labels[:k] != label_behind,
+    )
