@@ -15,7 +15,7 @@ from ridgerider.types import Cost, Ride, Ridge, Spectrum
 Vector = Float[Array, " n"]
 # A ride of a chain; experiments replace some of its rules.
 RIDER = rr.Rider(
-    spectrum=rr.BlockSpectrum(k=8, max_hvps=20, method=\"gradient\"),
+    spectrum=rr.BlockSpectrum(k=8, max_hvps=20, method="gradient"),
     update=rr.Davidson(tolerance=None, max_hvps=4),
     step=rr.FixedStep(0.05),
     stop=(rr.curvature_gone, rr.not_finite),

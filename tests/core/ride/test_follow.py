@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from tests.cases import reasons
 
 KEY = jax.random.key(0)
 INPUTS = jax.random.normal(KEY, (200, 6))
@@ -186,3 +187,33 @@ def test_a_search_compiles_no_second_look_at_the_start():
     rr.search(start.problem, rr.Rider.for_networks(max_steps=7), max_rides=0)
     # Two to see that they are the same, one for the loss on all data.
     assert len(traces) - before <= 3
+
+
+def test_follow_has_its_own_step_rule_and_corrector():
+    for fields in ({"step": rr.FixedStep()}, {"correct": rr.Valley()}):
+        with pytest.raises(ValueError, match="`step` and `correct` must be None with `Follow`"):
+            rr.Rider.for_networks(**fields)
+    with pytest.raises(ValueError, match="`step` and `correct` must be None with `Follow`"):
+        rr.Rider(update=rr.Follow())
+    with pytest.raises(ValueError, match="`step` must be callable, not None"):
+        rr.Rider.for_networks(update=rr.Project())
+
+
+def test_a_ride_that_loses_its_ridge_ends_and_says_so():
+    """A direction that is no ridge is lost at once: each of three ridges has a third of it."""
+    problem, rows = with_spectrum([-3.0, -2.0, -1.0])
+    rider = rr.Rider.for_networks(finish=None)
+    ridge = rr.Ridge(jnp.asarray(rows).sum(0) / np.sqrt(3), *map(jnp.array, (-2.0, 0, 1)))
+    lost = rider.ride(problem, problem.x0, ridge, KEY)
+    assert reasons(rider, lost) == ["RidgeLost"] and int(lost.num_steps) == 0
+    assert float(lost.overlap) == pytest.approx(1 / np.sqrt(3))
+
+
+def test_every_step_of_a_network_but_the_last_is_on_the_ridge():
+    problem, rider = network().problem, rr.Rider.for_networks(finish=None, max_steps=60)
+    spectrum = rider.look(problem, problem.x0, KEY)
+    for index in range(2):
+        ride = rider.ride(problem, problem.x0, spectrum.ridge(index), KEY)
+        overlaps = np.asarray(ride.trace.overlap)[: int(ride.num_steps) + 1]
+        assert (overlaps[:-1] >= 0.7072).all()
+        assert (overlaps[-1] < 0.7072) == ("RidgeLost" in reasons(rider, ride))
