@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
+from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
@@ -268,25 +269,9 @@ def solve(product: Hvp, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
     It lies in the span of gradients, so that flat directions have no part in it, and ends where it
     meets negative curvature.
     """
-
-    def is_open(carry: tuple) -> Bool[Array, ""]:
-        _, remainder, _, is_over, num_hvps = carry
-        is_long = jnp.linalg.norm(remainder) > 1e-3 * jnp.linalg.norm(grad)
-        return is_long & ~is_over & (num_hvps < min(MAX_SOLVE, 2 * len(grad)))
-
-    def turn(carry: tuple) -> tuple:
-        step, remainder, direction, _, num_hvps = carry
-        image = product(direction)
-        along, before = direction @ image, remainder @ remainder
-        is_over = ~(along > 0)
-        length = jnp.where(is_over, 0, before / jnp.where(is_over, 1, along))
-        new = remainder - length * image
-        follow = new + (new @ new) / jnp.where(before > 0, before, 1) * direction
-        return step + length * direction, new, follow, is_over, num_hvps + 1
-
-    start = (jnp.zeros_like(grad), -grad, -grad, jnp.array(False), jnp.array(0))
-    step, *_, num_hvps = jax.lax.while_loop(is_open, turn, start)
-    return step, num_hvps
+    most = min(MAX_SOLVE, 2 * len(grad))
+    found = conjugate_gradients(product, -grad, 1e-3 * jnp.linalg.norm(grad), most)
+    return found.x, found.num_hvps
 
 
 def loss_rounding(loss: Scalar) -> Scalar:

@@ -26,23 +26,27 @@ gradient, of which one of order j is counted as 2^j gradients.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import combinations_with_replacement, permutations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ridgerider._check import check_count, check_fraction
+from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.forms import (
+    Critical,
+    classes_of,
+    critical_points,
+    fixed_rows,
+    symmetrized,
+)
 from ridgerider._core.spectra.spectrum import Ridge, Spectrum
-
-if TYPE_CHECKING:
-    from ridgerider._core.spectra.forms import Critical
 
 CHUNK = 16  # derivatives held at a time
 MAX_PROFILES = 256  # directions whose losses are compared
@@ -183,11 +187,6 @@ def _branching(
     form = _form(spectrum, problem, x, members, rows, cluster.eigenvalue, tolerance)
     if not form.order:
         return whole(0, form.kappa, form.cost)
-    from ridgerider._core.spectra.forms import (  # SciPy's trees take a while
-        critical_points,
-        symmetrized,
-    )
-
     # From 8 dimensions on the work for a start grows as the fourth power.
     starts = max_starts or max(256, round(8192 * min(1.0, (8 / len(own)) ** 4)))
     found = critical_points(symmetrized(form.matrix), tolerance, starts)
@@ -224,20 +223,16 @@ def _profile(
 def _losses(
     problem: Problem, x: Vector, vectors: Float[Array, "count n"]
 ) -> Float[Array, "count 2 2"]:
-    here = problem.value(x)
+    here, sizes = problem.value(x), jnp.array([[0.3, -0.3], [1.0, -1.0]], x.dtype)
 
     def along(vector: Vector) -> Float[Array, "2 2"]:
-        sizes = jnp.array([[0.3, -0.3], [1.0, -1.0]], x.dtype)
-        one = jax.vmap(jax.vmap(lambda size: problem.value(x + size * vector) - here))
-        return one(sizes)
+        return jax.vmap(jax.vmap(lambda size: problem.value(x + size * vector) - here))(sizes)
 
     return jax.lax.map(along, vectors)
 
 
 def canonical(rows: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
     """A basis that depends on the rows' span alone: fixed vectors' projections, orthonormalised."""
-    from ridgerider._core.spectra.forms import fixed_rows
-
     rows = rows.astype(float)
     rotation, upper = np.linalg.qr(rows @ fixed_rows(*rows.shape).T)
     return (rotation * np.where(np.diagonal(upper) < 0, -1, 1)).T @ rows
@@ -274,7 +269,7 @@ def _form(
     size, scale = len(rows), float(spectrum.scale)
     pairs = np.array([*combinations_with_replacement(range(size), 2)])
     vectors = _derivatives(problem, x, rows, pairs)
-    third, noise = _filled(vectors @ rows.T, pairs, size)
+    third, noise = _filled(vectors @ rows.T, pairs)
     cost = Cost(gradients=4 * len(pairs))
     if not np.isfinite(third).all():
         return _Splitting(0, third, math.nan, cost)
@@ -282,7 +277,7 @@ def _form(
     if np.abs(third).max() > max(tolerance * scale, 10 * noise):
         return _Splitting(3, third, 0.0, cost)
     triples = np.array([*combinations_with_replacement(range(size), 3)])
-    fourth, noise = _filled(_derivatives(problem, x, rows, triples) @ rows.T, triples, size)
+    fourth, noise = _filled(_derivatives(problem, x, rows, triples) @ rows.T, triples)
     outside = vectors - vectors @ rows.T @ rows
     products, solving = _products(spectrum, problem, x, members, outside, eigenvalue)
     cost = cost + Cost(gradients=8 * len(triples)) + solving
@@ -291,22 +286,13 @@ def _form(
     where[pairs[:, 0], pairs[:, 1]] = where[pairs[:, 1], pairs[:, 0]] = np.arange(len(pairs))
     full = products[where[:, :, None, None], where[None, None, :, :]]
     matrix = (fourth + full) / 2 + np.swapaxes(full, 1, 2)
-    return _fourth_order(matrix, max(tolerance * scale, 10 * noise), tolerance, cost)
-
-
-def _fourth_order(
-    matrix: Float[np.ndarray, "m m m m"], floor: float, tolerance: float, cost: Cost
-) -> _Splitting:
-    """Undecided if the form is constant on the sphere."""
-    from ridgerider._core.spectra.forms import symmetrized
-
+    # Undecided if the form is constant on the sphere.
     form = symmetrized(matrix)
-    size = len(form)
     round_form = symmetrized(np.einsum("ij,kl->ijkl", np.eye(size), np.eye(size)))
     constant = float(np.sum(form * round_form) / np.sum(round_form**2))
     spread = np.abs(form - constant * round_form).max()
-    is_flat = not spread > max(floor, tolerance * np.abs(form).max())
-    return _Splitting(0 if is_flat else 4, matrix, constant, cost)
+    floor = max(tolerance * scale, 10 * noise, tolerance * np.abs(form).max())
+    return _Splitting(4 if spread > floor else 0, matrix, constant, cost)
 
 
 def _derivatives(
@@ -343,41 +329,31 @@ def _some_derivatives(
     problem: Problem, x: Vector, rows: Float[Array, "m n"], indices: Int[Array, "count order"]
 ) -> Float[Array, "count n"]:
     def along(which: Int[Array, " order"]) -> Vector:
-        derivative: Callable[[Vector], Vector] = problem.grad
-        for number in range(indices.shape[1]):
-            derivative = _along(derivative, rows[which[number]])
-        return derivative(x)
+        def derivative(order: int, x: Vector) -> Vector:
+            if not order:
+                return problem.grad(x)
+            one_less = partial(derivative, order - 1)
+            return jax.jvp(one_less, (x,), (rows[which[order - 1]],))[1]
+
+        return derivative(indices.shape[1], x)
 
     return jax.lax.map(along, indices, batch_size=CHUNK)
 
 
-def _along(function: Callable[[Vector], Vector], row: Vector) -> Callable[[Vector], Vector]:
-    return lambda x: jax.jvp(function, (x,), (row,))[1]
-
-
 def _filled(
-    entries: Float[np.ndarray, "count m"], indices: Int[np.ndarray, "count order"], size: int
+    entries: Float[np.ndarray, "count m"], indices: Int[np.ndarray, "count order"]
 ) -> tuple[np.ndarray, float]:
     """The symmetric tensor of these entries, and how far what should be equal differs.
 
-    An entry comes from as many derivatives as it has different indices: their mean is taken, and
-    their spread is a measure of rounding.
+    An entry comes from as many derivatives as it has different indices: a mean is taken, and their
+    distance from it is a measure of rounding.
     """
-    order = indices.shape[1] + 1
-    numbers = np.sort(
-        np.concatenate(
-            [np.repeat(indices, size, axis=0), np.tile(np.arange(size), len(indices))[:, None]], 1
-        ),
-        axis=1,
-    )
-    keys = np.ravel_multi_index(numbers.T, (size,) * order)
-    unique, places = np.unique(keys, return_inverse=True)
-    values = entries.ravel()
-    means = np.bincount(places, values) / np.bincount(places)
-    everywhere = np.sort(np.indices((size,) * order).reshape(order, -1).T, axis=1)
-    all_keys = np.ravel_multi_index(everywhere.T, (size,) * order)
-    tensor = means[np.searchsorted(unique, all_keys)].reshape((size,) * order)
-    return tensor, float(np.abs(values - means[places]).max())
+    order = indices.shape[1]
+    tensor = np.empty((entries.shape[1],) * (order + 1))
+    for places in permutations(range(order)):
+        tensor[tuple(indices[:, places].T)] = entries
+    mean = symmetrized(tensor)
+    return mean, float(np.abs(tensor - mean).max())
 
 
 def _products(
@@ -415,15 +391,6 @@ def _products(
     return products, Cost(hvps=int(num_hvps))
 
 
-class _Solve(eqx.Module):
-    """The state of conjugate gradients."""
-
-    solution: Vector
-    residual: Vector
-    direction: Vector
-    num_hvps: Int[Array, ""]
-
-
 def _solve(
     problem: Problem,
     x: Vector,
@@ -438,32 +405,14 @@ def _solve(
     """
     hvp, tolerance = problem.hvp_at(x), float(jnp.finfo(x.dtype).eps) ** 0.5
 
-    def outside(vector: Vector) -> Vector:
-        return vector - (known @ vector) @ known
-
-    def go_on(state: _Solve) -> Array:
-        is_large = jnp.linalg.norm(state.residual) > tolerance
-        return is_large & (state.num_hvps < MAX_SOLVE)
-
-    def step(state: _Solve) -> _Solve:
-        image = outside(hvp(state.direction) - eigenvalue * state.direction)
-        before = state.residual @ state.residual
-        size = before / (state.direction @ image)
-        residual = state.residual - size * image
-        ratio = (residual @ residual) / before
-        return _Solve(
-            solution=state.solution + size * state.direction,
-            residual=residual,
-            direction=residual + ratio * state.direction,
-            num_hvps=state.num_hvps + 1,
-        )
+    def shifted(vector: Vector) -> Vector:
+        image = hvp(vector) - eigenvalue * vector
+        return image - (known @ image) @ known
 
     def one(side: Vector) -> tuple[Vector, Int[Array, ""]]:
-        start = outside(side)
-        first = _Solve(jnp.zeros_like(side), start, start, jnp.array(0))
-        last = jax.lax.while_loop(go_on, step, first)
-        is_solved = jnp.linalg.norm(last.residual) <= tolerance
-        return jnp.where(is_solved, last.solution, jnp.nan), last.num_hvps
+        side = side - (known @ side) @ known
+        found = conjugate_gradients(shifted, side, tolerance, MAX_SOLVE)
+        return jnp.where(found.error <= tolerance, found.x, jnp.nan), found.num_hvps
 
     solutions, num_hvps = jax.lax.map(one, sides)
     return solutions, jnp.sum(num_hvps)
@@ -471,15 +420,13 @@ def _solve(
 
 def _directions(
     form: _Splitting,
-    found: "Critical",
+    found: Critical,
     rows: Float[np.ndarray, "m n"],
     profile: Float[np.ndarray, "count 4"],
     tolerance: float,
     dtype: np.dtype,
 ) -> tuple[Direction, ...]:
     """The critical points in order, with their classes."""
-    from ridgerider._core.spectra.forms import classes_of
-
     size = np.abs(form.matrix).max()
     zero = tolerance * size
     is_turned = (form.order == 3) & (found.kappas < -zero)
@@ -488,7 +435,12 @@ def _directions(
     slopes = np.where(is_turned[:, None], -found.slopes[:, ::-1], found.slopes)
     vectors = points @ rows
     is_free = (form.order == 4) | (np.abs(kappas) <= zero)
-    signs = np.where(is_free, _signs(vectors), 1)
+    # The first of the large entries is made positive. `fix_signs` calls an entry large from 1/2 of
+    # the largest on, which 2, -1, -1 meets exactly.
+    sizes = np.abs(vectors)
+    first = np.argmax(sizes > 0.618 * sizes.max(axis=1, keepdims=True), axis=1)
+    is_negative = vectors[np.arange(len(vectors)), first] < 0
+    signs = np.where(is_free & is_negative, -1.0, 1.0)
     points, vectors = signs[:, None] * points, signs[:, None] * vectors
     splits = np.array([form.eigenvalues(u) for u in points])
     free = np.where(is_free & (form.order == 3), 1, 0)[:, None]
@@ -509,16 +461,6 @@ def _directions(
         )
         for place in order
     )
-
-
-def _signs(vectors: Float[np.ndarray, "count n"]) -> Float[np.ndarray, " count"]:
-    """What makes the first of the large entries of each row positive.
-
-    `fix_signs` calls an entry large from 1/2 of the largest on, which 2, -1, -1 meets exactly.
-    """
-    sizes = np.abs(vectors)
-    first = np.argmax(sizes > 0.618 * sizes.max(axis=1, keepdims=True), axis=1)
-    return np.where(vectors[np.arange(len(vectors)), first] < 0, -1.0, 1.0)
 
 
 def _kind(slopes: Float[np.ndarray, " m-1"], zero: float) -> str:

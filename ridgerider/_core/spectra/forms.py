@@ -15,11 +15,10 @@ point is one. Candidates are the mirrors that swap two points alike; each is che
 
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import KDTree
 
 Tensor = Float[np.ndarray, "..."]
 Points = Float[np.ndarray, "points m"]
@@ -77,6 +76,15 @@ def critical_points(tensor: Tensor, tolerance: float, max_starts: int) -> Critic
     return replace(found, kappas=size * found.kappas, slopes=size * found.slopes)
 
 
+class _Local(NamedTuple):
+    """A form at some points: its value, its gradient, and the slopes with their directions."""
+
+    kappas: Float[np.ndarray, " points"]
+    grads: Points
+    slopes: Float[np.ndarray, "points m-1"]
+    columns: Float[np.ndarray, "points m m-1"]
+
+
 @dataclass(frozen=True)
 class _Form:
     """A form whose largest entry is 1, and below which a slope is flat."""
@@ -92,8 +100,8 @@ class _Form:
         )
         return parts if parts.ndim == 3 else np.einsum("pi,pijk->pjk", points, parts)
 
-    def look(self, points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Kappa, the gradient, the slopes and their directions; the last direction is u itself."""
+    def at(self, points: Points) -> "_Local":
+        """What the form has at each point."""
         order, size = self.tensor.ndim, self.tensor.shape[0]
         matrices = self.matrices(points)
         images = np.einsum("pij,pj->pi", matrices, points)
@@ -105,16 +113,19 @@ class _Form:
         # The slope along u is put above all others, so that it comes last.
         above = 2 * order * (1 + np.abs(matrices).sum((1, 2)))[:, None, None]
         slopes, columns = np.linalg.eigh(hessians @ outside + above * radial)
-        return kappas, grads, slopes[:, :-1], columns[:, :, :-1]
+        return _Local(kappas, grads, slopes[:, :-1], columns[:, :, :-1])
 
     def newton(self, points: Points, flat: float, num_steps: int = MAX_NEWTON) -> Points:
         """Newton's method for each point, which does not move along flat directions."""
         points, is_moving = points.copy(), np.arange(len(points))
         for _ in range(num_steps):
             here = points[is_moving]
-            _, grads, slopes, columns = self.look(here)
+            local = self.at(here)
+            slopes, columns = local.slopes, local.columns
             inverse = np.where(np.abs(slopes) > flat, 1 / np.where(slopes == 0, 1, slopes), 0)
-            steps = -np.einsum("pij,pj,pkj,pk->pi", columns, inverse, columns, grads, optimize=True)
+            steps = -np.einsum(
+                "pij,pj,pkj,pk->pi", columns, inverse, columns, local.grads, optimize=True
+            )
             # Long steps are not cut: measured, more starts converge, and to rare points, too.
             points[is_moving] = _unit(here + steps)
             is_moving = is_moving[np.linalg.norm(steps, axis=1) > 1e-14]
@@ -174,9 +185,9 @@ class _Found:
 
     def add(self, ends: Points, is_hit: bool = True) -> "_Found":
         """Sort in where starts ended; where they did not converge they are left out."""
-        _, grads, slopes, _ = self.form.look(ends)
-        is_flat = np.abs(slopes).min(axis=1) <= self.form.flat
-        errors = np.linalg.norm(grads, axis=1)
+        local = self.form.at(ends)
+        is_flat = np.abs(local.slopes).min(axis=1) <= self.form.flat
+        errors = np.linalg.norm(local.grads, axis=1)
         is_there = errors <= np.where(is_flat, self.form.flat / 100, CONVERGED)
         self.flat_points = np.concatenate([self.flat_points, ends[is_flat & is_there]])
         ends = ends[~is_flat & is_there]
@@ -205,26 +216,24 @@ class _Found:
 
     def _find_mirrors(self) -> None:
         """Mirrors that swap two of the first few points alike, or turn one around."""
-        labels = classes_of(np.abs(self.form.look(self.points)[0])[:, None], self.form.flat)
+        labels = classes_of(np.abs(self.form.at(self.points).kappas)[:, None], self.form.flat)
         normals = [self.points[:MAX_MIRRORS]]
         for label in range(max(labels, default=-1) + 1):
             alike = self.points[labels == label][:MAX_ALIKE]
             one, two = np.triu_indices(len(alike), 1)
             normals += [alike[one] - alike[two], alike[one] + alike[two]]
         rows = np.concatenate(normals)
-        rows = self._maybe_mirrors(_unit(rows[np.linalg.norm(rows, axis=1) > SAME]))
-        rows = _once(rows)
+        rows = _unit(rows[np.linalg.norm(rows, axis=1) > SAME])
+        # A cheap test first: the form is the same behind the mirror at a point that no symmetry
+        # prefers.
+        point = _unit(np.cos(1.0 + np.arange(rows.shape[1]))[None])
+        images = point - 2 * (rows @ point.T) * rows
+        kappas = self.form.at(np.concatenate([point, images])).kappas
+        width = self.form.flat * rows.shape[1] ** 2
+        rows = _once(rows[np.abs(kappas[1:] - kappas[0]) <= width])
         rows = rows[_places(self.mirrors, rows) < 0]
         is_mirror = np.array([self._is_mirror(row) for row in rows], bool)
         self.mirrors = np.concatenate([self.mirrors, rows[is_mirror]])[:MAX_MIRRORS]
-
-    def _maybe_mirrors(self, normals: Points) -> Points:
-        """Those behind which the form is the same at one point that no symmetry prefers."""
-        point = _unit(np.cos(1.0 + np.arange(normals.shape[1]))[None])
-        images = point - 2 * (normals @ point.T) * normals
-        kappas = self.form.look(np.concatenate([point, images]))[0]
-        width = self.form.flat * normals.shape[1] ** 2
-        return normals[np.abs(kappas[1:] - kappas[0]) <= width]
 
     def _is_mirror(self, normal: np.ndarray) -> bool:
         """Whether the form is the same behind the mirror."""
@@ -236,6 +245,8 @@ class _Found:
 
     def _linked(self) -> np.ndarray:
         """A number for each point, the same for all that mirrors map onto each other."""
+        from scipy.sparse.csgraph import connected_components  # takes a while to import
+
         links = np.eye(len(self.points), dtype=bool)
         for mirror in self.mirrors:
             images = self.points - 2 * (self.points @ mirror)[:, None] * mirror
@@ -255,7 +266,7 @@ class _Found:
         size, order = self.points.shape[1], self.form.tensor.ndim
         if len(self.flat_points) or (order % 2 and size % 2 == 0):
             return True
-        _, _, slopes, _ = self.form.look(self.points)
+        slopes = self.form.at(self.points).slopes
         return int(np.sum((-1) ** np.sum(slopes < 0, axis=1))) == size % 2
 
     def is_enough(self) -> bool:
@@ -274,17 +285,16 @@ class _Found:
         return max(float(once * (once - 1) / (2 * (twice + 1))), least)
 
     def result(self, num_starts: int) -> Critical:
-        rows, num_flat, hits = [*self.points], [0] * len(self.points), [*self.hits]
-        for row, flat, count in _degenerate(self.form, self.flat_points):
-            rows, num_flat, hits = [*rows, row], [*num_flat, flat], [*hits, count]
-        points = np.array(rows).reshape(-1, self.points.shape[1])
-        kappas, _, slopes, _ = self.form.look(points)
+        degenerate = _degenerate(self.form, self.flat_points)
+        points = np.array([*self.points, *(row for row, _, _ in degenerate)])
+        points = points.reshape(-1, self.points.shape[1])
+        local = self.form.at(points)
         return Critical(
             points,
-            kappas,
-            slopes,
-            np.array(num_flat, int),
-            np.array(hits, int),
+            local.kappas,
+            local.slopes,
+            np.array([0] * len(self.points) + [flat for _, flat, _ in degenerate], int),
+            np.array([*self.hits, *(count for _, _, count in degenerate)], int),
             num_starts,
             self.num_missed(),
         )
@@ -297,13 +307,13 @@ def _degenerate(form: _Form, ends: Points) -> list[tuple[np.ndarray, int, int]]:
     """
     if not len(ends):
         return []
-    kappas, _, slopes, columns = form.look(ends)
+    kappas, _, slopes, columns = form.at(ends)
     is_flat = np.abs(slopes) <= form.flat
     push = np.einsum("pij,pj->pi", columns, is_flat * np.sqrt(1 + np.arange(slopes.shape[1])))
     push *= 0.1 / np.linalg.norm(push, axis=1, keepdims=True)
     pushed = form.newton(_unit(ends + push), form.flat)
     back = np.array([_distances(one[None], two)[0] for one, two in zip(ends, pushed, strict=True)])
-    far = (back > 0.05) & (np.linalg.norm(form.look(pushed)[1], axis=1) <= form.flat / 100)
+    far = (back > 0.05) & (np.linalg.norm(form.at(pushed).grads, axis=1) <= form.flat / 100)
     found = []
     polished = form.newton(ends[~far], 1e-12)
     moved = np.linalg.norm(polished - ends[~far], axis=1, keepdims=True)
@@ -326,7 +336,7 @@ def _nearest(form: _Form, points: Points) -> np.ndarray:
     axis = np.eye(points.shape[1])[0]
     for _ in range(300):
         points = points * np.where(points[:, :1] < 0, -1, 1)
-        _, _, slopes, columns = form.look(points)
+        _, _, slopes, columns = form.at(points)
         along = np.einsum("pij,pj,pkj,k->pi", columns, np.abs(slopes) <= form.flat, columns, axis)
         steps = along / np.maximum(points[:, :1], 0.1)
         moved = form.newton(
@@ -364,6 +374,8 @@ def _distances(points: Points, point: np.ndarray) -> np.ndarray:
 
 def _places(points: Points, rows: Points) -> np.ndarray:
     """Which of the points each row is, up to sign; -1 for none of them."""
+    from scipy.spatial import KDTree  # takes a while to import
+
     if not len(points) or not len(rows):
         return np.full(len(rows), -1)
     tree = KDTree(np.concatenate([points, -points]))
@@ -373,6 +385,8 @@ def _places(points: Points, rows: Points) -> np.ndarray:
 
 def _once(rows: Points) -> Points:
     """Equal rows once, up to sign."""
+    from scipy.spatial import KDTree
+
     if not len(rows):
         return rows
     axis = np.cos(1.0 + np.arange(rows.shape[1]))  # no symmetric point is orthogonal to it

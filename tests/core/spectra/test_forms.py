@@ -61,7 +61,7 @@ def reference(tensor, num_starts):
     form = _Form(tensor / np.abs(tensor).max(), TOLERANCE)
     starts = np.random.default_rng(0).normal(size=(num_starts, len(tensor)))
     ends = form.newton(starts / np.linalg.norm(starts, axis=1, keepdims=True), form.flat)
-    return _once(ends[np.linalg.norm(form.look(ends)[1], axis=1) <= 1e-10])
+    return _once(ends[np.linalg.norm(form.at(ends).grads, axis=1) <= 1e-10])
 
 
 def bound(order, size):
