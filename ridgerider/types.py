@@ -23,12 +23,14 @@ from ridgerider._core.spectra.branches import Direction as Direction
 from ridgerider._core.spectra.spectrum import Cluster as Cluster
 from ridgerider._core.spectra.spectrum import Ridge as Ridge
 from ridgerider._core.spectra.spectrum import Spectrum as Spectrum
+from ridgerider._search.engine.rides import Rides as Rides
 from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.progress import Progress as Progress
 from ridgerider._search.results.selection import Selection as Selection
+from ridgerider._search.tree.orders import shuffled as shuffled
 from ridgerider._search.tree.settings import Settings as Settings
 from ridgerider._search.tree.tree import Branch as Branch
 from ridgerider._search.tree.tree import Fingerprint as Fingerprint
+from ridgerider._search.tree.tree import Frontier as Frontier
 from ridgerider._search.tree.tree import Leg as Leg
-from ridgerider._search.tree.tree import Search as Search
 from ridgerider._search.tree.tree import Turn as Turn

@@ -17,11 +17,10 @@ import optax
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import Tree
-from ridgerider.types import Branch
+from ridgerider.types import Branch, shuffled
 from ridgerider_experiments.sweep import proportion
 
 MAX_RIDGES = 6  # the paper's N
-SHUFFLED = rr.RandomOrder(0)
 TARGET = -9.5  # a descent that returns this much is over
 
 
@@ -47,7 +46,7 @@ def ridge_rider(delta_break: float, min_overlap: float = 0.7072) -> rr.Rider:
 
 def unsolved_first(branch: Branch) -> tuple[bool, int]:
     """Shuffled, and branches of policies that are solved last."""
-    return branch.loss <= TARGET, SHUFFLED(branch)
+    return branch.loss <= TARGET, shuffled(branch)
 
 
 def recommended() -> baselines.Rides:

@@ -16,6 +16,7 @@ from ridgerider._search.runfile.rules import RULES
 from ridgerider._search.tree.settings import Budget
 from ridgerider.dice import Dice
 from ridgerider.problems import wells
+from ridgerider.types import Settings
 
 BAD = (float("inf"), float("-inf"), float("nan"))
 # An option that means "no limit" where it is infinite.
@@ -32,7 +33,7 @@ def rules():
     for place in (rr, environments, baselines):
         for name, kind in vars(place).items():
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                is_rule = "__call__" in vars(kind) or kind in (rr.Rider, rr.Settings)
+                is_rule = "__call__" in vars(kind) or kind in (rr.Rider, Settings)
                 if is_rule and all(has_default(item) for item in dataclasses.fields(kind)):
                     yield name, kind
     yield "Budget", Budget

@@ -13,7 +13,7 @@ from ridgerider._core.ride.step import FixedStep
 from ridgerider._core.ride.stop import Stalled, curvature_gone, not_finite
 from ridgerider._core.ride.update import Keep, RandomRidge
 from ridgerider._search.tree.orders import Order, named_order, with_priority
-from ridgerider._search.tree.tree import Branch, Fingerprint, Search, Turn
+from ridgerider._search.tree.tree import Branch, Fingerprint, Frontier, Turn
 from ridgerider.baselines._ends import Ends, Tally, Until
 from ridgerider.baselines._many_rides import Round, look_around, ride_round
 
@@ -51,7 +51,7 @@ class Rides(eqx.Module):
         seed: int = 0,
         until: Until | None = None,
     ) -> Ends:
-        tally, tree = Tally(problem, max_steps, max_seconds, until), Search()
+        tally, tree = Tally(problem, max_steps, max_seconds, until), Frontier()
         order = named_order(self.order, seed)
 
         def branch_from(round: Round, row: int, fingerprint: Fingerprint) -> None:

@@ -18,8 +18,8 @@ from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.problem import describe_problem
 from ridgerider._search.runfile.rules import describe
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
-from ridgerider._search.same.points import Ends as Different
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.points import TOLERANCE, StationaryPoints, reach_of
 from ridgerider._search.tree.settings import Budget, Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
@@ -43,7 +43,10 @@ def save(
     meta = {
         "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
         "problem": describe_problem(problem),
+        "mover": "baseline",
         "rider": describe(method),
+        "symmetry": None,
+        "valid": None,
         "settings": asdict(settings),
         "budget": asdict(Budget(max_rides=None, max_steps=ends.num_steps)),
     }
@@ -53,10 +56,9 @@ def save(
     branches = [Branch(one, loss, 0.0, 1, priority=row) for row, one in enumerate(addresses)]
     store = Store.create(path, meta, root, branches)
     with store.closed_on_error():
-        store.choose(branches, 1)
+        store.choose(branches)
         for leg in _legs(ends, addresses, problem, method, check, seed):
-            store.add(leg, [])
-        store.settle({}, 1)
+            store.settle(leg, [])
         store.checkpoint()
     return Result(store, problem)
 
@@ -71,7 +73,7 @@ def _legs(
 ) -> Iterator[Leg]:
     """Each end with what a descent from there comes to; ends that are close share one descent."""
     close, checked = Classes[int](), dict[Fingerprint, Finish]()
-    different = Different(problem, checked.__getitem__)
+    different = StationaryPoints(problem, None, checked.__getitem__)
     keys = jax.random.split(jax.random.key(seed), max(1, len(addresses)))
     reason = (getattr(type(method), "__name__", str(method)),)
     for row, (address, cost) in enumerate(zip(addresses, _costs(ends), strict=True)):

@@ -12,9 +12,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.engine.explore import MAP_ORDERS
 from ridgerider._search.runfile.locate import OURS, load_function, name_to_load, own_measures
-from ridgerider._search.tree.orders import ORDERS
+from ridgerider._search.tree.orders import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
 
@@ -86,13 +85,14 @@ Lease = Annotated[
 ARGUMENTS: dict[str, tuple[Any, str]] = {
     "order": (
         str,
-        f"What comes next. Of a search: {', '.join(ORDERS)}; of a map: {', '.join(MAP_ORDERS)}.",
+        f"What comes next. Of a search: {', '.join(SEARCH_ORDERS)}; of a map: "
+        f"{', '.join(MAP_ORDERS)}.",
     ),
     "members": (
         str,
         "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, or `one`.",
     ),
-    "go_on": (str, "Take the next turns at the `end` of a ride, or at the `saddle` below it."),
+    "branch_at": (str, "Take the next turns at the `end` of a ride, or at the `saddle` below it."),
     "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
     "max_depth": (int | None, "The longest fingerprint, in turns."),
     "max_modes": (int | None, "Of each minimum climb only this many of its softest modes."),
@@ -107,7 +107,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
 }
 BUDGET = ("max_rides", "max_steps", "max_hvps", "max_seconds")
 SEARCH = (
-    *("order", "members", "go_on", "max_ridges", "max_depth", *BUDGET),
+    *("order", "members", "branch_at", "max_ridges", "max_depth", *BUDGET),
     *("round_size", "num_lanes", "seed"),
 )
 EXPLORE = ("order", "max_modes", "max_points", "max_rides", "max_seconds", "round_size", "seed")

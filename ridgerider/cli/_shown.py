@@ -57,16 +57,15 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
     """A bar on a terminal, a plain line every few seconds elsewhere."""
     name, last = f"{path.parent.name}/{path.stem}", 0.0
     _under_way[:] = [path]
-    began, steps_before, waste = time.monotonic(), None, 0.0
+    began, steps_before = time.monotonic(), None
 
     def status(done: rr.Progress) -> list[str]:
-        nonlocal began, steps_before, waste
+        nonlocal began, steps_before
         if steps_before is None:  # the first leg compiles, and a resumed run has others behind it
             began, steps_before = time.monotonic(), done.num_steps
         rate = (done.num_steps - steps_before) / max(time.monotonic() - began, 1e-9)
         limit = "" if max_rides is None else f"/{max_rides}"
         best = f"{done.best_loss:.6g}" if done.num_minima else "-"
-        waste = done.waste
         words = [f"{done.num_rides}{limit} rides", f"{done.num_open} open"]
         words += [count(done.num_minima, "minimum", "minima"), f"best loss {best}"]
         return [*words, f"{rate:.0f} steps/s", *([done.training] if done.training else [])]
@@ -101,8 +100,6 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
         raise typer.Exit(getattr(error, "code", 130)) from None
     finally:
         _under_way.clear()
-        if waste:
-            say(f"batches: {waste:.0%} of their steps idle, beside a longer ride")
 
 
 def print_run(path: Path) -> None:

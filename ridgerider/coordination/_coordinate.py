@@ -20,8 +20,8 @@ from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
-from ridgerider._search.engine.loop import search
 from ridgerider._search.engine.rides import branch_key
+from ridgerider._search.engine.search import search
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import (
     Game,

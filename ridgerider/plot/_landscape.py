@@ -162,7 +162,7 @@ def plane_of_rides(
 def _ridden(result: Result, leg: Leg) -> list[Leg]:
     """The legs on the way to `leg` and itself, with every point if there is a way to know them."""
     way = [result.leg(Fingerprint(leg.fingerprint[:i])) for i in range(1, len(leg.fingerprint) + 1)]
-    if all("path" in one.trace for one in way) or result.rider is None:
+    if all("path" in one.trace for one in way) or not result.can_replay:
         return way
     again = result.replay(leg.fingerprint)
     return [replace(one, trace=new.trace) for one, new in zip(way, again, strict=True)]

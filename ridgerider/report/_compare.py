@@ -21,7 +21,7 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
 from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.points import IS_SOLUTION, Ends
+from ridgerider._search.same.points import IS_SOLUTION, StationaryPoints
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
 from ridgerider.report._plain import count
@@ -188,7 +188,7 @@ def _equal(
     places: dict[Fingerprint, int] = {}
     points = Classes[int]()
     finishes: dict[Fingerprint, Any] = {}
-    walks = None if problem is None else Ends(problem, finishes.__getitem__)
+    walks = None if problem is None else StationaryPoints(problem, None, finishes.__getitem__)
     for i, (number, _, row) in enumerate(ends):
         # Two runs have the same fingerprints: the number of the run makes them different.
         name, own = Fingerprint((Turn(number, 1), *row.fingerprint)), row.finish

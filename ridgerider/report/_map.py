@@ -20,7 +20,7 @@ NOTHING: dict[str, Any] = {
 
 def is_map(meta: dict[str, Any]) -> bool:
     """Whether a run is a map, by its description."""
-    return "map" in meta
+    return meta.get("mover") == "climbs"
 
 
 def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:

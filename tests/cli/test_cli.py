@@ -477,4 +477,4 @@ def test_options_of_search_have_its_defaults():
         assert options[name].default == known[name].default
     # Nothing that decides a search is missing from the command line, but for what it makes itself.
     made = {"rider", "name", "executor", "max_deaths", "progress", "measures", "symmetry"}
-    assert known.keys() - options.keys() - {"asynchronous", "finish_at"} == made
+    assert known.keys() - options.keys() == made

@@ -18,7 +18,7 @@ TEXTS = (
 )
 PLACES = ("run.sqlite", "here", "nowhere", "", ".", "/", "/dev/null", "x" * 300, "a\nb", "mine.py")
 SEARCH = (
-    *("--order", "--members", "--go-on", "--engine", "--gauge", "--out", "--dask"),
+    *("--order", "--members", "--branch-at", "--engine", "--gauge", "--out", "--dask"),
     *("--max-ridges", "--max-depth", "--round-size", "--seed", "--max-steps", "--max-hvps"),
     *("--max-seconds", "--step-size", "--delta-break", "--lease", "--lanes"),
 )

@@ -24,10 +24,12 @@ import pytest
 
 import ridgerider as rr
 from ridgerider import workers
-from ridgerider._search.crew import job as _job
 from ridgerider._search.crew.crew import wrong_with
 from ridgerider._search.crew.job import Job, check_versions, open_job
+from ridgerider._search.engine import rides as _rides
+from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.write import versions
+from ridgerider._search.tree.settings import Settings
 from ridgerider.problems import wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import same_tree
@@ -83,33 +85,6 @@ def four_wells():
 
 def four_shifting_wells():
     return rr.Problem(wells_loss, jnp.zeros(4), jnp.linspace(0.5, 1.5, 4) + os.getpid() % 97 / 1e3)
-
-
-def test_asynchronous_search_rides_the_same_whole_tree_and_says_so(pool, tmp_path):
-    whole = rr.search(wells(4), RIDER, max_rides=None, max_depth=2)
-    path = tmp_path / "run.sqlite"
-    settings = {"asynchronous": True, "round_size": 4, "order": "best_first", "max_depth": 2}
-    first = rr.search(wells(4), RIDER, executor=pool, max_rides=20, out=path, **settings)
-    assert len(first) == 20 and first.meta["settings"]["asynchronous"] is True
-    resumed = rr.resume(path, wells(4), executor=pool, max_rides=None)
-    assert same_tree(whole, resumed) and resumed.num_open() == 0
-
-
-def test_asynchronous_search_never_waits_for_a_round():
-    class Counting(ThreadPoolExecutor):
-        busy, seen = 0, []
-
-        def submit(self, work, *args):
-            future = super().submit(work, *args)
-            self.busy += 1
-            self.seen.append(self.busy)
-            future.add_done_callback(lambda _: setattr(self, "busy", self.busy - 1))
-            return future
-
-    with Counting(1) as executor:
-        rr.search(wells(4), RIDER, executor=executor, round_size=4, asynchronous=True, max_rides=30)
-    # In rounds of four it would begin each round with nothing under way.
-    assert len(executor.seen) == 30 and min(executor.seen[4:]) > 1
 
 
 # --- workers that die, hang or lie
@@ -285,14 +260,14 @@ def test_a_result_counts_even_if_its_worker_has_left_since(cluster, monkeypatch)
 def deadly_wells():
     """Loaded in a worker, kills it whenever it is to ride 0+."""
     if multiprocessing.parent_process() is not None:
-        _job.ride_batch = deadly_ride_batch
+        _rides._ride = deadly_ride
     return wells(4)
 
 
-def deadly_ride_batch(problem, rider, settings, branches, num_lanes):
+def deadly_ride(problem, rider, settings, branches, num_lanes, ride=_rides._ride):
     if str(branches[0].fingerprint) == "0+":
         os.kill(os.getpid(), signal.SIGKILL)
-    return rr.ride_batch(problem, rider, settings, branches, num_lanes)
+    return ride(problem, rider, settings, branches, num_lanes)
 
 
 def test_a_leg_that_kills_its_workers_is_given_up(plain):
@@ -468,7 +443,7 @@ def inner_loss():
 )
 def test_what_cannot_be_sent_is_named(problem, rider, message):
     with pytest.raises(ValueError, match=message):
-        pickle.dumps(Job(problem, rider, rr.Settings()))
+        pickle.dumps(Job(problem, Rides(rider), Settings()))
 
 
 def test_what_cannot_be_sent_is_found_before_any_work(pool, tmp_path):
@@ -482,7 +457,7 @@ def test_versions_must_agree():
     check_versions(versions())
     with pytest.raises(ValueError, match=r"a worker has jax .* and the coordinator 0.0.1"):
         check_versions({**versions(), "jax": "0.0.1"})
-    name, about, content = Job(wells(1), RIDER, rr.Settings()).parcel
+    name, about, content = Job(wells(1), Rides(RIDER), Settings()).parcel
     about = {**about, "versions": {**versions(), "python": "3.5.0"}}
     with pytest.raises(ValueError, match=r"a worker has python .* and the coordinator 3.5.0"):
         open_job(name, about, content)
@@ -509,7 +484,6 @@ def fork():
         (lambda: rr.search(wells(1), executor=fork()), r"`executor` must not fork"),
         (lambda: rr.search(wells(1), executor=2), r"`executor` must be a .*Executor, not int"),  # type: ignore[arg-type]
         (lambda: rr.search(wells(1), max_deaths=0), r"`max_deaths` must be a whole number"),
-        (lambda: rr.search(wells(1), asynchronous=1), r"`asynchronous` must be True or"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_input_is_one_sentence(make, message):

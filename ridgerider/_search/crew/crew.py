@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.runtime.clock import OutOfTime, seconds_left
+from ridgerider._core.runtime.clock import OutOfTime, check_time, seconds_left
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.crew.job import Job
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
@@ -49,15 +49,19 @@ class Crew:
         return self._num_out
 
     def send(self, branches: list[Branch]) -> None:
-        size = self._job.num_lanes
+        size = self._job.mover.task_size
         self._num_out += len(branches)
         self._waiting.extend(branches[i : i + size] for i in range(0, len(branches), size))
 
     def receive(self) -> list[Leg]:
-        """The next legs to end, of one task. Raises `OutOfTime` where a deadline passes."""
+        """The next legs to end, of one task. Raises `OutOfTime` where a deadline passes.
+
+        A task that a deadline cuts short in this process may bring some of its legs.
+        """
         legs: list[Leg] = []
         while not legs:
             if self._executor is None:
+                check_time()
                 legs = interruptible(self._job, list(map(self._load, self._waiting.popleft())))
             else:
                 self._fill(self._executor)

@@ -1,8 +1,8 @@
 """The work of a search as something that can be sent: what to ride, and how to compute alike.
 
-A `Job` is `ride_batch` with everything but the branches. Pickled, it is bytes that are made once; a
-process that has opened them keeps the problem, its data and its compiled programs. Before anything
-else is read, the process takes over the sender's JAX settings and compares versions.
+A `Job` is a mover's `move` with everything but the branches. Pickled, it is bytes that are made
+once; a process that has opened them keeps the problem, its data and its compiled programs. Before
+anything else is read, the process takes over the sender's JAX settings and compares versions.
 """
 
 import hashlib
@@ -16,9 +16,6 @@ from typing import Any
 import jax
 
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.ride.rider import Rider
-from ridgerider._search.engine.climbs import Climber, climb_batch
-from ridgerider._search.engine.rides import ride_batch
 from ridgerider._search.runfile.locate import load_problem
 from ridgerider._search.runfile.problem import describe_problem
 from ridgerider._search.runfile.write import versions
@@ -43,22 +40,12 @@ COMPARED = ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
 class Job:
     """`job(branches) -> legs`. With a `path`, workers load the problem from there themselves."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        rider: Rider | Climber,
-        settings: Settings,
-        num_lanes: int = 1,
-        path: str | None = None,
-    ):
-        self.problem, self.rider, self.settings = problem, rider, settings
-        self.num_lanes, self.path = num_lanes, path
+    def __init__(self, problem: Problem, mover: Any, settings: Settings, path: str | None = None):
+        self.problem, self.mover, self.settings, self.path = problem, mover, settings, path
 
     def __call__(self, branches: list[Branch]) -> list[Leg]:
         try:
-            if isinstance(self.rider, Climber):
-                return climb_batch(self.problem, self.rider, self.settings, branches)
-            return ride_batch(self.problem, self.rider, self.settings, branches, self.num_lanes)
+            return self.mover.move(self.problem, self.settings, branches)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
@@ -70,10 +57,10 @@ class Job:
         source: Any = self.problem
         if self.path is not None:
             source = (self.path, describe_problem(self.problem))
-        parts = {"problem": source, "rider": self.rider, "settings": self.settings}
         try:
-            content = pickle.dumps((*parts.values(), self.num_lanes))
+            content = pickle.dumps((source, self.mover, self.settings))
         except Exception as error:
+            parts = {"problem": source, "rider": self.mover.rule, "symmetry": self.mover.symmetry}
             where, why = next(_unsendable(parts, ""), ("problem", str(error)))
             raise ValueError(f"`{where}` cannot be sent to workers: {why}.") from error
         flags = {name: getattr(jax.config, name) for name in FLAGS}
@@ -119,14 +106,14 @@ def check_versions(wanted: dict[str, str]) -> None:
 
 def _unpack(content: bytes) -> Job:
     try:
-        source, rider, settings, num_lanes = pickle.loads(content)
+        source, mover, settings = pickle.loads(content)
     except (AttributeError, ImportError) as error:
         raise ValueError(
             f"a worker cannot import what the problem or the rider refers to: {error}. Define it "
             "in a module that is installed, or in the directory the workers were started in."
         ) from error
     if isinstance(source, Problem):
-        return Job(source, rider, settings, num_lanes)
+        return Job(source, mover, settings)
     path, description = source
     problem = load_problem(path)
     if describe_problem(problem) != description:
@@ -134,7 +121,7 @@ def _unpack(content: bytes) -> Job:
             f"{path} must be the same problem everywhere, but a worker that loads it gets another "
             "start or other data than the coordinator."
         )
-    return Job(problem, rider, settings, num_lanes, path)
+    return Job(problem, mover, settings, path)
 
 
 def _unsendable(value: Any, where: str) -> Iterator[tuple[str, str]]:

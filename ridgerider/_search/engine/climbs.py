@@ -1,14 +1,15 @@
 """Climbs and descents as legs of a tree, many side by side.
 
-A leg of a map leads from one stationary point to another: up from a minimum (`2^+`), down from a
-saddle (`0+`). `climb_batch` is pure and picklable, like `ride_batch`; what is at the end of a leg
-is looked at by `look_at_end`, which only new points are worth.
+The mover of `explore`. A leg of a map leads from one stationary point to another: up from a minimum
+(`2^+`), down from a saddle (`0+`). What is at the end of a leg is computed by `classify`, for new
+points only.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
@@ -32,134 +33,198 @@ from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.runtime.clock import OutOfTime, seconds_left
 from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
+from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.symmetry import check_level, signatures
-from ridgerider._search.tree.orders import Order, with_priority
+from ridgerider._search.same.points import ALIKE, StationaryPoints, reach_of
+from ridgerider._search.same.symmetry import check_level, has_signature, signatures
+from ridgerider._search.tree.orders import Order
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, Way
+
+Valid = Callable[[Problem, np.ndarray], bool]
 
 WIDTH = 16  # climbs in one program
 NUM_STEPS = 8  # of it, before those that are over make room for others
 SLID = 0.5  # an overlap below this: the climb went on along another mode
-ALIKE = 1e-5  # signatures that differ by less, relative to their size, are equal
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
 MIXED, ASIDE = [4.0], [3.0, 6.0]
 SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
-class Climber(eqx.Module):
-    """How a landscape is explored: the part of `explore` that a run file remembers as its rider."""
+class Climbs(eqx.Module):
+    """Climb from minima and ride down from saddles: how a landscape is explored."""
 
-    climb: Climb = Climb()
+    rule: Climb = Climb()
     symmetry: Symmetry | None = None
+    name = "climbs"
+    task_size = 32  # legs that are sent to a worker together
+
+    def ordered(self, order: Order) -> Order:
+        """Saddles are left before anything is climbed."""
+
+        def key(branch: Branch) -> Any:
+            if not branch.fingerprint[-1].up:
+                return (0, ())
+            own = order(branch)
+            return (1, own if isinstance(own, tuple) else (own,))
+
+        return key
+
+    def begin(self, problem: Problem, settings: Settings) -> Leg:
+        """The minimum below the start. Raises if there is none."""
+        began = time.perf_counter()
+        with problem.ledger() as ledger:
+            root = self._start(problem, settings)
+        (cost,) = ledger.charge([root.cost])
+        return replace(root, cost=replace(cost, seconds=time.perf_counter() - began))
+
+    def _start(self, problem: Problem, settings: Settings) -> Leg:
+        problem.check_deterministic()
+        x, total = fetch(problem.x0), Cost()
+        name = Fingerprint((Turn(0, 1),))
+        branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
+        for _ in range(DESCENTS):
+            leg = self.classify(problem, *self.move(problem, settings, [branch]))
+            total = total + leg.cost
+            if leg.finish is not None and not leg.num_ridges:
+                root = replace(leg, fingerprint=Fingerprint(), ended_by=("start",), cost=total)
+                return replace(root, num_steps=0, trace={})
+            if leg.finish is not None and leg.turns:  # a saddle, to be left by its first ridge
+                index, member = leg.turns[0]
+                branch = leg.branch(Turn(index, 1, member))
+            elif leg.ended_by[0] in ("max_steps", "unconverged"):
+                branch, spent = _further(problem, self, leg, name)
+                total = total + spent
+            else:
+                break
+        raise ValueError(_no_minimum(problem, leg))
+
+    @one_thread()
+    def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
+        """Climb, or descend, along each branch. What is at the ends is not computed yet."""
+        began = time.perf_counter()
+        del settings  # nothing is random
+        with problem.ledger() as ledger:
+            moves = _moves(problem, self, [_landed(branch) for branch in branches])
+            legs = [_arrived(problem, branch, move) for branch, move in moves]
+        costs = ledger.charge([leg.cost for leg in legs])
+        seconds = (time.perf_counter() - began) / max(len(legs), 1)
+        return [
+            replace(leg, cost=replace(cost, seconds=seconds))
+            for leg, cost in zip(legs, costs, strict=True)
+        ]
+
+    @one_thread()
+    def classify(self, problem: Problem, leg: Leg) -> Leg:
+        """The leg with what is at its end: the kind of point, its spectrum, what leaves it."""
+        if not has_arrived(leg):
+            return leg
+        began = time.perf_counter()
+        with problem.ledger() as ledger:
+            around = _place_at(problem, self, leg.x)
+        finish = around.finish
+        (cost,) = ledger.charge([finish.cost])
+        cost = replace(cost, seconds=time.perf_counter() - began)
+        leg = replace(leg, cost=leg.cost + cost)
+        if not finish.is_converged:
+            return replace(leg, ended_by=("unconverged",))
+        index = int(around.morse_index)
+        turns, directions, ways = _ways_on(problem, self, around)
+        ended_by = leg.ended_by
+        if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
+            ended_by = (*ended_by, "higher_index" if index else "no_saddle")
+        return replace(
+            leg,
+            x=np.asarray(finish.x),
+            loss=float(finish.loss),
+            ended_by=ended_by,
+            eigenvalues=np.asarray(around.eigenvalues),
+            clusters=_clusters(around),
+            num_ridges=index,
+            turns=turns,
+            directions=directions,
+            ways=ways,
+            finish=finish,
+        )
+
+    def branches_at(self, problem: Problem, settings: Settings, leg: Leg) -> list[Branch]:
+        """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
+
+        Mixtures, which count as further members of the last cluster, are climbed from either, and
+        some modes of transition states.
+        """
+        del problem
+        turns = [
+            Turn(index, sign, member, up=_is_climbed(leg, index, member, way))
+            for (index, member), way in zip(leg.turns, leg.ways, strict=True)
+            for sign in ((1,) if way.is_even else (1, -1))
+        ]
+        most = settings.max_ridges
+        return [leg.branch(one) for one in turns if most is None or not one.up or one.index < most]
+
+    def known(self, problem: Problem, store: Store, valid: Valid | None = None) -> "MapPoints":
+        return MapPoints(problem, self, store, valid)
 
 
-def begin(problem: Problem, climber: Climber, settings: Settings) -> Leg:
-    """The minimum below the start. Raises if there is none."""
-    began = time.perf_counter()
-    problem.check_deterministic()
-    x, total = fetch(problem.x0), Cost()
-    name = Fingerprint((Turn(0, 1),))
-    branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
-    for _ in range(DESCENTS):
-        (leg,) = climb_batch(problem, climber, settings, [branch])
-        if has_arrived(leg):
-            leg = look_at_end(problem, climber, leg)
-        total = total + leg.cost
-        if leg.finish is not None and not leg.num_ridges:
-            cost = replace(total, seconds=time.perf_counter() - began)
-            root = replace(leg, fingerprint=Fingerprint(), ended_by=("start",), cost=cost)
-            return replace(root, num_steps=0, trace={})
-        if leg.finish is not None and leg.turns:  # a saddle, to be left by its first ridge
-            index, member = leg.turns[0]
-            branch = leg.branch(Turn(index, 1, member))
-        elif leg.ended_by[0] in ("max_steps", "unconverged"):
-            branch, spent = _further(problem, climber, leg, name)
-            total = total + spent
-        else:
-            break
-    raise ValueError(_no_minimum(problem, leg))
+class MapPoints:
+    """The stationary points of a map. What is at the end of a leg is computed if it is new."""
+
+    def __init__(self, problem: Problem, climbs: Climbs, store: Store, valid: Valid | None):
+        self._problem, self._climbs, self._valid = problem, climbs, valid
+        self._points = StationaryPoints(problem, climbs.symmetry, store.end, kinds=None)
+        self.num_minima = 0
+
+    @property
+    def num_points(self) -> int:
+        return len(self._points)
+
+    def keep(self, leg: Leg) -> None:
+        if leg.linked_to is None and leg.finish is not None and has_arrived(leg):
+            self._points.keep(leg.fingerprint, leg.finish)
+            self.num_minima += leg.finish.kind == "minimum"
+
+    def settle(self, legs: list[Leg]) -> Iterator[tuple[Leg, Fingerprint | None]]:
+        marks = self._points.marks(np.stack([leg.x for leg in legs])) if legs else ()
+        for leg, mark in zip(legs, marks, strict=True):
+            yield self._settle(leg, mark)
+
+    def _settle(self, leg: Leg, mark: np.ndarray) -> tuple[Leg, Fingerprint | None]:
+        if not has_arrived(leg):
+            return leg, None
+        if self._valid is not None and not self._valid(self._problem, leg.x):
+            return replace(leg, ended_by=("not_valid",)), None
+        known = self._points.find(leg.x, leg.loss, mark)
+        if known is not None:
+            return leg, known
+        leg = self._climbs.classify(self._problem, leg)
+        if leg.finish is None:
+            return leg, None
+        known = self._points.add(leg.fingerprint, leg.finish)
+        self.num_minima += known is None and leg.finish.kind == "minimum"
+        return leg, known
 
 
-def climb_batch(
-    problem: Problem,
-    climber: Climber,
-    settings: Settings,
-    branches: list[Branch],
-) -> list[Leg]:
-    """Climb, or descend, along each branch. What is at the ends is not looked at yet."""
-    began = time.perf_counter()
-    del settings  # nothing is random
-    landed = [_landed(branch) for branch in branches]
-    legs = [_arrived(problem, branch, move) for branch, move in _moves(problem, climber, landed)]
-    share = Cost(seconds=(time.perf_counter() - began) / max(len(legs), 1))
-    return [replace(leg, cost=leg.cost + share) for leg in legs]
-
-
-def _place_at(problem: Problem, climber: Climber, x: np.ndarray) -> Place:
-    num_modes = None if climber.climb.has_matrix(problem) else climber.climb.num_modes
+def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray) -> Place:
+    num_modes = None if climbs.rule.has_matrix(problem) else climbs.rule.num_modes
     look = compiled(look_around, "little")
-    return fetch(look(problem, climber.symmetry, num_modes, place(problem, x)))
+    return fetch(look(problem, climbs.symmetry, num_modes, place(problem, x)))
 
 
-def _further(
-    problem: Problem, climber: Climber, leg: Leg, name: Fingerprint
-) -> tuple[Branch, Cost]:
+def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
     """How to go on down: where there are more ways down than were counted, along the first."""
     branch = Branch(name, float("nan"), 0.0, 1, x=leg.x, direction=np.zeros_like(leg.x))
     if leg.ended_by[0] != "unconverged":
         return branch, Cost()
-    around = _place_at(problem, climber, leg.x)
+    around = _place_at(problem, climbs, leg.x)
     if around.is_down[0]:
         lowest, row = float(around.eigenvalues[0]), np.asarray(around.rows[0])
         branch = replace(branch, eigenvalue=lowest, direction=row)
     return branch, around.finish.cost
-
-
-def look_at_end(problem: Problem, climber: Climber, leg: Leg) -> Leg:
-    """The leg with what is at its end: the kind of point, its spectrum, and the ways on."""
-    began = time.perf_counter()
-    around = _place_at(problem, climber, leg.x)
-    finish = around.finish
-    seconds = Cost(seconds=time.perf_counter() - began)
-    leg = replace(leg, cost=leg.cost + finish.cost + seconds)
-    if not finish.is_converged:
-        return replace(leg, ended_by=("unconverged",))
-    index = int(around.morse_index)
-    turns, directions, ways = _ways_on(problem, climber, around)
-    ended_by = leg.ended_by
-    if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
-        ended_by = (*ended_by, "higher_index" if index else "no_saddle")
-    return replace(
-        leg,
-        x=np.asarray(finish.x),
-        loss=float(finish.loss),
-        ended_by=ended_by,
-        eigenvalues=np.asarray(around.eigenvalues),
-        clusters=_clusters(around),
-        num_ridges=index,
-        turns=turns,
-        directions=directions,
-        ways=ways,
-        finish=finish,
-    )
-
-
-def branches_of(leg: Leg, order: Order) -> list[Branch]:
-    """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
-
-    Mixtures, which count as further members of the last cluster, are climbed from either, and some
-    modes of transition states.
-    """
-    branches = (
-        leg.branch(Turn(index, sign, member, up=_is_climbed(leg, index, member, way)))
-        for (index, member), way in zip(leg.turns, leg.ways, strict=True)
-        for sign in ((1,) if way.is_even else (1, -1))
-    )
-    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
 
 
 def _is_climbed(leg: Leg, index: int, member: int, way: Way) -> bool:
@@ -212,17 +277,17 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
 
 
 def _moves(
-    problem: Problem, climber: Climber, branches: list[Branch]
+    problem: Problem, climbs: Climbs, branches: list[Branch]
 ) -> Iterator[tuple[Branch, Move]]:
-    """Each branch with where it led, in the order of the branches."""
+    """Each branch with where it led; where a deadline passes, those that have ended."""
     done: dict[int, Move] = {}
-    waiting = list(_set_out(problem, climber, branches))
+    waiting = list(_set_out(problem, climbs, branches))
     # Those of a kind side by side: a batch of descents is spared what only climbs need.
     riding = sorted(enumerate(waiting), key=lambda one: not one[1].is_up)
-    while riding:
+    while riding and seconds_left() > 0:
         now, riding = riding[:WIDTH], riding[WIDTH:]
         stacked = _stack([lane for _, lane in now])
-        stacked = fetch(compiled(_advance, "little")(problem, climber, stacked))
+        stacked = fetch(compiled(_advance, "little")(problem, climbs, stacked))
         on = []
         for row, (number, _) in enumerate(now):
             lane = jax.tree.map(lambda leaf, row=row: leaf[row], stacked)
@@ -231,13 +296,15 @@ def _moves(
             else:
                 on.append((number, lane))
         riding = on + riding
-    return ((branch, done[number]) for number, branch in enumerate(branches))
+    if riding and not done:
+        raise OutOfTime
+    return ((branches[number], move) for number, move in sorted(done.items(), key=itemgetter(0)))
 
 
-def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iterator[Move]:
+def _set_out(problem: Problem, climbs: Climbs, branches: list[Branch]) -> Iterator[Move]:
     """First steps; the Hessian of a point that many leave is computed once, for the first."""
     known: dict[bytes, Any] = {}
-    has_matrix = climber.climb.has_matrix(problem)
+    has_matrix = climbs.rule.has_matrix(problem)
     for first in range(0, len(branches), WIDTH):
         now = branches[first : first + WIDTH]
         spent, hessians = [], []
@@ -249,16 +316,16 @@ def _set_out(problem: Problem, climber: Climber, branches: list[Branch]) -> Iter
                 known[name] = np.zeros((0, 0), branch.x.dtype), np.array(0)
             elif name not in known:
                 x = place(problem, branch.x)
-                known[name] = fetch(compiled(_hessian_at, "little")(problem, climber.symmetry, x))
+                known[name] = fetch(compiled(_hessian_at, "little")(problem, climbs.symmetry, x))
             hessians.append(known[name])
         lanes = [
             (branch.x, branch.direction, hessian, _is_up(branch), _is_second(branch, index))
             for branch, (hessian, index) in zip(now, hessians, strict=True)
         ]
-        moves = fetch(compiled(_begin_all, "little")(problem, climber, _stack(lanes)))
+        moves = fetch(compiled(_begin_all, "little")(problem, climbs, _stack(lanes)))
         for row, is_first in enumerate(spent):
             move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
-            if is_first and climber.climb.is_kept(problem):
+            if is_first and climbs.rule.is_kept(problem):
                 own = Cost(hvps=problem.size, hessians=1)
                 move = eqx.tree_at(lambda m: m.cost, move, move.cost + own)
             yield move
@@ -289,8 +356,8 @@ def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, "
     return _is_up(branch) & is_mode & (index == 1)
 
 
-def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
-    is_kept = climber.climb.is_kept(problem)
+def _begin_all(problem: Problem, climbs: Climbs, lanes: Any) -> Move:
+    is_kept = climbs.rule.is_kept(problem)
 
     def one(
         x: Vector,
@@ -300,15 +367,15 @@ def _begin_all(problem: Problem, climber: Climber, lanes: Any) -> Move:
         is_second: Bool[Array, ""],
     ) -> Move:
         known = hessian if is_kept else None
-        return set_out(problem, climber.climb, x, direction, known, is_up, is_second)
+        return set_out(problem, climbs.rule, x, direction, known, is_up, is_second)
 
     return jax.vmap(one)(*lanes)
 
 
-def _advance(problem: Problem, climber: Climber, moves: Move) -> Move:
+def _advance(problem: Problem, climbs: Climbs, moves: Move) -> Move:
     any_up = jnp.any(moves.is_up)
     return jax.vmap(
-        lambda move: advance(problem, climber.climb, climber.symmetry, move, any_up, NUM_STEPS)
+        lambda move: advance(problem, climbs.rule, climbs.symmetry, move, any_up, NUM_STEPS)
     )(moves)
 
 
@@ -379,22 +446,22 @@ def _clusters(around: Place) -> tuple[Cluster, ...]:
 
 
 def _ways_on(
-    problem: Problem, climber: Climber, around: Place
+    problem: Problem, climbs: Climbs, around: Place
 ) -> tuple[tuple[tuple[int, int], ...], np.ndarray, tuple[Way, ...]]:
     """The ridges to climb or to ride down; of those that a symmetry makes equal, one."""
     rows, labels = np.asarray(around.rows), np.asarray(around.labels)
     is_way = np.asarray(around.is_down if around.morse_index else around.is_up)
     chosen = [int(row) for row in np.flatnonzero(is_way)]
     if around.morse_index == 1:
-        softest = np.flatnonzero(np.asarray(around.is_up))[: climber.climb.second(problem)]
+        softest = np.flatnonzero(np.asarray(around.is_up))[: climbs.rule.second(problem)]
         chosen += [int(row) for row in softest]
     turns = tuple((int(labels[row]), int(np.sum(labels[:row] == labels[row]))) for row in chosen)
     curved = np.flatnonzero(np.asarray(around.is_up) | np.asarray(around.is_down))
     sizes = np.abs(np.asarray(around.eigenvalues))[curved]
     if around.morse_index:
-        count, softness, lengths = climber.climb.aside(problem), SOFT_ASIDE, ASIDE
+        count, softness, lengths = climbs.rule.aside(problem), SOFT_ASIDE, ASIDE
     else:
-        count, softness, lengths = climber.climb.mixed(problem, len(chosen)), SOFT_UP, MIXED
+        count, softness, lengths = climbs.rule.mixed(problem, len(chosen)), SOFT_UP, MIXED
     mixtures = _mixtures(rows[curved], sizes**-softness, count)
     mixtures = mixtures * np.resize(lengths, len(mixtures)).astype(rows.dtype)[:, None]
     last = int(labels.max(initial=0))
@@ -403,17 +470,16 @@ def _ways_on(
     rows = np.concatenate([rows, mixtures])
     chosen += range(len(labels), len(rows))
     directions = rows[chosen]
-    symmetry = climber.symmetry
-    if symmetry is None or symmetry.signature is None or not chosen:
+    symmetry = climbs.symmetry
+    if symmetry is None or not has_signature(symmetry) or not chosen:
         return turns, directions, tuple(Way() for _ in chosen)
     x = np.asarray(around.finish.x)
-    step = float(climber.climb.radius)
+    step = float(climbs.rule.radius)
     points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
     marks = signatures(problem, symmetry, points)
     classes = Classes[int]()
     numbers = [
-        classes.add(number, mark, ALIKE * max(1.0, float(np.linalg.norm(mark))))
-        for number, mark in enumerate(marks)
+        classes.add(number, mark, reach_of(mark, 2 * ALIKE)) for number, mark in enumerate(marks)
     ]
     count, kept, ways = len(chosen), list[int](), list[Way]()
     seen: dict[frozenset[int], int] = {}

@@ -1,11 +1,8 @@
-"""The one function in which core and shell meet.
-
-`ride_batch` is pure and picklable: the problem, the rider, the settings and some branches in, legs
-out. Whoever calls it, here or on another machine, gets the same legs.
-"""
+"""Rides as legs: the mover of `search`, in which core and shell meet."""
 
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from ridgerider._core.descend.trail import taken_points
+from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Vector
@@ -22,7 +20,6 @@ from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
-from ridgerider._search.engine.climbs import Climber, begin, climb_batch, has_arrived, look_at_end
 from ridgerider._search.engine.lanes import (
     finish_one,
     look_alone,
@@ -31,44 +28,143 @@ from ridgerider._search.engine.lanes import (
     side_by_side,
     value_at,
 )
-from ridgerider._search.tree.orders import Order, with_priority
+from ridgerider._search.runfile.write import Store
+from ridgerider._search.same.branches import distinct
+from ridgerider._search.same.points import BranchPoints, StationaryPoints
+from ridgerider._search.same.symmetry import check_leg
+from ridgerider._search.tree.orders import Order
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
 
 
-@one_thread()
-def look(problem: Problem, rider: Rider | Climber, settings: Settings) -> Leg:
-    """The start as a leg of no steps. Raises if there is nothing to ride."""
-    if isinstance(rider, Climber):
-        return begin(problem, rider, settings)
-    began = time.perf_counter()
-    problem.check_deterministic()
-    key = branch_key(settings.seed, Fingerprint())
-    loss = fetch(compiled(value_at)(problem, problem.x0))
-    spectrum = fetch(look_alone(problem, rider, problem.x0, key))
-    if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
-        what = "loss" if not np.isfinite(loss) else "Hessian"
-        why = f" ({problem.failure()})" if problem.failure() else ""
-        raise ValueError(f"the {what} at `start` must be finite, but it is NaN or infinite{why}.")
-    if not spectrum.scale > 0:
-        raise ValueError(_why_flat(problem, rider, key))
-    if not spectrum.num_downhill():
-        raise ValueError(
-            "`start` must have negative curvature to ride along, but its least eigenvalue is "
-            f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start from."
+@dataclass(frozen=True)
+class Rides:
+    """Ride down the ridges that leave a point, `num_lanes` of them in one compiled program.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> rides = Rides(rr.Rider(finish=None))
+    >>> branch = rides.begin(wells(1), Settings()).branch(Turn(index=0, sign=1))
+    >>> (leg,) = rides.move(wells(1), Settings(), [branch])
+    >>> str(leg.fingerprint), leg.ended_by
+    ('0+', ('curvature_gone',))
+    """
+
+    rule: Rider
+    symmetry: Symmetry | None = None
+    num_lanes: int = 1
+    name = "rides"
+
+    @property
+    def task_size(self) -> int:
+        return self.num_lanes
+
+    def ordered(self, order: Order) -> Order:
+        return order
+
+    @one_thread()
+    def begin(self, problem: Problem, settings: Settings) -> Leg:
+        """The start as a leg of no steps. Raises if there is nothing to ride."""
+        began = time.perf_counter()
+        with problem.ledger() as ledger:
+            leg = self._start(problem, settings)
+        (cost,) = ledger.charge([leg.cost])
+        return replace(leg, cost=replace(cost, seconds=time.perf_counter() - began))
+
+    def _start(self, problem: Problem, settings: Settings) -> Leg:
+        problem.check_deterministic()
+        rider, key = self.rule, branch_key(settings.seed, Fingerprint())
+        loss = fetch(compiled(value_at)(problem, problem.x0))
+        spectrum = fetch(look_alone(problem, rider, problem.x0, key))
+        if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
+            what = "loss" if not np.isfinite(loss) else "Hessian"
+            why = f" ({problem.failure()})" if problem.failure() else ""
+            raise ValueError(
+                f"the {what} at `start` must be finite, but it is NaN or infinite{why}."
+            )
+        if not spectrum.scale > 0:
+            raise ValueError(_why_flat(problem, rider, key))
+        if not spectrum.num_downhill():
+            raise ValueError(
+                "`start` must have negative curvature to ride along, but its least eigenvalue is "
+                f"{spectrum.eigenvalues[0]:.3g}; find_saddle(problem) looks for a saddle to start "
+                "from."
+            )
+        ridges, cost = _ridges(problem, rider, settings, fetch(problem.x0), spectrum)
+        return Leg(
+            fingerprint=Fingerprint(),
+            x=fetch(problem.x0),
+            loss=float(loss),
+            num_steps=0,
+            ended_by=("start",),
+            **vars(ridges),
+            trace={},
+            cost=spectrum.cost + cost + Cost(values=1),
         )
-    ridges, cost = _ridges(problem, rider, settings, fetch(problem.x0), spectrum)
-    return Leg(
-        fingerprint=Fingerprint(),
-        x=fetch(problem.x0),
-        loss=float(loss),
-        num_steps=0,
-        ended_by=("start",),
-        **vars(ridges),
-        trace={},
-        cost=problem.priced(spectrum.cost + cost + Cost(values=1))
-        + Cost(seconds=time.perf_counter() - began),
-    )
+
+    @one_thread()
+    def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
+        """Ride each branch to its end."""
+        legs, size = list[Leg](), self.num_lanes
+        for first in range(0, len(branches), size):
+            began = time.perf_counter()
+            with problem.ledger() as ledger:
+                some = _ride(problem, self.rule, settings, branches[first : first + size], size)
+                for leg in some:
+                    check_leg(problem, self.symmetry, leg)
+            seconds = (time.perf_counter() - began) / len(some)
+            costs = ledger.charge([leg.cost for leg in some])
+            for leg, cost in zip(some, costs, strict=True):
+                legs.append(replace(leg, cost=replace(cost, seconds=seconds)))
+        return legs
+
+    def classify(self, problem: Problem, leg: Leg) -> Leg:
+        """The end of a ride is finished and classified by `rider.finish`."""
+        del problem
+        return leg
+
+    def branches_at(self, problem: Problem, settings: Settings, leg: Leg) -> list[Branch]:
+        """GetRidges: both ways along every ridge; of those that a symmetry makes equal, one."""
+        if settings.is_last(leg.fingerprint):
+            return []
+        places = [(leg.turns, False)] + ([] if leg.below is None else [(leg.below.turns, True)])
+        branches = [
+            leg.branch(Turn(index, sign, member, below))
+            for turns, below in places
+            for index, member in turns
+            for sign in (1, -1)
+        ]
+        return distinct(problem, self.symmetry, branches)
+
+    def known(self, problem: Problem, store: Store, valid: Any = None) -> "RideEnds":
+        del valid
+        return RideEnds(problem, self.symmetry, store)
+
+
+class RideEnds:
+    """The points at which a search has branched, and the solutions that it has found."""
+
+    def __init__(self, problem: Problem, symmetry: Symmetry | None, store: Store):
+        self._solutions = StationaryPoints(problem, symmetry, store.end)
+        self._points = BranchPoints(problem, symmetry, store.leg, store.end)
+
+    @property
+    def num_minima(self) -> int:
+        return len(self._solutions)
+
+    num_points = num_minima
+
+    def keep(self, leg: Leg) -> None:
+        if leg.linked_to is None:
+            self._points.add(leg)
+        if leg.finish is not None and leg.same_as is None:
+            self._solutions.keep(leg.fingerprint, leg.finish)
+
+    def settle(self, legs: list[Leg]) -> Iterator[tuple[Leg, Fingerprint | None]]:
+        for leg in legs:
+            if leg.finish is not None:
+                leg = replace(leg, same_as=self._solutions.add(leg.fingerprint, leg.finish))
+            yield leg, self._points.add(leg)
 
 
 def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
@@ -88,48 +184,6 @@ def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
     )
 
 
-@one_thread()
-def ride_batch(
-    problem: Problem,
-    rider: Rider | Climber,
-    settings: Settings,
-    branches: list[Branch],
-    num_lanes: int = 1,
-) -> list[Leg]:
-    """Ride each branch to its end: the unit of work, pure and picklable.
-
-    One after the other, or `num_lanes` at a time in one compiled program, which takes as many
-    steps as the longest of them.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> start = rr.search(wells(1), rr.Rider(finish=None), max_rides=0).leg("")
-    >>> branch = start.branch(rr.Turn(index=0, sign=1))
-    >>> (leg,) = rr.ride_batch(wells(1), rr.Rider(finish=None), rr.Settings(), [branch])
-    >>> str(leg.fingerprint)
-    '0+'
-    """
-    if isinstance(rider, Climber):
-        legs = climb_batch(problem, rider, settings, branches)
-        return [look_at_end(problem, rider, leg) if has_arrived(leg) else leg for leg in legs]
-    groups = (branches[i : i + num_lanes] for i in range(0, len(branches), num_lanes))
-    return [leg for group in groups for leg in _ride(problem, rider, settings, group, num_lanes)]
-
-
-def branches_at(leg: Leg, settings: Settings, order: Order) -> list[Branch]:
-    """GetRidges: both ways along every rideable ridge, light and with their priority."""
-    if settings.is_last(leg.fingerprint):
-        return []
-    places = [(leg.turns, False)] + ([] if leg.below is None else [(leg.below.turns, True)])
-    branches = (
-        leg.branch(Turn(index, sign, member, below))
-        for turns, below in places
-        for index, member in turns
-        for sign in (1, -1)
-    )
-    return [replace(with_priority(branch, order), x=None, direction=None) for branch in branches]
-
-
 def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
     """A key that depends on where a branch is in the tree, never on when it is reached."""
     words = np.frombuffer(hashed("key", seed, fingerprint), ">u4").astype(np.uint32)
@@ -140,20 +194,13 @@ def _ride(
     problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], num_lanes: int
 ) -> list[Leg]:
     """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
-    began = time.perf_counter()
     problem.forget_failure()
     lanes = [_lane(problem, settings, branch) for branch in branches]
     rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
     keys = [key for _, _, key in lanes]
     ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
     looks = side_by_side(look_at, problem, rider, ends, num_lanes)
-    ending = [
-        row
-        for row, (branch, (ride, _), spectrum) in enumerate(
-            zip(branches, rides, looks, strict=True)
-        )
-        if ride.is_finite and _is_finished(rider, settings, branch, spectrum)
-    ]
+    ending = [row for row, (ride, _) in enumerate(rides) if ride.is_finite and rider.finish]
     finishing = [ends[row] for row in ending]
     finishes = dict(
         zip(ending, side_by_side(finish_one, problem, rider, finishing, num_lanes), strict=True)
@@ -162,17 +209,15 @@ def _ride(
         row
         for row, finish in finishes.items()
         if finish.kind == "saddle"
-        and not (settings.go_on == "end" and looks[row].num_downhill())
+        and not (settings.branch_at == "end" and looks[row].num_downhill())
         and not settings.is_last(branches[row].fingerprint)
     ]
     below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
     views = dict(zip(saddles, side_by_side(look_at, problem, rider, below, num_lanes), strict=True))
-    legs = [
+    return [
         _leg(problem, rider, settings, branch, ride, looks[row], finishes.get(row), views.get(row))
         for row, (branch, ride) in enumerate(zip(branches, rides, strict=True))
     ]
-    share = Cost(seconds=(time.perf_counter() - began) / len(legs))
-    return [replace(leg, cost=leg.cost + share) for leg in legs]
 
 
 def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
@@ -200,7 +245,7 @@ def _leg(
     cost = ride.cost + spectrum.cost
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
-    goes_on = ride.is_finite and (saddle is None or settings.go_on != "saddle")
+    goes_on = ride.is_finite and (saddle is None or settings.branch_at != "saddle")
     ridges, spent = (
         _ridges(problem, rider, settings, ride.x, spectrum)
         if goes_on and not settings.is_last(branch.fingerprint)
@@ -213,7 +258,7 @@ def _leg(
     if finish is not None:
         cost = cost + finish.cost
         path = None if finish.path is None else taken_points(finish.path)
-        finish = replace(finish, cost=problem.priced(finish.cost), path=path)
+        finish = replace(finish, path=path)
     ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
     is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
     if problem.failure() and not (is_whole and (finish is None or np.isfinite(finish.loss))):
@@ -226,7 +271,7 @@ def _leg(
         ended_by=tuple(ended_by),
         **vars(ridges),
         trace=_rows(ride),
-        cost=problem.priced(cost),
+        cost=cost,
         finish=finish,
         below=below,
     )
@@ -242,12 +287,6 @@ def _no_ridges(spectrum: Spectrum, is_finite: bool) -> Ridges:
         directions=np.asarray(spectrum.eigenvectors)[:0],
         ways=(),
     )
-
-
-def _is_finished(rider: Rider, settings: Settings, branch: Branch, spectrum: Spectrum) -> bool:
-    """Whether a descent follows: after each leg, or only where no other does."""
-    is_leaf = not spectrum.num_downhill() or settings.is_last(branch.fingerprint)
-    return rider.finish is not None and (is_leaf or settings.finish_at == "leg")
 
 
 def _ridges(
@@ -288,7 +327,7 @@ def _directions(
         return [_members(one, settings.members == "all") for one in branchings], cost
     labels, rows, found = np.asarray(spectrum.labels), np.asarray(spectrum.eigenvectors), []
     for index, cluster in enumerate(clusters):
-        count = cluster.multiplicity if settings.members in ("rows", "all") else 1
+        count = cluster.multiplicity if settings.members == "all" else 1
         way = Way(order=int(cluster.multiplicity == 1), class_size=cluster.multiplicity)
         own = rows[np.flatnonzero(labels == index)[:count]]
         found.append([(member, row, way) for member, row in enumerate(own)])

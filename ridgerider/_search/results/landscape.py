@@ -5,6 +5,7 @@ the loss at the highest point of the lowest way: of all ways along passes, the o
 pass is lowest, which is the way in a minimum spanning tree.
 """
 
+import contextlib
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -22,12 +23,12 @@ from jaxtyping import PyTree
 from ridgerider._check import check_count, needs
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.engine.climbs import Climber, is_jump
+from ridgerider._search.engine.climbs import is_jump
+from ridgerider._search.engine.movers import stored_mover
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import Row, solution_row
 from ridgerider._search.results.result import Result, Solution, Solutions, Table
 from ridgerider._search.runfile.problem import check_problem
-from ridgerider._search.runfile.rules import rebuild
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
@@ -213,11 +214,9 @@ class Landscape:
     True
     """
 
-    def __init__(
-        self, store: Store, problem: Problem | None = None, climber: Climber | None = None
-    ):
-        self._store, self.problem, self.climber = store, problem, climber
-        self.result = Result(store, problem, climber)  # type: ignore[arg-type]  # it only replays
+    def __init__(self, store: Store, problem: Problem | None = None, mover: Any = None):
+        self._store, self.problem = store, problem
+        self.result = Result(store, problem, mover)
 
     @staticmethod
     def load(path: str | PathLike, problem: Problem | None = None) -> "Landscape":
@@ -225,15 +224,14 @@ class Landscape:
         store = Store.open(path)
         with store.closed_on_error():
             meta = store.meta
-            if "map" not in meta:
+            if meta["mover"] != "climbs":
                 raise ValueError(f"{path} is a search and no map: use rr.load.")
             if problem is not None:
                 check_problem(meta, problem, path)
-            try:
-                climber = rebuild(meta["rider"])
-            except ValueError:  # a symmetry of the user's own
-                climber = None
-        return Landscape(store, problem, climber)
+            mover: Any = None
+            with contextlib.suppress(ValueError):  # a symmetry of the user's own
+                mover = stored_mover(path, meta)
+        return Landscape(store, problem, mover)
 
     def __repr__(self) -> str:
         where = self.file or "memory"
@@ -447,8 +445,7 @@ class Landscape:
         """The legs that stand for the points."""
         links = self._store.links()
         names = [name for name, _ in self._store.finishes() if name not in links]
-        unsettled = set(self._store.unsettled())
-        legs = {name: self._store.leg(name) for name in names if name not in unsettled}
+        legs = {name: self._store.leg(name) for name in names}
         return {
             name: leg
             for name, leg in legs.items()

@@ -22,7 +22,8 @@ from jaxtyping import PyTree
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.runfile.problem import check_problem
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.points import TOLERANCE, reach_of
 from ridgerider._search.tree.tree import Leg
 
 SIGNATURE = ""  # the name of its values, which no metric can have
@@ -140,7 +141,7 @@ def measure_missing(store: Store, measures: Measures, problem: Problem) -> int:
     missing = [
         name
         for name in store.fingerprints()
-        if (name or "map" in store.meta)  # a map begins at a minimum
+        if (name or store.meta["mover"] == "climbs")  # a map begins at a minimum
         and any(one in changed or str(name) not in known.get(one, {}) for one in names)
     ]
     num_measured, has_finish = 0, has_descents(store.meta)

@@ -1,10 +1,12 @@
 """How far a search has come, and a bar that shows it in a notebook."""
 
+import operator
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import jax
 
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
@@ -19,9 +21,7 @@ class Progress:
 
     Also after every epoch of a training that ends a leg; `training` says how far that has come.
     `num_open` counts the branches that wait, `num_minima` the minima, as `Result.minima` does;
-    `best_loss` is the lowest loss at one of them. `waste` is the part of all steps that lanes idled
-    through while the longest ride or descent beside them went on. `max_rides` is the budget, if
-    there is one.
+    `best_loss` is the lowest loss at one of them. `max_rides` is the budget, if there is one.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -40,12 +40,6 @@ class Progress:
     cost: Cost = Cost()
     training: str = ""
     max_rides: int | None = None
-    _useful: int = field(default=0, repr=False)
-    _spent: int = field(default=0, repr=False)
-
-    @property
-    def waste(self) -> float:
-        return 1 - self._useful / self._spent if self._spent else 0.0
 
     @property
     def fraction(self) -> float:
@@ -85,12 +79,11 @@ class Progress:
         if leg.finish is not None:
             self._add_finish(leg.finish)
 
-    def add_lanes(self, legs: Sequence[Leg], num_lanes: int) -> None:
-        """Count what rides side by side used of the steps they took."""
-        rides = [leg.num_steps for leg in legs]
-        descents = [int(leg.finish.num_steps) for leg in legs if leg.finish is not None]
-        self._useful += sum(rides) + sum(descents)
-        self._spent += num_lanes * (max(rides, default=0) + max(descents, default=0))
+    def settle(self, before: Leg, leg: Leg) -> None:
+        """What a leg has become since it was added."""
+        self.cost = self.cost + jax.tree.map(operator.sub, leg.cost, before.cost)
+        if leg.finish is not None:
+            self._add_finish(leg.finish)
 
     def _add_finish(self, finish: Finish) -> None:
         if finish.kind in IS_SOLUTION:

@@ -23,7 +23,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.engine.rides import look, ride_batch
+from ridgerider._search.engine.movers import stored_mover
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import (
     Row,
@@ -43,10 +43,9 @@ from ridgerider._search.results.selection import (
     choose,
 )
 from ridgerider._search.runfile.problem import check_problem
-from ridgerider._search.runfile.rules import rebuild
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.classes import TOLERANCE, Classes, reach_of
-from ridgerider._search.same.points import IS_SOLUTION
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.points import IS_SOLUTION, TOLERANCE, reach_of
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
@@ -173,8 +172,8 @@ class Result:
     ('curvature_gone',)
     """
 
-    def __init__(self, store: Store, problem: Problem | None = None, rider: Rider | None = None):
-        self._store, self.problem, self.rider = store, problem, rider
+    def __init__(self, store: Store, problem: Problem | None = None, mover: Any = None):
+        self._store, self.problem, self._mover = store, problem, mover
 
     def __repr__(self) -> str:
         where = self.path or "memory"
@@ -420,6 +419,11 @@ class Result:
             raise ValueError("there is nothing to select from: the run holds no minima.")
         return choose(candidates, score, data, best, delta, between)
 
+    @property
+    def can_replay(self) -> bool:
+        """Whether the problem and the rider are at hand."""
+        return self.problem is not None and self._mover is not None
+
     def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
         """Ride one path again from the start, turn by turn, and return its legs.
 
@@ -433,25 +437,26 @@ class Result:
         >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape[0] - leg.num_steps
         (True, 1)
         """
-        if self.problem is None or self.rider is None:
+        if not self.can_replay or self.problem is None:
             raise ValueError(
                 "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
             )
         fingerprint = Fingerprint.parse(fingerprint)
-        settings = replace(self._store.settings, max_ridges=None, max_depth=None, go_on="both")
+        settings = replace(self._store.settings, max_ridges=None, max_depth=None)
         if settings.members == "branches":
             settings = replace(settings, members="all")
-        elif settings.members == "one":
-            settings = replace(settings, members="rows")
-        rider = self.rider
-        if keep_path and isinstance(rider, Rider):
-            rider = replace(rider, keep_path=True)
-        leg, legs = interruptible(look, self.problem, rider, settings), []
-        if "map" in self.meta:  # whose other starts only the file has
-            leg = self.leg(Fingerprint())
-        for turn in fingerprint:
+        mover, legs = self._mover, list[Leg]()
+        if mover.name == "rides":
+            mover = replace(mover, rule=replace(mover.rule, keep_path=keep_path))
+            leg = interruptible(mover.begin, self.problem, settings)
+        else:
+            leg = self.leg(Fingerprint())  # other starts are in the file only
+        for turn, following in zip(fingerprint, [*fingerprint[1:], None], strict=True):
             _check_turn(leg, turn)
-            (leg,) = interruptible(ride_batch, self.problem, rider, settings, [leg.branch(turn)])
+            if following is not None:
+                settings = replace(settings, branch_at="saddle" if following.below else "end")
+            (leg,) = interruptible(mover.move, self.problem, settings, [leg.branch(turn)])
+            leg = mover.classify(self.problem, leg)
             legs.append(leg)
         return legs
 
@@ -634,12 +639,10 @@ def load(
     if problem is not None:
         with store.closed_on_error():
             check_problem(store.meta, problem, path)
-    if rider is None:
-        with contextlib.suppress(
-            ValueError
-        ):  # rules of the user's own: `replay` asks for the rider
-            rider = rebuild(store.meta["rider"])
-    return Result(store, problem, rider)
+    mover = None
+    with contextlib.suppress(ValueError):  # rules of the user's own: `replay` asks for the rider
+        mover = stored_mover(path, store.meta, rider)
+    return Result(store, problem, mover)
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:

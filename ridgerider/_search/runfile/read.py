@@ -166,13 +166,6 @@ class RunFile:
                         sizes[row["fingerprint"].child(turn)] = way.class_size
         return sizes
 
-    def unsettled(self) -> list[Fingerprint]:
-        """The legs of a round that is not over."""
-        where = "WHERE round > ? AND fingerprint IN (SELECT fingerprint FROM legs)"
-        settled = self.meta.get("settled", 0)
-        rows = self._values("branches", ("fingerprint",), where, [settled])
-        return [row["fingerprint"] for row in rows]
-
     def num_legs(self) -> int:
         """How many branches were ridden; the start does not count."""
         return self._number("SELECT count(*) FROM legs WHERE depth > 0")
@@ -216,15 +209,29 @@ class RunFile:
 
     # --- the branches
 
-    def open_branches(self, *, chosen: bool) -> list[Branch]:
-        """Branches without a leg: those chosen in an unfinished round, or those still waiting."""
-        where = (
-            f"WHERE round IS {'NOT NULL' if chosen else 'NULL'}"
-            " AND fingerprint NOT IN (SELECT fingerprint FROM legs)"
-        )
-        branches = [Branch(**row) for row in self._values("branches", BRANCH, where)]
+    def open_branches(self) -> list[Branch]:
+        """The branches that wait to be chosen."""
+        where = "WHERE round IS NULL AND fingerprint NOT IN (SELECT fingerprint FROM legs)"
+        return [Branch(**row) for row in self._values("branches", BRANCH, where)]
+
+    def pending(self) -> list[Branch]:
+        """The branches that were chosen and whose legs are missing or not settled, in order."""
+        settled = "SELECT fingerprint FROM legs WHERE is_settled"
+        where = f"WHERE round IS NOT NULL AND fingerprint NOT IN ({settled})"
+        rounds, names = dict[Fingerprint, int](), (*BRANCH, "round")
+        branches = list[Branch]()
+        for row in self._values("branches", names, where):
+            rounds[row["fingerprint"]] = row.pop("round")
+            branches.append(Branch(**row))
         with self._readable(), reading("the branches", "priority"):
-            return sorted(branches, key=lambda one: (one.priority, one.fingerprint.sort_key()))
+            return sorted(
+                branches,
+                key=lambda one: (
+                    rounds[one.fingerprint],
+                    one.priority,
+                    one.fingerprint.sort_key(),
+                ),
+            )
 
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""

@@ -95,8 +95,9 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     if "" not in legs:
         raise ValueError(f"{one_line(path)} cannot be repaired: its start is damaged.")
     dropped = {str(row["fingerprint"]) for row in rows["legs"]} - legs.keys()
-    for row in rows["branches"]:
-        if row["round"] is not None and row["round"] <= meta.get("settled", -1):
+    rounds = [row["round"] for row in rows["branches"] if row["round"] is not None]
+    for row in rows["branches"]:  # of rounds that were over
+        if row["round"] is not None and row["round"] < max(rounds):
             dropped |= {row["fingerprint"]} - legs.keys()
     # A branch that waits below a leg that was dropped comes back with it.
     rows["branches"] = [

@@ -29,10 +29,8 @@ RULES = {
         *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
         *("FixedStep", "Backtracking", "Valley"),
         *("Descend", "Relax", "Train"),
-        *("Batches", "FixedRows", "Climber", "Climb", "Symmetry"),
+        *("Batches", "FixedRows", "Climb", "Symmetry"),
         *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),
-        *("RandomOrder", "breadth_first", "depth_first", "best_first", "steepest_first"),
-        *("fewest_visits", "lowest_first"),
     ),
     "ridgerider.environments": ("Agree",),
     "ridgerider.symmetry": (

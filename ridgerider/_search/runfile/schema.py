@@ -275,6 +275,7 @@ TABLES: dict[str, dict[str, Column]] = {
         "ended_by": json_column(lambda items: tuple(map(text, items))),
         **RIDGES,
         "linked_to": optional(NAME),
+        "is_settled": FLAG,
         "cost": COST,
         "arrays": ARRAYS,
         "trace": ARRAYS,
@@ -345,7 +346,7 @@ def check_meta(key: str, value: Any) -> Any:
     """One entry of the table `meta`, checked as far as anybody relies on it."""
     with reading("the run", key):
         found = plain(value)
-        if key in ("name", "made"):
+        if key in ("name", "made", "mover"):
             text(found)
         elif key in ("rider", "settings", "budget", "versions", "problem"):
             is_a(dict, found)
@@ -360,8 +361,6 @@ def check_meta(key: str, value: Any) -> Any:
             is_a(dict, found.get("metrics", {}))
             for kind in is_a(list, found.get("kinds", [])):
                 text(kind)
-        if key == "settled":
-            whole(found)
         if key == "seconds_compiling":
             is_a((int, float), found)
     return found

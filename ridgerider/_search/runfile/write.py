@@ -11,6 +11,7 @@ import os
 import platform
 import sqlite3
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ridgerider._search.runfile.schema import (
     create_table,
     row_digest,
 )
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
+from ridgerider._search.tree.tree import Branch, Leg
 
 
 class Store(RunFile):
@@ -91,34 +92,43 @@ class Store(RunFile):
 
     # --- what a search writes
 
-    def add(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
-        """Store a leg, its solution and its children, all or nothing. What is there stays.
+    def add(self, leg: Leg) -> None:
+        """Store a leg that has arrived and is not settled yet."""
+        with self._transaction():
+            self._add(replace(leg, is_settled=False), ())
 
-        Returns the children that were not there.
+    def settle(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
+        """Store a settled leg, its solution and its children, all or nothing.
+
+        Returns the children that were not there: where a damaged leg is ridden again, some are.
         """
         with self._transaction():
+            for table in ("solutions", "legs"):
+                self._remove(table, "fingerprint = ?", str(leg.fingerprint))
             return self._add(leg, children)
+
+    def reopen_links(self) -> None:
+        """Settle again the legs that refer to a leg which is not there any more."""
+        known = set(self.fingerprints())
+        lost = [name for name, other in self.links().items() if other not in known]
+        ends = [name for name, other in self.same().items() if other not in known]
+        with self._transaction():
+            for name in ends:
+                self._change("solutions", str(name), same_as=None)
+            for name in {*lost, *ends}:
+                self._change("legs", str(name), linked_to=None, is_settled=0)
 
     def complete(self, children: Iterable[Branch]) -> None:
         """Add branches that a repair has lost."""
         with self._transaction():
             self._add_branches(children)
 
-    def choose(self, branches: Iterable[Branch], round_number: int) -> None:
-        """Mark the branches that are about to be ridden."""
+    def choose(self, branches: Iterable[Branch]) -> None:
+        """Mark the branches of the next round, which are about to be ridden."""
+        round_number = self.num_rounds() + 1
         with self._transaction():
             for branch in branches:
                 self._change("branches", str(branch.fingerprint), round=round_number)
-
-    def settle(self, links: dict[Fingerprint, Fingerprint], round_number: int) -> None:
-        """A round is over: these of its legs reached points that others had reached before."""
-        with self._transaction():
-            for one, other in links.items():
-                self._change("legs", str(one), linked_to=str(other))
-                # The fingerprints of its branches begin with its own: no other row is read.
-                where = "fingerprint > ? AND fingerprint < ? AND parent = ?"
-                self._remove("branches", where, f"{one} ", f"{one}!", str(one))
-            self._replace("meta", _entry("settled", round_number))
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction():

@@ -4,36 +4,19 @@ import numpy as np
 
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.engine.climbs import ALIKE
 from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.symmetry import signatures
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
+from ridgerider._search.same.points import ALIKE, STEP, reach_of
+from ridgerider._search.same.symmetry import has_signature, signatures
+from ridgerider._search.tree.tree import Branch, Fingerprint
 
-STEP = 0.1  # branches are compared a step along them
 
-
-def distinct(
-    problem: Problem, symmetry: Symmetry | None, leg: Leg, branches: list[Branch]
-) -> list[Branch]:
+def distinct(problem: Problem, symmetry: Symmetry | None, branches: list[Branch]) -> list[Branch]:
     """Of the branches that leave one leg and lead to copies of one another, the first."""
-    if symmetry is None or symmetry.signature is None or not branches:
+    if symmetry is None or not has_signature(symmetry) or not branches:
         return branches
-    whole = [leg.branch(branch.fingerprint[-1]) for branch in branches]
-    points = np.stack([np.asarray(one.x) + STEP * np.asarray(one.direction) for one in whole])
+    points = np.stack([np.asarray(one.x) + STEP * np.asarray(one.direction) for one in branches])
     classes = Classes[Fingerprint]()
     for branch, mark in zip(branches, signatures(problem, symmetry, points), strict=True):
-        classes.add(branch.fingerprint, mark, ALIKE * max(1.0, float(np.linalg.norm(mark))) / 2)
+        classes.add(branch.fingerprint, mark, reach_of(mark, ALIKE))
     first = set(classes.names)
     return [branch for branch in branches if branch.fingerprint in first]
-
-
-class Marks:
-    """What points are compared by: their signatures, or the points themselves."""
-
-    def __init__(self, problem: Problem, symmetry: Symmetry | None):
-        self._problem, self._symmetry = problem, symmetry
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        if self._symmetry is None or self._symmetry.signature is None:
-            return x
-        return signatures(self._problem, self._symmetry, x[None])[0]

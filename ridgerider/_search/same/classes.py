@@ -1,4 +1,4 @@
-"""What is the same: classes of points that are within reach of one another.
+"""Classes of points that are within reach of one another.
 
 Two points are one if |x - y| <= reach(x) + reach(y); the first of a class stands for it. Close
 points have close projections onto any vector, so classes are sorted by one projection, and a new
@@ -7,15 +7,13 @@ point is compared with the few whose projections are near its own.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Generic, TypeVar
 
 import numpy as np
-
-TOLERANCE = 1e-3
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -45,20 +43,26 @@ class Classes(Generic[Name]):
         return len(self.names)
 
     def add(self, name: Name, point: np.ndarray, reach: float) -> int:
-        """The class of a point, which may be a new one."""
-        number = self.find(point, reach)
-        if number is not None:
-            return number
+        """The number of a point's class, which may be a new one."""
+        number = next(self._near(point, reach), None)
+        if number is None:
+            self.append(name, point, reach)
+        return len(self) - 1 if number is None else number
+
+    def append(self, name: Name, point: np.ndarray, reach: float) -> None:
+        """A class of its own for a point, whatever is near."""
         insort(self._known[point.shape], (_projection(point), len(self)), key=itemgetter(0))
         self.names.append(name)
         self._reaches.append(reach)
         self._farthest = max(self._farthest, reach)
         if self._is_keeping:
             self.points[name] = point
-        return len(self) - 1
 
-    def find(self, point: np.ndarray, reach: float) -> int | None:
-        """The class that a point is in, if there is one."""
+    def within(self, point: np.ndarray, reach: float) -> Iterator[Name]:
+        """The classes that a point may belong to, in the order they were added."""
+        return (self.names[number] for number in self._near(point, reach))
+
+    def _near(self, point: np.ndarray, reach: float) -> Iterator[int]:
         known, place = self._known[point.shape], _projection(point)
         # A little more: the projections are rounded, too.
         away = (reach + self._farthest) * (1 + 1e-9) + 1e-12 * abs(place)
@@ -67,20 +71,7 @@ class Classes(Generic[Name]):
         for number in sorted(number for _, number in near):
             distance = np.linalg.norm(point - self._fetch(self.names[number]))
             if distance <= reach + self._reaches[number]:
-                return number
-        return None
-
-
-def reach_of(point: np.ndarray, tolerance: float) -> float:
-    """The reach with which points of about one size are the same if `tolerance` times it apart."""
-    return tolerance * max(1.0, float(np.linalg.norm(point))) / 2
-
-
-def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:
-    """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
-    return one.shape == two.shape and bool(
-        np.linalg.norm(one - two) <= tolerance * max(1.0, float(np.linalg.norm(two)))
-    )
+                yield number
 
 
 def _projection(point: np.ndarray) -> float:

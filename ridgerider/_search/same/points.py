@@ -1,11 +1,12 @@
-"""Which ends of descents are one solution.
+"""Which points are the same, with every tolerance that decides it.
 
-- Two minima are the same if their distance is within their errors, how far Newton steps say the
-  exact ones may be.
+- Two isolated stationary points are the same if their distance is within their errors, how far
+  Newton steps say the exact ones may be, and what rounding makes of points of their size.
 - With flat directions a minimum is one of a family, such as all rotations of a molecule. Two are
   the same if a walk along flat directions leads from one to the other.
 - At infinity two are the same if their limits are equal and the loss does not rise between them,
   far out.
+- With a symmetry that has a signature, points of one loss and signature are the same.
 """
 
 from bisect import bisect_left, insort
@@ -20,16 +21,35 @@ import numpy as np
 
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.points.families import walk
+from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.compile import compiled
-from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.classes import Classes, reach_of
+from ridgerider._search.same.classes import Classes
+from ridgerider._search.same.symmetry import has_signature, signatures
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
 IS_SOLUTION = ("minimum", "at infinity")
-# Rides that meet again differ by rounding: relative to their size, by precision (bytes).
-REACH = {4: 1e-3, 8: 1e-6}
+
+# All relative to max(1, size); where there are two, for single and for double precision (bytes).
+TOLERANCE = 1e-3  # what users' functions return for solutions: signatures, parameters of baselines
+REACH = {4: 1e-3, 8: 1e-6}  # ends of rides and of descents that meet again differ by rounding
+NEAR = {4: 1e-2, 8: 1e-5}  # ends of climbs before Newton steps have made them exact
+LEVEL = {4: 1e-4, 8: 1e-7}  # losses of one point that was reached twice
+ALIKE = 1e-5  # signatures of a symmetry
+STEP = 0.1  # how far along them branches are compared, in parameters
+
+
+def reach_of(point: np.ndarray, tolerance: float) -> float:
+    """The reach with which points of about one size are the same if `tolerance` times it apart."""
+    return tolerance * max(1.0, float(np.linalg.norm(point))) / 2
+
+
+def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:
+    """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
+    return one.shape == two.shape and bool(
+        np.linalg.norm(one - two) <= 2 * reach_of(two, tolerance)
+    )
 
 
 @dataclass(frozen=True)
@@ -40,19 +60,19 @@ class _Level:
     name: Fingerprint
 
 
-class Ends:
-    """The different solutions of a run, as they come in.
+class StationaryPoints:
+    """The different stationary points of some `kinds`, or of all, as they come in.
 
     `fetch(fingerprint)` brings back the end of a descent that was added before.
 
     >>> import ridgerider as rr
     >>> problem = rr.Problem(lambda x: (x @ x - 1) ** 2, jnp.zeros(2))  # a circle of minima
     >>> known = {}
-    >>> ends = Ends(problem, known.__getitem__)
+    >>> points = StationaryPoints(problem, None, known.__getitem__)
     >>> for text, x in (("0+", [0.1, 0.2]), ("0-", [-0.1, -0.2])):
     ...     end = rr.Descend()(problem, jnp.array(x), jax.random.key(0), None)
     ...     known[Fingerprint.parse(text)] = end
-    ...     print(ends.add(Fingerprint.parse(text), end))
+    ...     print(points.add(Fingerprint.parse(text), end))
     None
     0+
     """
@@ -60,47 +80,87 @@ class Ends:
     def __init__(
         self,
         problem: Problem,
+        symmetry: Symmetry | None,
         fetch: Callable[[Fingerprint], Finish],
-        kinds: tuple[str, ...] = IS_SOLUTION,
+        kinds: tuple[str, ...] | None = IS_SOLUTION,
     ):
         self._problem, self._fetch, self._kinds = problem, fetch, kinds
-        self._points = Classes[Fingerprint](lambda name: np.asarray(fetch(name).x))
+        self._symmetry = symmetry if has_signature(symmetry) else None
+        self._points = Classes[Fingerprint](
+            None if self._symmetry else lambda name: np.asarray(fetch(name).x)
+        )
+        self._losses: dict[Fingerprint, float] = {}
         self._levels: dict[tuple[str, int], list[_Level]] = {}
         self._most_slack = 0.0
 
     def __len__(self) -> int:
         return len(self._points) + sum(map(len, self._levels.values()))
 
-    def add(self, name: Fingerprint, end: Finish) -> Fingerprint | None:
-        """Which solution this is the same as; None if it is a new one, or none at all."""
-        if end.kind not in self._kinds:
-            return None
-        if is_point(end):
-            count = len(self._points)
-            number = self._points.add(name, np.asarray(end.x), float(end.error))
-            return None if number == count else self._points.names[number]
-        found = self._find(end)
-        if found is None:
-            self.keep(name, end)
-        return found
+    def marks(self, points: np.ndarray) -> np.ndarray:
+        """What isolated points are compared by, for each: its signature, or itself."""
+        if self._symmetry is None or not len(points):
+            return points
+        return signatures(self._problem, self._symmetry, points)
 
-    def keep(self, name: Fingerprint, end: Finish) -> None:
+    def find(self, x: np.ndarray, loss: float, mark: np.ndarray) -> Fingerprint | None:
+        """The known point that an end which is close to a stationary point belongs to, if any."""
+        near = reach_of(mark, ALIKE if self._symmetry else 2 * NEAR[x.dtype.itemsize])
+        return self._point_near(mark, near, loss, x.dtype)
+
+    def add(
+        self, name: Fingerprint, end: Finish, mark: np.ndarray | None = None
+    ) -> Fingerprint | None:
+        """Which solution this is the same as; None if it is a new one, or of another kind."""
+        if not self._is_counted(end):
+            return None
+        known = self._find(end, mark)
+        if known is None:
+            self.keep(name, end, mark)
+        return known
+
+    def keep(self, name: Fingerprint, end: Finish, mark: np.ndarray | None = None) -> None:
         """Take note of a solution that is known to be a new one."""
-        if end.kind not in self._kinds:
+        if not self._is_counted(end):
             return
-        if is_point(end):
-            self._points.add(name, np.asarray(end.x), float(end.error))
-        else:
+        if self._symmetry is None and not is_point(end):
             insort(self._family(end), _Level(_level(end), name), key=attrgetter("loss"))
             self._most_slack = max(self._most_slack, _slack(end))
+            return
+        mark = self._mark(end, mark)
+        self._losses[name] = float(end.loss)
+        self._points.append(name, mark, self._reach(end, mark))
+
+    def _is_counted(self, end: Finish) -> bool:
+        return self._kinds is None or end.kind in self._kinds
+
+    def _mark(self, end: Finish, mark: np.ndarray | None) -> np.ndarray:
+        return self.marks(np.asarray(end.x)[None])[0] if mark is None else mark
+
+    def _reach(self, end: Finish, mark: np.ndarray) -> float:
+        if self._symmetry is not None:
+            return reach_of(mark, ALIKE)
+        x = np.asarray(end.x)
+        return max(float(end.error), reach_of(x, REACH[x.dtype.itemsize]))
+
+    def _point_near(
+        self, mark: np.ndarray, reach: float, loss: float, dtype: np.dtype
+    ) -> Fingerprint | None:
+        width = LEVEL[dtype.itemsize] * max(1.0, abs(loss)) if self._symmetry else np.inf
+        for name in self._points.within(mark, reach):
+            if abs(self._losses[name] - loss) <= width:
+                return name
+        return None
 
     def _family(self, end: Finish) -> list[_Level]:
         flat = 0 if end.is_at_infinity else int(end.num_flat)
         return self._levels.setdefault((end.kind, flat), [])
 
-    def _find(self, end: Finish) -> Fingerprint | None:
-        known, loss = self._family(end), _level(end)
-        slack = _slack(end)
+    def _find(self, end: Finish, mark: np.ndarray | None) -> Fingerprint | None:
+        if self._symmetry is not None or is_point(end):
+            mark = self._mark(end, mark)
+            dtype = np.asarray(end.x).dtype
+            return self._point_near(mark, self._reach(end, mark), float(end.loss), dtype)
+        known, loss, slack = self._family(end), _level(end), _slack(end)
         most = slack + self._most_slack
         first = bisect_left(known, loss - most, key=attrgetter("loss"))
         for one in takewhile(lambda one: one.loss <= loss + most, islice(known, first, None)):
@@ -112,43 +172,37 @@ class Ends:
         return None
 
 
-class Points:
+class BranchPoints:
     """The points that a search has branched at: ends of rides, and saddles below them.
 
-    A leg is linked to another if all points that it leads on from were met by that one. `mark` is
-    what ends of rides are compared by.
+    A leg is linked to another if all points that it leads on from were met by that one.
     """
 
     def __init__(
         self,
         problem: Problem,
-        store: Store,
-        mark: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        symmetry: Symmetry | None,
+        fetch_leg: Callable[[Fingerprint], Leg],
+        fetch_end: Callable[[Fingerprint], Finish],
     ):
-        self._mark = mark
-        self._ends = Classes[Fingerprint](lambda name: mark(store.leg(name).x))
-        self._saddles = Ends(problem, store.end, ("saddle",))
-        links, unsettled = store.links(), set(store.unsettled())
-        for name in store.fingerprints():
-            if name not in links and name not in unsettled:
-                self._add(store.leg(name))
+        self._saddles = StationaryPoints(problem, symmetry, fetch_end, ("saddle",))
+        self._ends = Classes[Fingerprint](lambda name: self._mark(fetch_leg(name)))
+
+    def _mark(self, leg: Leg) -> np.ndarray:
+        return self._saddles.marks(leg.x[None])[0]
 
     def add(self, leg: Leg) -> Fingerprint | None:
-        """The leg that had come to the same before, if one had."""
-        others = self._add(leg)
-        return others[0] if others and None not in others else None
-
-    def _add(self, leg: Leg) -> list[Fingerprint | None]:
+        """The leg that had come to the same points before, if one had."""
         others: list[Fingerprint | None] = []
         if leg.turns:
-            mark = self._mark(leg.x)
+            mark = self._mark(leg)
             reach = reach_of(mark, REACH[leg.x.dtype.itemsize])
-            count = len(self._ends)
-            number = self._ends.add(leg.fingerprint, mark, reach)
-            others.append(None if number == count else self._ends.names[number])
+            others.append(next(self._ends.within(mark, reach), None))
+            if others[0] is None:
+                self._ends.append(leg.fingerprint, mark, reach)
         if leg.below is not None and leg.finish is not None:
             others.append(self._saddles.add(leg.fingerprint, leg.finish))
-        return others
+        return others[0] if others and None not in others else None
 
 
 def is_point(end: Finish) -> bool:

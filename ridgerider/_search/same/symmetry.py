@@ -80,6 +80,10 @@ def _worst_at(problem: Problem, symmetry: Symmetry, x: Vector) -> tuple:
     return worst_slope(problem, symmetry, x, problem.grad(x))
 
 
+def has_signature(symmetry: Symmetry | None) -> bool:
+    return symmetry is not None and symmetry.signature is not None
+
+
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
     """A signature for each point, `WIDTH` at a time."""
     assert symmetry.signature is not None

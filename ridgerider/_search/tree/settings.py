@@ -9,9 +9,6 @@ from ridgerider._check import check_choice, check_count
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.tree.tree import Fingerprint
 
-MEMBERS = ("branches", "all", "rows", "one")
-GO_ON = ("saddle", "end", "both")
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,24 +20,17 @@ class Settings:
 
     seed: int = 0
     order: str = "breadth_first"
-    members: Literal["branches", "all", "rows", "one"] = "branches"
+    members: Literal["branches", "all", "one"] = "branches"
     max_ridges: int | None = None
     max_depth: int | None = None
-    finish_at: Literal["leg", "leaf"] = "leg"
     round_size: int = 1
-    asynchronous: bool = False
-    go_on: Literal["saddle", "end", "both"] = "end"
+    branch_at: Literal["end", "saddle"] = "end"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.order, str):
-            raise ValueError(f"`order` must be a name, not {self.order!r}.")
-        check_choice("members", self.members, MEMBERS)
-        check_choice("go_on", self.go_on, GO_ON)
-        check_choice("finish_at", self.finish_at, ("leg", "leaf"))
+        check_choice("members", self.members, ("branches", "all", "one"))
+        check_choice("branch_at", self.branch_at, ("end", "saddle"))
         check_count("seed", self.seed, 0)
         check_count("round_size", self.round_size, 1)
-        if not isinstance(self.asynchronous, bool):
-            raise ValueError(f"`asynchronous` must be True or False, not {self.asynchronous!r}.")
         for name in ("max_ridges", "max_depth"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
@@ -52,12 +42,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Budget:
-    """When to stop. Checked between rounds; no part of a run's identity: resume may raise it."""
+    """When to stop. Not a part of a run's identity: `resume` may raise it."""
 
     max_rides: int | None = 100
     max_steps: int | None = None
     max_hvps: int | None = None
     max_seconds: float | None = None
+    max_points: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
@@ -75,17 +66,19 @@ class Budget:
             plain = int(value) if isinstance(value, numbers.Integral) else float(value)
             object.__setattr__(self, name, plain)
 
-    def rides_left(self, rides: int, steps: int, cost: Cost) -> float:
-        """How many more rides may begin, given what was spent so far."""
+    def rides_left(self, rides: int) -> float:
+        return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
+
+    def is_spent(self, steps: int, cost: Cost, points: int) -> bool:
+        """Whether no further round may begin, given what was spent so far."""
         spent = (
             (self.max_steps, steps),
             (self.max_hvps, cost.hvps),
             (self.max_seconds, cost.seconds),
+            (self.max_points, points),
         )
-        if any(limit is not None and used >= limit for limit, used in spent):
-            return 0
-        return math.inf if self.max_rides is None else max(0, self.max_rides - rides)
+        return any(limit is not None and used >= limit for limit, used in spent)
 
     def seconds_left(self, cost: Cost) -> float:
-        """How long a leg may take that begins now."""
+        """How long the work may go on."""
         return math.inf if self.max_seconds is None else self.max_seconds - float(cost.seconds)

@@ -1,8 +1,8 @@
 """The tree of rides: turns, fingerprints, branches, legs, and the archive of them. Plain Python.
 
 A *branch* is a ridge not yet ridden, a *leg* one that was; a leg's fingerprint is the path of turns
-from the start to it. `Search` is the paper's archive: `ask` it which branches to ride next, `tell`
-it the branches that were found.
+from the start to it. `Frontier` is the paper's archive: `ask` it which branches to ride next,
+`tell` it the branches that were found.
 """
 
 import functools
@@ -174,7 +174,8 @@ class Leg:
     - `finish`: where descent from here ended, if it was run; `same_as`: the leg that had led to the
       same solution before, if one had.
     - `below`: the ridges that leave the saddle at which that descent ended, if it did.
-    - `linked_to`: the leg that had come to the same point before; the search goes on from there.
+    - `linked_to`: the leg that had ended at the same point before; branches leave from that one.
+    - `is_settled`: whether it was compared with the legs before it.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -200,6 +201,7 @@ class Leg:
     ways: tuple[Way, ...] = ()
     below: Ridges | None = None
     linked_to: Fingerprint | None = None
+    is_settled: bool = True
 
     def to_pandas(self) -> Any:
         """A row for the start and for each step; a column for each number of the trace.
@@ -269,17 +271,16 @@ class Leg:
         )
 
 
-class Search:
+class Frontier:
     """The open branches, smallest priority first; ties go by fingerprint.
 
     What is asked depends only on what was told before, never on the order it was told in.
 
-    >>> import ridgerider as rr
-    >>> tree = rr.Search()
+    >>> frontier = Frontier()
     >>> for text in ("0- 1+", "0-", "0+"):
-    ...     fingerprint = rr.Fingerprint.parse(text)
-    ...     tree.tell([rr.Branch(fingerprint, 0.0, -1.0, 1, priority=fingerprint.depth)])
-    >>> [str(branch.fingerprint) for branch in tree.ask(2)], len(tree)
+    ...     fingerprint = Fingerprint.parse(text)
+    ...     frontier.tell([Branch(fingerprint, 0.0, -1.0, 1, priority=fingerprint.depth)])
+    >>> [str(branch.fingerprint) for branch in frontier.ask(2)], len(frontier)
     (['0+', '0-'], 1)
     """
 

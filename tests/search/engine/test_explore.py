@@ -255,7 +255,7 @@ class Backwards(Executor):
 
 
 def test_the_order_of_arrival_changes_nothing(monkeypatch):
-    monkeypatch.setattr("ridgerider._search.engine.explore.TASK_SIZE", 1)
+    monkeypatch.setattr("ridgerider._search.engine.climbs.Climbs.task_size", 1)
     problem = himmelblau()
     whole = rr.explore(problem, round_size=6)
 
@@ -274,7 +274,7 @@ def test_a_map_of_another_problem_is_refused(tmp_path):
     rr.explore(himmelblau(), max_rides=2, out=path, valid=(-6.0, 6.0))
     with pytest.raises(ValueError, match="another problem"):
         rr.resume(path, six_hump_camel())
-    with pytest.raises(ValueError, match="`valid` must be the map's own"):
+    with pytest.raises(ValueError, match="`valid` must be the run's own"):
         rr.resume(path, himmelblau(), valid=(-1.0, 1.0))
     assert len(rr.resume(path, himmelblau(), max_rides=3)) == 3
 

@@ -62,7 +62,7 @@ def test_large_problems_in_single_precision():
 
 
 def test_no_program_holds_a_matrix():
-    problem, climber = ring(2000), climbs.Climber(rr.Climb())
+    problem, climber = ring(2000), climbs.Climbs(rr.Climb())
     x = np.asarray(problem.x0)
     lane = (x, np.zeros_like(x), np.zeros((0, 0)), np.array(True), np.array(False))
     moves = jax.eval_shape(

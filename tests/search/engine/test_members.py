@@ -124,9 +124,8 @@ def test_six_wells_of_which_three_are_equal():
     assert len(result.minima()) == 64
 
 
-@pytest.mark.parametrize("go_on", ["saddle", "both"])
-def test_searches_go_on_from_saddles(go_on):
-    result = rr.search(equal_wells(1.0, 0.8), go_on=go_on, max_rides=None)
+def test_searches_branch_at_saddles():
+    result = rr.search(equal_wells(1.0, 0.8), branch_at="saddle", max_rides=None)
     below = [leg for leg in result if leg.fingerprint[-1].below]
     assert below and len(result.minima()) == 4
     for leg in below[:4]:

@@ -14,6 +14,7 @@ import ridgerider as rr
 from ridgerider._core.spectra.spectrum import cluster_labels
 from ridgerider._search.runfile.problem import digest
 from ridgerider._search.runfile.rules import describe, rebuild
+from ridgerider.types import Frontier
 
 TURNS = st.builds(rr.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))
 FINGERPRINTS = st.lists(TURNS, max_size=6).map(rr.Fingerprint)
@@ -31,7 +32,7 @@ def test_fingerprints_print_and_parse(fingerprint):
 )
 def test_what_is_asked_does_not_depend_on_the_order_of_telling(pairs, random):
     branches = [rr.Branch(fingerprint, 0.0, -1.0, 1, priority) for fingerprint, priority in pairs]
-    one, two = rr.Search(), rr.Search()
+    one, two = Frontier(), Frontier()
     one.tell(branches)
     random.shuffle(branches)
     two.tell(branches)

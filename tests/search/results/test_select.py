@@ -10,7 +10,7 @@ from ridgerider.problems import wells
 
 @pytest.fixture(scope="module")
 def result():
-    return rr.search(wells(3), max_ridges=1, finish_at="leaf")  # eight minima, one per octant
+    return rr.search(wells(3), max_ridges=1)  # eight minima, one per octant
 
 
 def octant(params):

@@ -3,15 +3,20 @@
 import numpy as np
 
 import ridgerider as rr
-from ridgerider._search.engine.rides import branches_at
+from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.schema import TABLES
 from ridgerider._search.runfile.write import Store
+from ridgerider._search.tree.orders import breadth_first, with_priority
+from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},
     "rider": {"type": "ridgerider:Rider", "fields": {}},
-    "settings": vars(rr.Settings()),
+    "mover": "rides",
+    "symmetry": None,
+    "valid": None,
+    "settings": vars(Settings()),
     "budget": {"max_rides": 100},
 }
 
@@ -71,16 +76,19 @@ def make_run(path, num_legs, num_different=200, **meta):
 
     Behind the first `num_different` legs their rows come again, for speed.
     """
-    settings = rr.Settings()
+    settings = Settings()
     frontier = [""]
     store = None
     for number in range(min(num_legs, num_different) + 1):
         leg = make_leg(frontier[number])
-        found = branches_at(leg, settings, rr.breadth_first)
+        found = [
+            with_priority(branch, breadth_first)
+            for branch in Rides(rr.Rider()).branches_at(None, settings, leg)
+        ]
         if store is None:
             store = Store.create(path, {"name": "made up", **META, **meta}, leg, found)
         else:
-            store.add(leg, found)
+            store.settle(leg, found)
         frontier += [str(branch.fingerprint) for branch in found]
     copy_legs(store, frontier, num_legs, num_different)
     store.checkpoint()

@@ -2,7 +2,7 @@ import functools
 import os
 import shutil
 import sqlite3
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import safetensors.numpy
 import ridgerider as rr
 from ridgerider._search.runfile.repair import check_run
 from ridgerider._search.runfile.write import Store
+from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
@@ -145,7 +146,7 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
     with pytest.raises(
         ValueError, match=r"`order` must be the run's own, .*validation, not depth_first"
     ):
-        rr.resume(path, wells(2), rider, order=rr.depth_first)
+        rr.resume(path, wells(2), rider, order="depth_first")
     result = rr.resume(path, wells(2), rider, order=validation, max_rides=3)
     assert len(result) == 3
 
@@ -156,7 +157,7 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
         (wells(2), None, "belongs to another problem: the params"),
         (wells(3).with_start(jnp.full(3, 0.01)), None, "belongs to another problem: the start"),
         (rr.Problem(wells(3).loss, jnp.zeros(3), jnp.ones(3)), None, "another problem: the data"),
-        (wells(3), rr.Rider(max_steps=5), "was ridden with another `rider`"),
+        (wells(3), rr.Rider(max_steps=5), "was made with another `rider`"),
     ],
 )
 def test_resume_refuses_another_problem(copy, problem, rider, message):
@@ -175,16 +176,24 @@ def test_resume_refuses_another_loss(copy):
         rr.resume(copy, rr.Problem(other_loss, jnp.zeros(3), *wells(3).args))
 
 
+@dataclass(frozen=True)
+class ByTurn:
+    modulus: int
+
+    def __call__(self, branch):
+        return branch.fingerprint[-1].index % self.modulus
+
+
 def test_partials_and_orders_with_settings_are_told_apart(tmp_path):
     path = tmp_path / "run.sqlite"
     rider = rr.Rider(finish=rr.Descend(functools.partial(optax.adam, 1e-2)))
-    rr.search(wells(2), rider, out=path, max_rides=1, order=rr.RandomOrder(5))
+    rr.search(wells(2), rider, out=path, max_rides=1, order=ByTurn(5))
     other = rr.Rider(finish=rr.Descend(functools.partial(optax.sgd, 0.5)))
-    with pytest.raises(ValueError, match="was ridden with another `rider`"):
+    with pytest.raises(ValueError, match="was made with another `rider`"):
         rr.resume(path, wells(2), other)
     with pytest.raises(ValueError, match=r"`order` must be the run's own"):
-        rr.resume(path, wells(2), rider, order=rr.RandomOrder(6))
-    assert len(rr.resume(path, wells(2), max_rides=2)) == 2  # both are rebuilt from the file
+        rr.resume(path, wells(2), rider, order=ByTurn(6))
+    assert len(rr.resume(path, wells(2), order=ByTurn(5), max_rides=2)) == 2
 
 
 def test_load_checks_the_problem_and_needs_no_rider(finished, tmp_path):
@@ -364,7 +373,7 @@ def test_a_branch_is_loaded_without_the_rest_of_its_leg(finished):
         if narrow:
             leg = replace(leg, x=leg.x.astype("float32"), directions=leg.directions.astype("f4"))
         store = Store.create(None, {}, finished.leg(""), [])
-        store.add(leg, [])
+        store.settle(leg, [])
         for index, member in leg.turns:
             for sign in (1, -1):
                 branch = leg.branch(rr.Turn(index, sign, member))
@@ -375,8 +384,9 @@ def test_a_branch_is_loaded_without_the_rest_of_its_leg(finished):
 
 def test_a_leg_is_stored_once(finished):
     store = Store.create(None, {}, finished.leg(""), [])
-    store.add(finished.leg("0+"), [])
-    store.add(finished.leg("0+"), [])
+    store.add(finished.leg("0+"))
+    assert not store.leg(Fingerprint.parse("0+")).is_settled
+    store.settle(finished.leg("0+"), [])
     assert store.num_legs() == 1
 
 

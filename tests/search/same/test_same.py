@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.same.points import Ends, _highest_between
+from ridgerider._search.same.points import StationaryPoints, _highest_between
 from ridgerider._search.tree.tree import Fingerprint, Turn
 from ridgerider.problems import levers, wells
 
@@ -18,7 +18,7 @@ def classes_of(problem, starts):
     """The ends of descents, and the number of the class of each."""
     run = eqx.filter_jit(lambda p, x: rr.Descend()(p, x, jax.random.key(0), None))
     known, numbers = {}, {}
-    ends = Ends(problem, known.__getitem__)
+    ends = StationaryPoints(problem, None, known.__getitem__)
     for number, start in enumerate(starts):
         name = Fingerprint((Turn(number, 1),))
         known[name] = jax.device_get(run(problem, jnp.asarray(start)))

@@ -1,0 +1,243 @@
+"""Begin a run, or resume one: checks, the run file, and then the one loop."""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import asdict
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ridgerider._check import check_callable, check_count
+from ridgerider._core.points.climb import Climb
+from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.ride.rider import Rider
+from ridgerider._core.runtime.compile import seconds_compiling
+from ridgerider._search.crew.crew import check_sendable
+from ridgerider._search.crew.interrupt import interruptible
+from ridgerider._search.crew.job import Job
+from ridgerider._search.engine.climbs import with_starts
+from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
+from ridgerider._search.engine.movers import stored_mover, stored_part
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.measures import Measures
+from ridgerider._search.results.result import Result
+from ridgerider._search.runfile.files import check_new, held
+from ridgerider._search.runfile.locate import loaded, made_here
+from ridgerider._search.runfile.problem import check_problem, describe_problem
+from ridgerider._search.runfile.rules import describe
+from ridgerider._search.runfile.schema import REPAIRED
+from ridgerider._search.runfile.write import Store
+from ridgerider._search.same.symmetry import check_symmetry
+from ridgerider._search.tree.orders import Order, stored_order, with_priority
+from ridgerider._search.tree.settings import Budget, Settings
+from ridgerider._search.tree.tree import Fingerprint, Leg
+
+Same = Literal["same"]
+
+
+def begin_run(
+    problem: Problem | str,
+    mover: Mover,
+    settings: Settings,
+    order: Order,
+    budget: Budget,
+    means: Means,
+    *,
+    out: str | PathLike | None = None,
+    name: str | None = None,
+    valid: Any = None,
+    starts: Any = (),
+) -> Any:
+    """A new run; returns its view, a `Result` or a `Landscape`."""
+    check_valid(valid)
+    if out is not None:
+        check_new(Path(out))
+    problem, path = loaded(problem)
+    before = seconds_compiling()
+    others = [_vector(problem, number, one) for number, one in enumerate(starts)]
+    job = Job(problem, mover, settings, path)
+    check_sendable(job, means.executor)
+    if means.measures:
+        means.measures.check(problem)
+    if mover.symmetry is not None:
+        check_symmetry(problem, mover.symmetry, settings.seed)
+    root = interruptible(mover.begin, problem, settings)
+    if others:
+        root = with_starts(root, others)
+    guard = _guard(valid)
+    if guard is not None and not guard(problem, root.x):
+        raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
+    name = name or path
+    meta = {
+        "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
+        "made": made_here(name or ""),
+        "problem": describe_problem(problem),
+        "mover": mover.name,
+        "rider": describe(mover.rule),
+        "symmetry": describe(mover.symmetry),
+        "valid": describe(_plain(valid)),
+        "settings": asdict(settings),
+        "budget": asdict(budget),
+    }
+    order = mover.ordered(order)
+    children = [with_priority(one, order) for one in mover.branches_at(problem, settings, root)]
+    store = Store.create(out, meta, root, children)
+    with _under_way(store, means.executor, before):
+        Engine(job, order, budget, store, means, guard).run()
+    return _view(store, problem, mover)
+
+
+def resume(
+    path: str | PathLike,
+    problem: Problem | str,
+    rider: Rider | Climb | None = None,
+    *,
+    order: Order | None = None,
+    max_rides: int | Same | None = "same",
+    max_steps: int | Same | None = "same",
+    max_hvps: int | Same | None = "same",
+    max_seconds: float | Same | None = "same",
+    max_points: int | Same | None = "same",
+    num_lanes: int = 1,
+    symmetry: Symmetry | None = None,
+    valid: Any = None,
+    executor: Executor | None = None,
+    max_deaths: int = 3,
+    progress: Any = None,
+    measures: Measures | None = None,
+) -> Any:
+    """Continue a search or a map from its run file, to what it would have become uninterrupted.
+
+    Returns a `Result`, or the `Landscape` of a map.
+
+    The problem must be the one the run began with. The rider (the `Climb` of a map), the symmetry
+    and `valid` are rebuilt from the file; hand them over if they contain functions of your own, and
+    `order` if that was one. Budgets are those of the run unless given, and count from its
+    beginning.
+
+    >>> import tempfile, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1))
+    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
+    >>> len(rr.search(problem, max_rides=1, out=path))
+    1
+    >>> len(rr.resume(path, problem, max_rides=2))
+    2
+    """
+    means = Means(executor, max_deaths, progress, measures)
+    check_count("num_lanes", num_lanes)
+    limits: dict[str, Any] = {"max_rides": max_rides, "max_steps": max_steps, "max_hvps": max_hvps}
+    limits |= {"max_seconds": max_seconds, "max_points": max_points}
+    problem, source = loaded(problem)
+    store, before = Store.open(path, write=True), seconds_compiling()
+    with _under_way(store, executor, before):
+        settings, meta = store.settings, store.meta
+        given = {key: value for key, value in limits.items() if value != "same"}
+        budget = Budget(**{**meta["budget"], **given})
+        mover = stored_mover(path, meta, rider, symmetry, num_lanes)
+        check_problem(meta, problem, path)
+        own = mover.ordered(stored_order(settings.order, settings.seed, order))
+        valid = stored_part("valid", meta["valid"], _plain(valid))
+        _check_loss(problem, store.leg(Fingerprint()), path)
+        job = Job(problem, mover, settings, source)
+        check_sendable(job, executor)
+        if measures:
+            measures.check(problem)
+        store.set_meta("budget", asdict(budget))
+        if meta.get(REPAIRED):
+            _complete(store, partial(mover.branches_at, problem, settings), own)
+        Engine(job, own, budget, store, means, _guard(valid)).run()
+    return _view(store, problem, mover)
+
+
+@contextlib.contextmanager
+def _under_way(store: Store, executor: Executor | None, before: float) -> Iterator[None]:
+    """Hold the run file, and note the seconds of compilation, which are among those of legs."""
+    with store.closed_on_error(), held(store.path):
+        yield
+        if executor is None:  # others compile for themselves
+            known = store.meta.get("seconds_compiling", 0.0)
+            store.set_meta("seconds_compiling", known + seconds_compiling() - before)
+
+
+def _view(store: Store, problem: Problem, mover: Mover) -> Result | Landscape:
+    view = Landscape if mover.name == "climbs" else Result
+    return view(store, problem, mover)
+
+
+def _complete(store: Store, branches_at: Any, order: Order) -> None:
+    """Bring back what a repair has lost: the branches of legs, and what was decided from them.
+
+    A leg that was linked to a lost one, or had the same solution, is settled again, after that one
+    was ridden again.
+    """
+    store.reopen_links()
+    pending = {branch.fingerprint for branch in store.pending()}
+    for name in store.fingerprints():
+        leg = store.leg(name)
+        if name not in pending and leg.linked_to is None:
+            store.complete([with_priority(branch, order) for branch in branches_at(leg)])
+    store.set_meta(REPAIRED, False)
+
+
+def _check_loss(problem: Problem, root: Leg, path: str | PathLike) -> None:
+    """Raise if the loss is another one. Not to the last bit: the machine may be another."""
+    x = jnp.asarray(root.x)
+    tolerance = float(np.finfo(root.x.dtype).eps) ** 0.5
+    scale = max(abs(root.loss), float(np.abs(root.eigenvalues).max(initial=0)))
+    is_same = abs(float(problem.value(x)) - root.loss) <= tolerance * scale
+    if is_same and root.turns:
+        direction, (index, _) = jnp.asarray(root.directions[0]), root.turns[0]
+        off = problem.hvp(x, direction) - root.clusters[index].eigenvalue * direction
+        is_same = float(jnp.linalg.norm(off)) <= 1e-2 * scale * float(jnp.linalg.norm(direction))
+    if not is_same:
+        raise ValueError(f"{path} belongs to another problem: the loss or its Hessian differ.")
+
+
+def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:
+    """One of `starts` as a vector."""
+    wanted, shapes = (_shapes(tree) for tree in (problem.start, params))
+    if shapes != wanted:
+        raise ValueError(
+            f"`starts[{number}]` must be parameters like the problem's start, {wanted}, not "
+            f"{shapes}."
+        )
+    x = np.asarray(problem.ravel(params)).astype(problem.dtype)
+    if not np.isfinite(x).all():
+        raise ValueError(f"`starts[{number}]` must be finite, but it has nan or infinity.")
+    return x
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(np.shape, tree)
+
+
+def check_valid(valid: Any) -> None:
+    if valid is not None and not _is_box(valid):
+        check_callable("valid", valid, "valid(params), or be bounds (low, high)")
+
+
+def _is_box(valid: Any) -> bool:
+    return isinstance(valid, tuple | list) and len(valid) == 2
+
+
+def _guard(valid: Any) -> Valid | None:
+    """`valid` as a function of the vector."""
+    if valid is None:
+        return None
+    if _is_box(valid):
+        low, high = (np.asarray(one) for one in valid)
+        return lambda problem, x: bool(np.all((low <= x) & (x <= high)))
+    return lambda problem, x: bool(valid(problem.unravel(jnp.asarray(x))))
+
+
+def _plain(valid: Any) -> Any:
+    """Bounds as lists, which a run file can hold."""
+    return [np.asarray(one).tolist() for one in valid] if _is_box(valid) else valid

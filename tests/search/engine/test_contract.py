@@ -1,0 +1,172 @@
+"""What every run keeps to, whatever moves along its branches: searches and maps alike."""
+
+import sqlite3
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ridgerider as rr
+from ridgerider._search.runfile.repair import repair
+from ridgerider.problems import himmelblau, wells
+
+RUNS = {
+    "search": (rr.search, wells(3), {"members": "all", "max_depth": 2, "round_size": 5}),
+    "explore": (rr.explore, himmelblau(), {"round_size": 5}),
+}
+
+
+@pytest.fixture(params=RUNS)
+def run(request):
+    make, problem, settings = RUNS[request.param]
+    return lambda problem=problem, **more: make(problem, **{**settings, **more})
+
+
+@pytest.fixture
+def problem(request):
+    return RUNS[request.node.callspec.params["run"]][1]
+
+
+def rows(view):
+    """All that a run has found, without its times."""
+    store = view._store
+    legs = [store.leg(name) for name in sorted(store.fingerprints(), key=str)]
+    return [
+        (str(leg.fingerprint), leg.loss, leg.x.tobytes(), leg.ended_by, leg.linked_to, leg.same_as)
+        + (int(leg.cost.hvps), int(leg.cost.gradients), int(leg.cost.values))
+        + ((leg.finish.kind, float(leg.finish.loss)) if leg.finish is not None else ())
+        for leg in legs
+    ]
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(count):
+    def progress(done):
+        if done.num_rides == count:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("cut", [1, 4, 7, 12])
+def test_a_run_that_a_budget_cut_short_is_resumed_to_the_same(run, problem, cut, tmp_path):
+    path = tmp_path / "run.sqlite"
+    run(max_rides=cut, out=path)
+    assert rows(rr.resume(path, problem, max_rides=16)) == rows(run(max_rides=16))
+
+
+@pytest.mark.parametrize("cut", [1, 4, 12])
+def test_a_run_that_was_interrupted_is_resumed_to_the_same(run, problem, cut, tmp_path):
+    path = tmp_path / "run.sqlite"
+    with pytest.raises(Stop):
+        run(max_rides=16, out=path, progress=stop_after(cut))
+    assert rows(rr.resume(path, problem)) == rows(run(max_rides=16))
+
+
+class Backwards(Executor):
+    """Does the last of what it was given first."""
+
+    capacity = 3
+
+    def __init__(self):
+        self.waiting = []
+
+    def submit(self, work, *args):
+        future = Future()
+        self.waiting.append((future, work, args))
+        if len(self.waiting) == self.capacity or len(args[0]) < 2:
+            while self.waiting:
+                future, work, args = self.waiting.pop()
+                future.set_result(work(*args))
+        return future
+
+
+def test_workers_and_the_order_of_arrival_change_nothing(run, monkeypatch):
+    monkeypatch.setattr("ridgerider._search.engine.climbs.Climbs.task_size", 1)
+    whole = rows(run(max_rides=20))
+    with ThreadPoolExecutor(2) as executor:
+        assert rows(run(max_rides=20, executor=executor)) == whole
+    assert rows(run(max_rides=20, executor=Backwards())) == whole
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_repaired_run_is_resumed_to_the_same(run, problem, seed, tmp_path):
+    """Whichever rows were changed or deleted: nothing is lost, and nothing is ridden twice."""
+    path, random = tmp_path / "run.sqlite", np.random.default_rng(seed)
+    whole = rows(run(max_rides=20, out=path))
+    with closing(sqlite3.connect(path)) as db, db:
+        names = [name for (name,) in db.execute("SELECT fingerprint FROM legs WHERE depth > 0")]
+        for name in random.choice(sorted(names), 3, replace=False):
+            change = random.choice(
+                [
+                    "UPDATE legs SET loss = loss + 1e-9 WHERE fingerprint = ?",
+                    "UPDATE solutions SET loss = loss + 1e-9 WHERE fingerprint = ?",
+                    "DELETE FROM legs WHERE fingerprint = ?",
+                ]
+            )
+            db.execute(str(change), [str(name)])
+    repair(path)
+    assert rows(rr.resume(path, problem, max_rides=20)) == whole
+
+
+def test_a_time_limit_is_kept_and_what_was_found_is_returned(run, problem, tmp_path):
+    path = tmp_path / "run.sqlite"
+    run(max_rides=2)  # compiles
+    began = time.perf_counter()
+    cut = run(max_rides=20, max_seconds=0.02, out=path)
+    assert time.perf_counter() - began < 30  # a whole run, compiled anew, would not take longer
+    assert len(cut) < 20 and cut.leg("").loss == run(max_rides=0).leg("").loss
+    assert rows(rr.resume(path, problem, max_seconds=None)) == rows(run(max_rides=20))
+
+
+def test_progress_is_told_of_each_leg(run):
+    seen = []
+    view = run(max_rides=8, progress=lambda done: seen.append((done.num_rides, done.num_minima)))
+    assert [count for count, _ in seen] == list(range(1, 9))
+    assert seen[-1][1] == len(view.minima())
+    with pytest.raises(ValueError, match=r"`progress` must be callable"):
+        run(progress=3)
+
+
+def test_compilation_is_told_apart(run):
+    assert run(max_rides=1)._store.meta["seconds_compiling"] >= 0
+
+
+class Counted:
+    """A function of NumPy that knows how often it was called."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, x):
+        self.num_calls += 1
+        return float(np.sum(x**4 / 4 - x**2 / 2)), x**3 - x
+
+
+@pytest.mark.parametrize("make", [rr.search, rr.explore])
+def test_each_call_of_a_function_is_counted(make):
+    function = Counted()
+    start = np.zeros(2) if make is rr.search else np.array([0.7, 0.4])
+    problem = rr.Problem.from_functions(function, start)
+    before = function.num_calls  # `from_functions` evaluates the start once
+    view = make(problem, max_rides=6)
+    assert int(view._store.cost().gradients) == function.num_calls - before
+
+
+def test_a_symmetry_merges_the_minima_of_a_search():
+    def loss(x):
+        return jnp.sum(x**4 / 4 - x**2 / 2) + 0.1 * jnp.sum(x) ** 2
+
+    problem, settings = rr.Problem(loss, jnp.zeros(3)), {"members": "all", "max_rides": None}
+    plain = rr.search(problem, **settings)
+    merged = rr.search(problem, symmetry=rr.Symmetry(signature=jnp.sort), **settings)
+    classes = plain.minima(signature=np.sort)
+    assert len(plain.minima()) > len(classes) == len(merged.minima())
+    losses = [[one.loss for one in minima] for minima in (merged.minima(), classes)]
+    np.testing.assert_allclose(*losses, atol=1e-9)
