@@ -69,9 +69,9 @@ from ridgerider._search.results.measures import measure as measure
 from ridgerider._search.results.progress import Bar as Bar
 from ridgerider._search.results.progress import Progress as Progress
 from ridgerider._search.results.result import Result as Result
-from ridgerider._search.results.result import Solution as Solution
 from ridgerider._search.results.result import load as load
 from ridgerider._search.results.selection import Selection as Selection
+from ridgerider._search.results.solutions import Solution as Solution
 from ridgerider._search.tree.settings import Settings as Settings
 from ridgerider._search.tree.tree import Branch as Branch
 from ridgerider._search.tree.tree import Fingerprint as Fingerprint

@@ -14,7 +14,8 @@ import numpy as np
 from ridgerider._check import needs
 from ridgerider._core.problem.numpy_functions import from_functions
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.results.result import Result, Solution
+from ridgerider._search.results.result import Result
+from ridgerider._search.results.solutions import Solution
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms

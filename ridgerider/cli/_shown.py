@@ -183,7 +183,7 @@ def _print_map(landscape: rr.Landscape) -> None:
         "loss": [f"{one.loss:.6g}" for one in lowest],
         "fingerprint": [shortened(str(one.fingerprint) or "start", 24) for one in lowest],
     }
-    for name, values in landscape.result.measures().items():
+    for name, values in landscape.measures().items():
         found = [values.get(one.fingerprint) for one in lowest]
         is_text = name == "signature"
         columns[name] = [shortened(str(it), 24) if is_text else _number(it) for it in found]

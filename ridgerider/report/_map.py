@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.results.landscape import Landscape, Stationary
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.solutions import Stationary
 from ridgerider._search.runfile.repair import repair
 from ridgerider.plot._map import tree_places
 
@@ -43,7 +44,7 @@ def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
 def _content(landscape: Landscape) -> dict[str, Any]:
     edges = {edge.saddle: edge for edge in landscape.edges()}
     junctions = landscape.junctions()
-    leaves = landscape.result.meta["problem"]["params"]
+    leaves = landscape.meta["problem"]["params"]
     shape = leaves[0][1]
     # Parameters that are one array with rows of three are points in space.
     is_structure = len(leaves) == 1 and len(shape) == 2 and shape[1] == 3

@@ -1,45 +1,34 @@
-"""Rows of a run as plain values, and the files that hold them: CSV and JSON."""
+"""Rows of a run as plain values, and the files that hold them: CSV, JSON, npz and safetensors."""
 
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
+from ridgerider._check import check_choice
 from ridgerider._search.tree.tree import Leg
 
 if TYPE_CHECKING:
-    from ridgerider._search.results.result import Solution
+    from ridgerider._search.results.solutions import Solution
 
 Row = dict[str, Any]
+Params = Sequence[Sequence[Any]]  # path, shape and dtype of each leaf, as the run file has them
+FORMATS = ("csv", "json", "npz", "safetensors")
+TABLES = ("solutions", "minima", "legs")
 MAX_COLUMNS = 10_000  # of a CSV file that a spreadsheet can still open
-
-
-def solution_row(one: "Solution") -> Row:
-    """A solution without its parameters; `loss` is the limit if it is at infinity."""
-    return {
-        "fingerprint": str(one.fingerprint),
-        "kind": one.kind,
-        "loss": one.level,
-        "grad_norm": one.grad_norm,
-        "least_eigenvalue": one.least_eigenvalue,
-        "num_flat": one.num_flat,
-        "error": one.error,
-        "multiplicity": one.multiplicity,
-        "equivalent_to": "" if one.equivalent_to is None else str(one.equivalent_to),
-        "num_copies": one.num_copies,
-        "doubt": one.doubt,
-    }
 
 
 def leg_row(leg: Leg, end: "Solution | None") -> Row:
     """A leg: how its descent ended, what the ride did, what both cost."""
     nothing = {"kind": "", "loss": math.nan, "least_eigenvalue": math.nan, "equivalent_to": ""}
-    ended = nothing if end is None else {name: solution_row(end)[name] for name in nothing}
+    ended = nothing if end is None else {name: end.as_row()[name] for name in nothing}
     return {
         "fingerprint": str(leg.fingerprint),
         **ended,
@@ -56,7 +45,12 @@ def leg_row(leg: Leg, end: "Solution | None") -> Row:
     }
 
 
-def leaves(params: Sequence[Sequence[Any]], x: np.ndarray) -> dict[str, np.ndarray]:
+def flat(tree: Any) -> np.ndarray:
+    """The leaves of a pytree in one vector."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
+
+
+def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:
     """Vectors, one or a stack of them, taken apart into the leaves that a run file describes.
 
     >>> leaves([["['a']", [2], "float64"], ["['b']", [], "float64"]], np.arange(3.0))
@@ -71,7 +65,7 @@ def leaves(params: Sequence[Sequence[Any]], x: np.ndarray) -> dict[str, np.ndarr
     return found
 
 
-def numbers(params: Sequence[Sequence[Any]], x: np.ndarray) -> dict[str, float]:
+def numbers(params: Params, x: np.ndarray) -> dict[str, float]:
     """Each parameter by its name.
 
     >>> numbers([["['a']", [2], "float64"]], np.array([1.0, 2.0]))
@@ -85,24 +79,60 @@ def numbers(params: Sequence[Sequence[Any]], x: np.ndarray) -> dict[str, float]:
     return named
 
 
-def check_columns(num_params: int) -> None:
-    if num_params > MAX_COLUMNS:
+def arrays_of(solutions: "Sequence[Solution]", params: Params) -> dict[str, np.ndarray]:
+    """Solutions as stacked arrays, one for each quantity and leaf of the parameters."""
+    if not solutions:
+        raise ValueError("there is nothing to export: the run holds no solutions.")
+    names = ("loss", "grad_norm", "least_eigenvalue")
+    return {
+        "fingerprint": np.array([str(one.fingerprint) for one in solutions]),
+        "kind": np.array([one.kind for one in solutions]),
+        **{name: np.array([getattr(one, name) for one in solutions]) for name in names},
+        **leaves(params, np.stack([flat(one.params) for one in solutions])),
+    }
+
+
+def check_export(path: Path, table: str, params: Params) -> None:
+    """Raise unless the table can be written there."""
+    kind = path.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        *first, last = (f".{one}" for one in FORMATS)
+        raise ValueError(f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}.")
+    check_choice("table", table, TABLES)
+    if table == "legs" and kind not in ("csv", "json"):
+        raise ValueError(f"`table` 'legs' must go to .csv or .json, not {path.suffix!r}.")
+    if not path.parent.is_dir():
+        raise ValueError(f"`path` must be in a directory that exists, but {path.parent} does not.")
+    size = sum(math.prod(shape) for _, shape, *_ in params)
+    if kind == "csv" and table != "legs" and size > MAX_COLUMNS:
         raise ValueError(
-            f"a CSV file would have a column for each of {num_params} parameters, and at most "
+            f"a CSV file would have a column for each of {size} parameters, and at most "
             f"{MAX_COLUMNS} are sensible: choose npz or safetensors."
         )
 
 
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    rows = list(rows)
+def write_rows(path: Path, rows: Sequence[Row], table: str, about: Mapping[str, Any]) -> Path:
+    """As CSV; or as JSON, which also says `about` what run they are."""
+    if path.suffix == ".json":
+        text = json.dumps(plain({**about, table: rows}), indent=1, allow_nan=False)
+        path.write_text(f"{text}\n", encoding="utf-8")
+        return path
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
+    return path
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
+        return path
+    text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=text
+    )
+    return path
 
 
 def plain(value: Any) -> Any:

@@ -2,23 +2,21 @@
 
 import contextlib
 import copy
-import json
 import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 from jaxtyping import PyTree
 
-from ridgerider._check import check_at_least, check_choice
-from ridgerider._core.descend.finish import Finish, Kind
+from ridgerider._check import check_at_least
+from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
@@ -27,13 +25,14 @@ from ridgerider._search.engine.movers import stored_mover
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import (
     Row,
-    check_columns,
+    arrays_of,
+    check_export,
+    flat,
     leaves,
     leg_row,
     numbers,
-    solution_row,
-    write_csv,
-    write_json,
+    write_arrays,
+    write_rows,
 )
 from ridgerider._search.results.selection import (
     Score,
@@ -42,8 +41,9 @@ from ridgerider._search.results.selection import (
     check_selection,
     choose,
 )
+from ridgerider._search.results.solutions import Solution, Solutions
 from ridgerider._search.runfile.problem import check_problem
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION, TOLERANCE, reach_of
 from ridgerider._search.tree.settings import Settings
@@ -51,156 +51,28 @@ from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
 Signature = Callable[[PyTree], Any]
 Table = Literal["solutions", "minima", "legs"]
-FORMATS = ("csv", "json", "npz", "safetensors")
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Where descent from the end of a leg came to rest.
+class RunView:
+    """What a search and a map have in common: legs and solutions, read from the run file."""
 
-    - `kind`: "minimum", "saddle", "at infinity", "unverified" (`doubt` says why) or "unconverged".
-    - `multiplicity`: how many legs led to this solution; `equivalent_to`: the one that stands for
-      all of them.
-    - `num_flat`: how many eigenvalues of the Hessian are zero but for rounding, e.g. those of
-      rotations; `least_eigenvalue` is the least of the others.
-    - `error`: how far the exact stationary point may be, across flat directions.
-    - `limit`, `direction`: at infinity, what the loss falls to, and the unit vector, shaped like
-      the parameters, along which it does.
-    - `num_copies`: how many addresses like this one there are, itself included: the product of the
-      sizes of the classes it turns into. Those others lead to symmetric copies, were not ridden,
-      and some of them lead to the same copy; `members="all"` rides them.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> solution = rr.search(wells(1)).minima()[0]
-    >>> str(solution.fingerprint), solution.kind, round(solution.loss, 4)
-    ('0+', 'minimum', -0.0625)
-    """
-
-    fingerprint: Fingerprint
-    params: PyTree
-    loss: float
-    grad_norm: float
-    least_eigenvalue: float
-    kind: Kind
-    cost: Cost
-    equivalent_to: Fingerprint | None = None
-    multiplicity: int = 1
-    num_flat: int = 0
-    error: float = 0.0
-    doubt: str = ""
-    limit: float = float("nan")
-    direction: PyTree = None
-    num_copies: int = 1
-
-    @property
-    def level(self) -> float:
-        """The loss; at infinity its limit."""
-        return self.limit if self.kind == "at infinity" else self.loss
-
-
-class Solutions(Sequence[Solution]):
-    """Solutions that print as a table, in a notebook too.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> frame = rr.search(wells(1)).minima().to_pandas()
-    >>> frame.fingerprint.tolist(), frame.kind.unique().tolist()
-    (['0+', '0-'], ['minimum'])
-    """
-
-    def __init__(self, solutions: Sequence[Solution]):
-        self._solutions = tuple(solutions)
-
-    def __len__(self) -> int:
-        return len(self._solutions)
-
-    @overload
-    def __getitem__(self, index: int) -> Solution: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Solutions": ...
-    def __getitem__(self, index: int | slice) -> "Solution | Solutions":
-        if isinstance(index, slice):
-            return Solutions(self._solutions[index])
-        return self._solutions[index]
-
-    def __repr__(self) -> str:
-        columns = self._columns()
-        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-    def _repr_html_(self) -> str:
-        columns = self._columns()
-        return notebook.table(
-            list(columns), [[show(one) for show in columns.values()] for one in self]
-        )
-
-    def to_pandas(self) -> Any:
-        """A row for each solution, without its parameters. Needs pandas."""
-        return notebook.frame([solution_row(one) for one in self])
-
-    def _columns(self) -> dict[str, Callable[[Solution], str]]:
-        columns: dict[str, Callable[[Solution], str]] = {
-            "fingerprint": lambda one: str(one.fingerprint),
-            "loss": lambda one: f"{one.level:.6g}",
-            "least eigenvalue": lambda one: f"{one.least_eigenvalue:.3g}",
-            "multiplicity": lambda one: str(one.multiplicity),
-        }
-        # What is seldom said is said where there is something to say.
-        if any(one.kind != "minimum" for one in self):
-            columns["kind"] = lambda one: one.kind
-        if any(one.num_flat for one in self):
-            columns["flat"] = lambda one: str(one.num_flat)
-        if any(one.num_copies > 1 for one in self):
-            columns["copies"] = lambda one: str(one.num_copies)
-        return columns
-
-
-class Result:
-    """A tree of rides and the solutions at its ends. Reads the run file, so it costs no memory.
-
-    >>> import jax.numpy as jnp
-    >>> import ridgerider as rr
-    >>> problem = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2 - 5, jnp.zeros(2))
-    >>> result = rr.search(problem)
-    >>> print(result.minima())
-    fingerprint  loss  least eigenvalue  multiplicity
-    0+           -5    2                 1
-    0-           -5    2                 1
-    >>> result.leg("0-").ended_by
-    ('curvature_gone',)
-    """
-
-    def __init__(self, store: Store, problem: Problem | None = None, mover: Any = None):
+    def __init__(self, store: RunFile, problem: Problem | None = None, mover: Any = None):
         self._store, self.problem, self._mover = store, problem, mover
 
-    def __repr__(self) -> str:
-        where = self.path or "memory"
-        return f"Result({self.name!r}, {len(self)} legs, in {where})"
-
     def _repr_html_(self) -> str:
-        minima, cost, names = self.minima(), self.cost, self.fingerprints()
-        numbers = {
-            "different minima": len(minima),
-            "lowest loss": f"{minima[0].level:.6g}" if minima else "-",
-            "legs": len(names),
-            "branches open": self.num_open(),
-            "Hessian-vector products": f"{int(cost.hvps):,}",
-            "seconds": f"{cost.seconds:.1f}",
-        }
+        names = self.fingerprints()
         shown = [Fingerprint(), *names[: notebook.MAX_TREE]]
         some = f", the first {len(shown) - 1} drawn" if len(shown) <= len(names) else ""
         return notebook.box(
-            notebook.title(self.name, f"in {self.path or 'memory'}{some}"),
-            notebook.tiles(numbers),
+            notebook.title(self.name, f"in {self.file or 'memory'}{some}"),
+            notebook.tiles(self._numbers()),
             notebook.tree({name: self.leg(name) for name in shown}),
-            minima._repr_html_(),
+            self.minima()._repr_html_(),
         )
 
     @property
-    def path(self) -> Path | None:
-        """The run file, or None if the run was kept in memory."""
+    def file(self) -> Path | None:
+        """The run file, or None if the run is in memory."""
         return self._store.path
 
     @property
@@ -289,19 +161,188 @@ class Result:
             ]
         )
 
-    def kinds(self) -> Counter[str]:
-        """How many descents ended at each kind of point.
+    def classes(
+        self, tolerance: float | None = None, *, signature: Signature | None = None
+    ) -> list[list[Solution]]:
+        """All minima, grouped as in `minima`; the first of each group stands for it."""
+        check_at_least("tolerance", tolerance)
+        minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
+        minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
+        classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
+        if tolerance is None and signature is None:
+            same, errors = self._store.same(), {one.fingerprint: one.error for one in minima}
+            points = {one.fingerprint: flat(one.params) for one in minima}
+            for one in minima:
+                name = same.get(one.fingerprint, one.fingerprint)
+                if name not in points:  # its leg was damaged, and is yet to be ridden again
+                    name = one.fingerprint
+                groups[classes.add(name, points[name], errors[name])].append(one)
+        else:
+            for one in minima:
+                mark = flat(one.params if signature is None else signature(one.params))
+                reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
+                groups[classes.add(one.fingerprint, mark, reach)].append(one)
+        return [
+            [
+                replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
+                for one in group
+            ]
+            for group in groups.values()
+        ]
 
+    @property
+    def can_replay(self) -> bool:
+        """Whether the problem and the rider are at hand."""
+        return self.problem is not None and self._mover is not None
+
+    def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
+        """Ride one path again from the start, turn by turn, and return its legs.
+
+        With `keep_path` the traces hold every point on the way. The path need not be one that was
+        ridden.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> result = rr.search(rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1)))
+        >>> leg = result.replay("0+")[0]
+        >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape[0] - leg.num_steps
+        (True, 1)
+        """
+        if not self.can_replay or self.problem is None:
+            raise ValueError(
+                "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
+            )
+        fingerprint = Fingerprint.parse(fingerprint)
+        settings = replace(self._store.settings, max_ridges=None, max_depth=None)
+        if settings.members == "branches":
+            settings = replace(settings, members="all")
+        mover, legs = self._mover, list[Leg]()
+        if mover.name == "rides":
+            mover = replace(mover, rule=replace(mover.rule, keep_path=keep_path))
+            leg = interruptible(mover.begin, self.problem, settings)
+        else:
+            leg = self.leg(Fingerprint())  # other starts are in the file only
+        for turn, following in zip(fingerprint, [*fingerprint[1:], None], strict=True):
+            _check_turn(leg, turn)
+            if following is not None:
+                settings = replace(settings, branch_at="saddle" if following.below else "end")
+            (leg,) = interruptible(mover.move, self.problem, settings, [leg.branch(turn)])
+            leg = mover.classify(self.problem, leg)
+            legs.append(leg)
+        return legs
+
+    # --- export
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
+        return arrays_of(self.solutions(), self.meta["problem"]["params"])
+
+    def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
+        """Write a table to a `.csv`, `.json`, `.npz` or `.safetensors` file.
+
+        **Arguments**
+
+        - `table`: "solutions", every end of a descent; "minima", the different ones; or "legs",
+          rides and costs without parameters, as CSV or JSON only.
+
+        A CSV file has a column for each parameter. JSON also says what was run; NaN is null. The
+        metadata of a safetensors file hold the text. Arrays are named by the leaves of the
+        parameters.
+
+        >>> import tempfile
         >>> import ridgerider as rr
         >>> from ridgerider.problems import wells
-        >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
-        Counter({'saddle': 4})
+        >>> path = rr.search(wells(1)).export(f"{tempfile.mkdtemp()}/minima.csv", table="minima")
+        >>> path.read_text().splitlines()[0].split(",")[-1]
+        'params[0]'
         """
-        return self._store.kinds()
+        path = Path(path)
+        params = self.meta["problem"]["params"]
+        check_export(path, table, params)
+        if table == "legs":
+            rows = self._leg_rows()
+        else:
+            found = self._listed(table)
+            if not found:
+                raise ValueError(f"there is nothing to export: the run holds no {table}.")
+            if path.suffix in (".npz", ".safetensors"):
+                return write_arrays(path, arrays_of(found, params))
+            for_csv = path.suffix == ".csv"
+            rows = []
+            for one in found:
+                x = flat(one.params)
+                named = numbers(params, x) if for_csv else {"params": leaves(params, x)}
+                rows.append({**one.as_row(), **named})
+        return write_rows(path, rows, table, {"run": self.meta, "cost": vars(self.cost)})
 
-    def num_saddles(self) -> int:
-        """How many descents ended at a saddle, as they do along a symmetry axis."""
-        return self.kinds()["saddle"]
+    def minima(self) -> Solutions:
+        """The different minima, lowest first."""
+        raise NotImplementedError
+
+    def _listed(self, table: Table) -> Sequence[Solution]:
+        """What is exported."""
+        raise NotImplementedError
+
+    def _numbers(self) -> dict[str, Any]:
+        """What a notebook shows first."""
+        raise NotImplementedError
+
+    def _leg_rows(self) -> list[Row]:
+        ends = {one.fingerprint: one for one in self._with_classes()}
+        return [leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
+
+    def _with_classes(self) -> list[Solution]:
+        """All solutions, minima with the class they are in."""
+        known = {one.fingerprint: one for group in self.classes() for one in group}
+        return [known.get(one.fingerprint, one) for one in self.solutions()]
+
+    def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
+        params = np.asarray(finish.x)
+        if self.problem is not None:
+            params = self.problem.params_of(params)
+        direction = None
+        if finish.kind == "at infinity" and finish.runaway is not None:
+            direction = np.asarray(finish.runaway) / np.linalg.norm(finish.runaway)
+            if self.problem is not None:
+                direction = jax.device_get(self.problem.unravel(jnp.asarray(direction)))
+        return Solution(
+            fingerprint=fingerprint,
+            params=params,
+            loss=float(finish.loss),
+            grad_norm=float(finish.grad_norm),
+            least_eigenvalue=float(finish.least_eigenvalue),
+            kind=finish.kind,
+            cost=finish.cost,
+            num_flat=int(finish.num_flat),
+            error=float(finish.error),
+            doubt=finish.doubt,
+            limit=float(finish.limit),
+            direction=direction,
+        )
+
+
+class Result(RunView):
+    """A tree of rides and the solutions at its ends. Reads the run file, so it costs no memory.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: (x[0] ** 2 - 1) ** 2 + x[1] ** 2 - 5, jnp.zeros(2))
+    >>> result = rr.search(problem)
+    >>> print(result.minima())
+    fingerprint  loss  least eigenvalue  multiplicity
+    0+           -5    2                 1
+    0-           -5    2                 1
+    >>> result.leg("0-").ended_by
+    ('curvature_gone',)
+    """
+
+    def __repr__(self) -> str:
+        return f"Result({self.name!r}, {len(self)} legs, in {self.path or 'memory'})"
+
+    @property
+    def path(self) -> Path | None:
+        """The run file, or None if the run was kept in memory."""
+        return self.file
 
     def minima(
         self, tolerance: float | None = None, *, signature: Signature | None = None
@@ -342,34 +383,19 @@ class Result:
             )
         )
 
-    def classes(
-        self, tolerance: float | None = None, *, signature: Signature | None = None
-    ) -> list[list[Solution]]:
-        """All minima, grouped as in `minima`; the first of each group stands for it."""
-        check_at_least("tolerance", tolerance)
-        minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
-        minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
-        classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
-        if tolerance is None and signature is None:
-            same, errors = self._store.same(), {one.fingerprint: one.error for one in minima}
-            points = {one.fingerprint: _flat(one.params) for one in minima}
-            for one in minima:
-                name = same.get(one.fingerprint, one.fingerprint)
-                if name not in points:  # its leg was damaged, and is yet to be ridden again
-                    name = one.fingerprint
-                groups[classes.add(name, points[name], errors[name])].append(one)
-        else:
-            for one in minima:
-                mark = _flat(one.params if signature is None else signature(one.params))
-                reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
-                groups[classes.add(one.fingerprint, mark, reach)].append(one)
-        return [
-            [
-                replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
-                for one in group
-            ]
-            for group in groups.values()
-        ]
+    def kinds(self) -> Counter[str]:
+        """How many descents ended at each kind of point.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
+        Counter({'saddle': 4})
+        """
+        return self._store.kinds()
+
+    def num_saddles(self) -> int:
+        """How many descents ended at a saddle, as they do along a symmetry axis."""
+        return self.kinds()["saddle"]
 
     def select(
         self,
@@ -419,49 +445,6 @@ class Result:
             raise ValueError("there is nothing to select from: the run holds no minima.")
         return choose(candidates, score, data, best, delta, between)
 
-    @property
-    def can_replay(self) -> bool:
-        """Whether the problem and the rider are at hand."""
-        return self.problem is not None and self._mover is not None
-
-    def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
-        """Ride one path again from the start, turn by turn, and return its legs.
-
-        With `keep_path` the traces hold every point on the way. The path need not be one that was
-        ridden.
-
-        >>> import jax.numpy as jnp
-        >>> import ridgerider as rr
-        >>> result = rr.search(rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1)))
-        >>> leg = result.replay("0+")[0]
-        >>> bool((leg.x == result.leg("0+").x).all()), leg.trace["path"].shape[0] - leg.num_steps
-        (True, 1)
-        """
-        if not self.can_replay or self.problem is None:
-            raise ValueError(
-                "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
-            )
-        fingerprint = Fingerprint.parse(fingerprint)
-        settings = replace(self._store.settings, max_ridges=None, max_depth=None)
-        if settings.members == "branches":
-            settings = replace(settings, members="all")
-        mover, legs = self._mover, list[Leg]()
-        if mover.name == "rides":
-            mover = replace(mover, rule=replace(mover.rule, keep_path=keep_path))
-            leg = interruptible(mover.begin, self.problem, settings)
-        else:
-            leg = self.leg(Fingerprint())  # other starts are in the file only
-        for turn, following in zip(fingerprint, [*fingerprint[1:], None], strict=True):
-            _check_turn(leg, turn)
-            if following is not None:
-                settings = replace(settings, branch_at="saddle" if following.below else "end")
-            (leg,) = interruptible(mover.move, self.problem, settings, [leg.branch(turn)])
-            leg = mover.classify(self.problem, leg)
-            legs.append(leg)
-        return legs
-
-    # --- export
-
     def to_torch(self, module: Any, solution: Solution | None = None) -> Any:
         """A copy of a PyTorch module with the parameters of a solution, the best minimum if None.
 
@@ -492,10 +475,6 @@ class Result:
         module.load_state_dict(solution.params)
         return module
 
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
-        return self._stacked(self.solutions())
-
     def to_pandas(self) -> Any:
         """A row for each leg: how its descent ended, what the ride did, what both cost.
 
@@ -509,112 +488,19 @@ class Result:
         """
         return notebook.frame(self._leg_rows())
 
-    def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
-        """Write a table to a `.csv`, `.json`, `.npz` or `.safetensors` file.
+    def _listed(self, table: Table) -> Sequence[Solution]:
+        return self._with_classes() if table == "solutions" else self.minima()
 
-        **Arguments**
-
-        - `table`: "solutions", every end of a descent; "minima", the different ones; or "legs",
-          rides and costs without parameters, as CSV or JSON only.
-
-        A CSV file has a column for each parameter. JSON also says what was run; NaN is null. The
-        metadata of a safetensors file hold the text. Arrays are named by the leaves of the
-        parameters.
-
-        >>> import tempfile
-        >>> import ridgerider as rr
-        >>> from ridgerider.problems import wells
-        >>> path = rr.search(wells(1)).export(f"{tempfile.mkdtemp()}/minima.csv", table="minima")
-        >>> path.read_text().splitlines()[0].split(",")[-1]
-        'params[0]'
-        """
-        path = Path(path)
-        kind = path.suffix.removeprefix(".")
-        if kind not in FORMATS:
-            *first, last = (f".{one}" for one in FORMATS)
-            raise ValueError(
-                f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}."
-            )
-        check_choice("table", table, ("solutions", "minima", "legs"))
-        if table == "legs" and kind not in ("csv", "json"):
-            raise ValueError(f"`table` 'legs' must go to .csv or .json, not {path.suffix!r}.")
-        if not path.parent.is_dir():
-            raise ValueError(
-                f"`path` must be in a directory that exists, but {path.parent} does not."
-            )
-        if kind == "csv" and table != "legs":
-            check_columns(sum(math.prod(shape) for _, shape, *_ in self.meta["problem"]["params"]))
-        if table == "legs":
-            rows = self._leg_rows()
-        else:
-            found = self._listed(table)
-            if not found:
-                raise ValueError(f"there is nothing to export: the run holds no {table}.")
-            if kind in ("npz", "safetensors"):
-                return _write_arrays(path, self._stacked(found))
-            rows = [self._row(one, kind) for one in found]
-        if kind == "csv":
-            write_csv(path, rows)
-        else:
-            write_json(path, {"run": self.meta, "cost": vars(self.cost), table: rows})
-        return path
-
-    def _listed(self, table: Table) -> list[Solution]:
-        """What is exported; a map lists its stationary points."""
-        return self._with_classes() if table == "solutions" else list(self.minima())
-
-    def _row(self, one: Solution, kind: str) -> Row:
-        params, x = self.meta["problem"]["params"], _flat(one.params)
-        if kind == "json":
-            return {**solution_row(one), "params": leaves(params, x)}
-        return {**solution_row(one), **numbers(params, x)}
-
-    def _leg_rows(self) -> list[Row]:
-        ends = {one.fingerprint: one for one in self._with_classes()}
-        return [leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
-
-    def _with_classes(self) -> list[Solution]:
-        """All solutions, minima with the class they are in."""
-        known = {one.fingerprint: one for group in self.classes() for one in group}
-        return [known.get(one.fingerprint, one) for one in self.solutions()]
-
-    def _stacked(self, solutions: Sequence[Solution]) -> dict[str, np.ndarray]:
-        if not solutions:
-            raise ValueError("there is nothing to export: the run holds no solutions.")
-        x = np.stack([_flat(one.params) for one in solutions])
+    def _numbers(self) -> dict[str, Any]:
+        minima, cost = self.minima(), self.cost
         return {
-            "fingerprint": np.array([str(one.fingerprint) for one in solutions]),
-            "kind": np.array([one.kind for one in solutions]),
-            **{
-                name: np.array([getattr(one, name) for one in solutions])
-                for name in ("loss", "grad_norm", "least_eigenvalue")
-            },
-            **leaves(self.meta["problem"]["params"], x),
+            "different minima": len(minima),
+            "lowest loss": f"{minima[0].level:.6g}" if minima else "-",
+            "legs": len(self),
+            "branches open": self.num_open(),
+            "Hessian-vector products": f"{int(cost.hvps):,}",
+            "seconds": f"{cost.seconds:.1f}",
         }
-
-    def _solution(self, fingerprint: Fingerprint, finish: Finish) -> Solution:
-        params = np.asarray(finish.x)
-        if self.problem is not None:
-            params = self.problem.params_of(params)
-        direction = None
-        if finish.kind == "at infinity" and finish.runaway is not None:
-            direction = np.asarray(finish.runaway) / np.linalg.norm(finish.runaway)
-            if self.problem is not None:
-                direction = jax.device_get(self.problem.unravel(jnp.asarray(direction)))
-        return Solution(
-            fingerprint=fingerprint,
-            params=params,
-            loss=float(finish.loss),
-            grad_norm=float(finish.grad_norm),
-            least_eigenvalue=float(finish.least_eigenvalue),
-            kind=finish.kind,
-            cost=finish.cost,
-            num_flat=int(finish.num_flat),
-            error=float(finish.error),
-            doubt=finish.doubt,
-            limit=float(finish.limit),
-            direction=direction,
-        )
 
 
 def load(
@@ -635,29 +521,14 @@ def load(
     """
     if not isinstance(problem, Problem | None):
         raise ValueError(f"`problem` must be a Problem or None, not {type(problem).__name__}.")
-    store = Store.open(path)
+    store = RunFile.open(path)
     if problem is not None:
         with store.closed_on_error():
             check_problem(store.meta, problem, path)
     mover = None
-    with contextlib.suppress(ValueError):  # rules of the user's own: `replay` asks for the rider
+    with contextlib.suppress(ValueError):  # custom rules: `replay` asks for the rider
         mover = stored_mover(path, store.meta, rider)
     return Result(store, problem, mover)
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
-    if path.suffix == ".npz":
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
-        return path
-    text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
-    safetensors.numpy.save_file(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=text
-    )
-    return path
-
-
-def _flat(tree: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
 
 
 def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:

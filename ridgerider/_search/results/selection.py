@@ -12,7 +12,7 @@ from ridgerider._check import check_choice
 from ridgerider._search.runfile.problem import arrays_of, digest
 
 if TYPE_CHECKING:
-    from ridgerider._search.results.result import Solution
+    from ridgerider._search.results.solutions import Solution
 
 Score = Callable[..., ArrayLike]
 

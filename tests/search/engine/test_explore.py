@@ -292,12 +292,12 @@ def test_what_is_measured_of_a_map(tmp_path):
     measures = rr.Measures(lambda x: bool(x[0] > 0), {"norm": jnp.linalg.norm})
     rr.explore(problem, max_rides=7, out=path)
     landscape = rr.resume(path, problem, max_rides=2000, measures=measures)
-    found = landscape.result.measures()
+    found = landscape.measures()
     for one in (*landscape.minima(), *landscape.saddles(None)):
         assert found["signature"][one.fingerprint] == bool(one.params[0] > 0)
         assert np.isclose(found["norm"][one.fingerprint], np.linalg.norm(one.params))
     whole = rr.explore(problem, measures=measures)
-    assert whole.result.measures() == found
+    assert whole.measures() == found
     with pytest.raises(ValueError, match="the metric `norm` must return"):
         rr.explore(problem, measures=rr.Measures(None, {"norm": lambda x: x["a"]}))
 

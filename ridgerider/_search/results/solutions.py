@@ -1,0 +1,149 @@
+"""Solutions of a run: one by one, and as a table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from jaxtyping import PyTree
+
+from ridgerider._core.descend.finish import Kind
+from ridgerider._core.problem.cost import Cost
+from ridgerider._search.results import notebook
+from ridgerider._search.tree.tree import Fingerprint
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where descent from the end of a leg came to rest.
+
+    - `kind`: "minimum", "saddle", "at infinity", "unverified" (`doubt` says why) or "unconverged".
+    - `multiplicity`: how many legs led to this solution; `equivalent_to`: the one that stands for
+      all of them.
+    - `num_flat`: how many eigenvalues of the Hessian are zero but for rounding, e.g. those of
+      rotations; `least_eigenvalue` is the least of the others.
+    - `error`: how far the exact stationary point may be, across flat directions.
+    - `limit`, `direction`: at infinity, what the loss falls to, and the unit vector, shaped like
+      the parameters, along which it does.
+    - `num_copies`: how many addresses like this one there are, itself included: the product of the
+      sizes of the classes it turns into. Those others lead to symmetric copies, were not ridden,
+      and some of them lead to the same copy; `members="all"` rides them.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> solution = rr.search(wells(1)).minima()[0]
+    >>> str(solution.fingerprint), solution.kind, round(solution.loss, 4)
+    ('0+', 'minimum', -0.0625)
+    """
+
+    fingerprint: Fingerprint
+    params: PyTree
+    loss: float
+    grad_norm: float
+    least_eigenvalue: float
+    kind: Kind
+    cost: Cost
+    equivalent_to: Fingerprint | None = None
+    multiplicity: int = 1
+    num_flat: int = 0
+    error: float = 0.0
+    doubt: str = ""
+    limit: float = float("nan")
+    direction: PyTree = None
+    num_copies: int = 1
+
+    @property
+    def level(self) -> float:
+        """The loss; at infinity its limit."""
+        return self.limit if self.kind == "at infinity" else self.loss
+
+    def as_row(self) -> dict[str, Any]:
+        """As plain values, without the parameters; `loss` is the limit if it is at infinity."""
+        return {
+            "fingerprint": str(self.fingerprint),
+            "kind": self.kind,
+            "loss": self.level,
+            "grad_norm": self.grad_norm,
+            "least_eigenvalue": self.least_eigenvalue,
+            "num_flat": self.num_flat,
+            "error": self.error,
+            "multiplicity": self.multiplicity,
+            "equivalent_to": "" if self.equivalent_to is None else str(self.equivalent_to),
+            "num_copies": self.num_copies,
+            "doubt": self.doubt,
+        }
+
+
+@dataclass(frozen=True)
+class Stationary(Solution):
+    """A stationary point of a map.
+
+    `number` is its place in `minima()` or `saddles()`, lowest loss first; `morse_index` counts the
+    negative eigenvalues of the Hessian there; `multiplicity` the legs that reached it.
+    """
+
+    morse_index: int = 0
+    number: int = -1
+
+    def as_row(self) -> dict[str, Any]:
+        return {"number": self.number, "morse_index": self.morse_index, **super().as_row()}
+
+
+S = TypeVar("S", bound=Solution)
+
+
+class Solutions(Sequence[S], Generic[S]):
+    """Solutions that print as a table, in a notebook too.
+
+    >>> import ridgerider as rr
+    >>> from ridgerider.problems import wells
+    >>> frame = rr.search(wells(1)).minima().to_pandas()
+    >>> frame.fingerprint.tolist(), frame.kind.unique().tolist()
+    (['0+', '0-'], ['minimum'])
+    """
+
+    def __init__(self, solutions: Sequence[S]):
+        self._solutions = tuple(solutions)
+
+    def __len__(self) -> int:
+        return len(self._solutions)
+
+    @overload
+    def __getitem__(self, index: int) -> S: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Solutions[S]": ...
+    def __getitem__(self, index: int | slice) -> "S | Solutions[S]":
+        if isinstance(index, slice):
+            return Solutions(self._solutions[index])
+        return self._solutions[index]
+
+    def __repr__(self) -> str:
+        columns = self._columns()
+        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def _repr_html_(self) -> str:
+        columns = self._columns()
+        return notebook.table(
+            list(columns), [[show(one) for show in columns.values()] for one in self]
+        )
+
+    def to_pandas(self) -> Any:
+        """A row for each solution, without its parameters. Needs pandas."""
+        return notebook.frame([one.as_row() for one in self])
+
+    def _columns(self) -> dict[str, Callable[[Solution], str]]:
+        columns: dict[str, Callable[[Solution], str]] = {
+            "fingerprint": lambda one: str(one.fingerprint),
+            "loss": lambda one: f"{one.level:.6g}",
+            "least eigenvalue": lambda one: f"{one.least_eigenvalue:.3g}",
+            "multiplicity": lambda one: str(one.multiplicity),
+        }
+        # Optional columns are shown only if they differ from the default.
+        if any(one.kind != "minimum" for one in self):
+            columns["kind"] = lambda one: one.kind
+        if any(one.num_flat for one in self):
+            columns["flat"] = lambda one: str(one.num_flat)
+        if any(one.num_copies > 1 for one in self):
+            columns["copies"] = lambda one: str(one.num_copies)
+        return columns
