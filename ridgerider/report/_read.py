@@ -20,15 +20,17 @@ from ridgerider.report._trace import certificate_of, pack_trace
 
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
-MAX_COMPARED = 48  # solutions side by side that can be looked at
+MAX_COMPARED = 48  # solutions side by side on a page
 
 
 @dataclass
 class Reader:
     """The legs and solutions of a run, as far as they can be read.
 
-    `legs` are what the page's tree and tables need, `details` what it needs once a leg is looked
-    at; `notes` say in a sentence each what could not be read.
+    `legs` are what the page's tree and tables need, `details` what it needs once a leg is chosen;
+    `notes` say in a sentence each what could not be read. `groups` are the solutions: by what they
+    do if a signature says so, else the minima; the leg that stands for each of them is that of
+    lowest loss; of minima the shallowest. `labels` name the groups that a signature made.
 
     >>> import tempfile
     >>> import ridgerider as rr
@@ -45,44 +47,48 @@ class Reader:
     path: Path
     legs: list[dict[str, Any]] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    labels: dict[int, str] = field(default_factory=dict)
     trouble: str = ""
-    _max_points: int = 0
-    _max_clusters: int = 0
-    _size: int = 0
 
     def __post_init__(self) -> None:
         self.file = PartialRun(self.path)
         self.classes = Classes[Fingerprint]()
-        self._numbers: dict[Fingerprint | None, int] = {}
         self._by_name: dict[str, dict[str, Any]] = {}
-        self._differ: tuple[int, dict[str, Any]] | None = None
-        self._measured: dict[str, dict[str, Any]] = {}
-        # The leg that stands for each solution: that of lowest loss; of minima the shallowest.
-        self.groups: list[dict[str, Any]] = []
-        self.labels: dict[int, str] = {}  # of the groups, if a signature made them
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self._orders: dict[str, list[Any]] = {}  # of branches inside repeated eigenvalues
+        self._measured: dict[str, dict[str, Any]] = {}
+        self._differ: tuple[int, dict[str, Any]] | None = None
+        self._max_points = self._max_clusters = 0
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
 
         Raises ValueError if it is no run file, and `AnotherRun` if one has taken its place.
         """
-        rows = self.file.read()
+        legs = self.file.read()
         if not self._max_points:  # a page of ten thousand legs stays small
             num_legs = max(1, self.file.num_legs or 1)
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
-        for row in rows:
-            self._orders |= _orders(row)
-        new = [self._leg(row) for row in rows]
-        self.legs += new
-        self._by_name |= {leg["fingerprint"]: leg for leg in new}
-        self.details += map(self._details, rows)
-        self._classify(rows)
-        if rows or self.file.measures != self._measured:
-            self._measure()
-        return len(rows)
+        for leg in legs:
+            self._orders |= _orders(leg)
+        for leg in legs:
+            shown = _plain_leg(leg)
+            if shown["fingerprint"] in self._orders:
+                shown["way"] = self._orders[shown["fingerprint"]]
+            self._by_name[shown["fingerprint"]] = shown
+            self.legs.append(shown)
+            clusters = [plain_cluster(one) for one in leg.clusters[: self._max_clusters]]
+            trace = pack_trace(leg.trace, self._max_points)
+            self.details.append(
+                {"clusters": clusters, "num_clusters": len(leg.clusters), "trace": trace}
+            )
+        self._classify(legs)
+        if legs or self.file.measures != self._measured:
+            self._measured = self.file.measures
+            self._group()
+        return len(legs)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -101,29 +107,31 @@ class Reader:
                 f"The file is damaged: {len(self.legs)} legs could be read, but not {what}{more} "
                 f"({why})."
             )
-        if not any(leg["fingerprint"] for leg in self.legs):
+        if not self.num_rides:
             notes.append("No leg has been ridden yet.")
         return notes
 
-    # --- the solutions: by what they do if a signature says so, else the minima
+    # --- what was measured
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return self.meta.get("measures") or {}
 
     @property
     def signature(self) -> str | None:
         """What the signature is called, if the run has one."""
-        about = (self.meta.get("measures") or {}).get("signature")
+        about = self._about.get("signature")
         return None if about is None else re.split("[:.]", str(about["name"]))[-1]
 
     @property
     def metric_names(self) -> list[str]:
-        return list((self.meta.get("measures") or {}).get("metrics", {}))
+        return list(self._about.get("metrics", {}))
 
-    @property
-    def num_points(self) -> int:
-        """How many ends of legs the groups hold."""
-        return sum(map(len, self._members.values()))
+    def metric(self, leg: dict[str, Any], name: str) -> float | None:
+        value = leg.get("metrics", {}).get(name)
+        return value[0] if isinstance(value, list) else value
 
-    def num_members(self, group: int) -> int:
-        return len(self._members[group])
+    # --- how much there is
 
     @property
     def has_descents(self) -> bool:
@@ -133,6 +141,14 @@ class Reader:
     def num_rides(self) -> int:
         return sum(bool(leg["fingerprint"]) for leg in self.legs)
 
+    @property
+    def num_points(self) -> int:
+        """How many ends of legs the groups hold."""
+        return sum(map(len, self._members.values()))
+
+    def num_members(self, group: int) -> int:
+        return len(self._members[group])
+
     def num_groups_unverified(self) -> int:
         """How many groups hold no verified minimum."""
         return sum(
@@ -140,9 +156,18 @@ class Reader:
             for members in self._members.values()
         )
 
-    def metric(self, leg: dict[str, Any], name: str) -> float | None:
-        value = leg.get("metrics", {}).get(name)
-        return value[0] if isinstance(value, list) else value
+    def spent(self) -> dict[str, tuple[float, float]]:
+        """Of each budget how much is spent, and how much there is."""
+        budget = self.meta.get("budget") or {}
+        done = {
+            "max_rides": self.num_rides,
+            "max_steps": sum(leg["num_steps"] for leg in self.legs),
+            "max_hvps": sum(leg["cost"][2] for leg in self.legs),
+            "max_seconds": sum(leg["cost"][5] for leg in self.legs),
+        }
+        return {name: (done[name], budget[name]) for name in done if budget.get(name) is not None}
+
+    # --- the solutions of lowest loss
 
     @staticmethod
     def level(leg: dict[str, Any]) -> float:
@@ -157,38 +182,25 @@ class Reader:
         """The solution of lowest loss; where there is none, the lowest end of all."""
         return min(self.groups or self.legs, key=self._rank, default=None)
 
-    def spent(self) -> dict[str, tuple[float, float]]:
-        """Of each budget how much is spent, and how much there is."""
-        budget = self.meta.get("budget") or {}
-        done = {
-            "max_rides": self.num_rides,
-            "max_steps": sum(leg["num_steps"] for leg in self.legs),
-            "max_hvps": sum(leg["cost"][2] for leg in self.legs),
-            "max_seconds": sum(leg["cost"][5] for leg in self.legs),
-        }
-        return {name: (done[name], budget[name]) for name in done if budget.get(name) is not None}
-
     def compared(self) -> list[int]:
-        """The groups of lowest loss, as many as can be looked at side by side."""
+        """The groups of lowest loss, as many as fit side by side."""
         groups = self.groups
         return sorted(range(len(groups)), key=lambda one: self._rank(groups[one]))[:MAX_COMPARED]
 
     def points(self) -> np.ndarray:
         """The points of the groups that are compared."""
-        groups = self.groups
-        names = [Fingerprint.parse(groups[one]["fingerprint"]) for one in self.compared()]
+        names = [Fingerprint.parse(self.groups[one]["fingerprint"]) for one in self.compared()]
         found = self.file.ends(names) if names else {}
         return np.array([found[name] for name in names if name in found])
 
     def differ(self) -> dict[str, Any]:
         """How the solutions of lowest loss differ."""
         if self._differ is None or self._differ[0] != self.num_points:
-            points, order = self.points(), self.compared()
-            order = order[: len(points)]
+            points = self.points()
             apart = [np.linalg.norm(points - point, axis=1) for point in points]
             params = self.meta.get("problem", {}).get("params", [])
             found = {
-                "groups": order,
+                "groups": self.compared()[: len(points)],
                 "distances": [[number(float(f"{value:.5g}")) for value in row] for row in apart],
                 **differences(points, params),
             }
@@ -199,28 +211,44 @@ class Reader:
         name = Fingerprint.parse(leg["fingerprint"])
         return float(f"{self.level(leg):.6g}"), name.depth, name.sort_key()
 
-    def _measure(self) -> None:
+    # --- the groups
+
+    def _classify(self, legs: list[Leg]) -> None:
+        """Number the classes of new minima, shallow legs first as `Result.classes` has it."""
+
+        def rank(leg: Leg) -> tuple[bool, int, bytes]:  # one that stands for others first
+            return leg.same_as is not None, leg.fingerprint.depth, leg.fingerprint.sort_key()
+
+        for leg in sorted(legs, key=rank):
+            end = leg.finish
+            if end is None or end.kind not in IS_SOLUTION or not np.isfinite(end.x).all():
+                continue
+            same = self._by_name.get(str(leg.same_as), {}).get("solution", {})
+            if leg.same_as is None or "class" not in same:
+                group = self.classes.add(leg.fingerprint, np.asarray(end.x), float(end.error))
+            else:
+                group = same["class"]
+            self._by_name[str(leg.fingerprint)]["solution"]["class"] = group
+
+    def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
-        measures = self._measured = self.file.measures
+        measures, signatures = self._measured, self._signatures()
         names = [name for name in self.metric_names if name in measures]
-        for leg in self.legs if names else ():
+        numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
+        if signatures is not None:
+            numbers = signature_classes(signatures)
+        self._members, labels = {}, dict[int, str]()
+        for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
             found = {name: measures[name].get(leg["fingerprint"]) for name in names}
             if any(value is not None for value in found.values()):
                 leg["metrics"] = found
-        signatures = self._signatures()
-        if signatures is None:
-            numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
-        else:
-            numbers = signature_classes(signatures)
-        self._members, self.labels = {}, {}
-        for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
             leg.pop("group", None)
             if group is not None:
                 leg["group"] = group
                 self._members.setdefault(group, []).append(leg)
                 if signatures is not None:
-                    self.labels.setdefault(group, _label(signatures[place]))
-        self.labels = _told_apart(self.labels)
+                    labels.setdefault(group, _label(signatures[place]))
+        self.labels = _told_apart(labels)
         if signatures is None:
             self.groups = [self._by_name[str(name)] for name in self.classes.names]
         else:
@@ -231,8 +259,7 @@ class Reader:
         """Of each leg, None where it does not count; None if the run has no signature."""
         if self.signature is None:
             return None
-        values = self.file.measures.get(SIGNATURE, {})
-        kinds = set((self.meta.get("measures") or {}).get("kinds", ()))
+        values, kinds = self._measured.get(SIGNATURE, {}), set(self._about.get("kinds", ()))
         return [
             values.get(leg["fingerprint"])
             if leg.get("solution", {"kind": "ride"})["kind"] in kinds
@@ -240,90 +267,36 @@ class Reader:
             for leg in self.legs
         ]
 
-    def _leg(self, row: Leg) -> dict[str, Any]:
-        leg = _leg(row)
-        if row.linked_to is not None:
-            leg["linked_to"] = str(row.linked_to)
-        if leg["fingerprint"] in self._orders:
-            leg["way"] = self._orders[leg["fingerprint"]]
-        return leg
 
-    def _details(self, row: Leg) -> dict[str, Any]:
-        return {
-            "clusters": [plain_cluster(one) for one in row.clusters[: self._max_clusters]],
-            "num_clusters": len(row.clusters),
-            "trace": pack_trace(row.trace, self._max_points),
-        }
-
-    def _classify(self, rows: list[Leg]) -> None:
-        """Number the classes of new minima, shallow legs first as `Result.classes` has it."""
-        shown = self.legs[len(self.legs) - len(rows) :]
-        ends = [
-            (row, leg["solution"])
-            for row, leg in zip(rows, shown, strict=True)
-            if row.finish is not None and row.finish.kind in IS_SOLUTION and self._fits(row)
-        ]
-        # One that stands for others first.
-        for row, solution in sorted(
-            ends,
-            key=lambda end: (
-                end[0].same_as is not None,
-                end[0].fingerprint.depth,
-                end[0].fingerprint.sort_key(),
-            ),
-        ):
-            assert row.finish is not None
-            if row.same_as in self._numbers:
-                number = self._numbers[row.same_as]
-            else:
-                number = self.classes.add(
-                    row.fingerprint, np.asarray(row.finish.x), float(row.finish.error)
-                )
-            solution["class"] = self._numbers[row.fingerprint] = number
-
-    def _fits(self, row: Leg) -> bool:
-        """Whether a solution has as many parameters as the others."""
-        assert row.finish is not None
-        size = np.size(row.finish.x)
-        if not np.isfinite(row.finish.x).all() or size != (self._size or size):
-            what = f"the solution of leg {row.fingerprint}"
-            self.file.unreadable[f"leg {row.fingerprint}"] = f"{what} has other parameters"
-            return False
-        self._size = size
-        return True
-
-
-def _leg(row: Leg) -> dict[str, Any]:
-    leg: dict[str, Any] = {
-        "fingerprint": str(row.fingerprint),
-        "loss": number(row.loss),
-        "num_steps": row.num_steps,
-        "ended_by": list(row.ended_by),
-        "num_ridges": row.num_ridges,
-        "num_branches": 2 * len(row.turns),
-        "eigenvalue": number(row.trace["eigenvalue"][0]) if row.trace else None,
-        "cost": plain_cost(row.cost),
-        "certificate": certificate_of(row.trace),
+def _plain_leg(leg: Leg) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "fingerprint": str(leg.fingerprint),
+        "loss": number(leg.loss),
+        "num_steps": leg.num_steps,
+        "ended_by": list(leg.ended_by),
+        "num_ridges": leg.num_ridges,
+        "num_branches": 2 * len(leg.turns),
+        "eigenvalue": number(leg.trace["eigenvalue"][0]) if leg.trace else None,
+        "cost": plain_cost(leg.cost),
+        "certificate": certificate_of(leg.trace),
     }
-    if row.finish is not None:
-        leg["solution"] = plain_finish(row.finish)
-    return leg
+    if leg.finish is not None:
+        shown["solution"] = plain_finish(leg.finish)
+    if leg.linked_to is not None:
+        shown["linked_to"] = str(leg.linked_to)
+    return shown
 
 
 def _orders(leg: Leg) -> dict[str, list[Any]]:
     """How the branches that leave a leg were singled out, where an eigenvalue is repeated."""
-    places = [(False, leg.ridges), *([] if leg.below is None else [(True, leg.below)])]
-    return {
-        str(leg.fingerprint.child(Turn(index, sign, member, below))): [
-            way.order,
-            number(way.kappa),
-            way.class_size,
-        ]
-        for below, ridges in places
-        for (index, member), way in zip(ridges.turns, ridges.ways, strict=True)
-        for sign in (1, -1)
-        if way.class_size > 1 or way.order != 1
-    }
+    found = {}
+    for below, ridges in ((False, leg.ridges), (True, leg.below)):
+        for (index, member), way in zip(ridges.turns, ridges.ways, strict=True) if ridges else ():
+            if way.class_size > 1 or way.order != 1:
+                for sign in (1, -1):
+                    name = leg.fingerprint.child(Turn(index, sign, member, below))
+                    found[str(name)] = [way.order, number(way.kappa), way.class_size]
+    return found
 
 
 def _label(signature: Any) -> str:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from ridgerider._search.runfile.write import Store
 from tests.fuzz.commands import run
+from tests.search.runfile.made_up_runs import sign_rows
 
 MINE = """
 import pathlib
@@ -41,7 +41,7 @@ def change(path, key, value):
     """As somebody would who knows the format: the digests fit."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = ?", [json.dumps(value), key])
-        Store(db, path).sign()
+        sign_rows(db)
 
 
 def forget(folder):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.write import Store
 from ridgerider.problems import wells
 from tests.fuzz.commands import contents, run
+from tests.search.runfile.made_up_runs import sign_rows
 
 COMMANDS = (
     ("show",),
@@ -180,7 +180,7 @@ def hostile_rows(original, path, random):
     is_signed = hostile is not endless_view and random.random() < 0.7
     if is_signed:  # whoever changes a file on purpose makes its digests fit
         try:
-            Store(db, path).sign()
+            sign_rows(db)
         except Exception:
             is_signed = False
     db.close()
@@ -290,7 +290,7 @@ def test_a_run_with_other_things_in_it_is_told(original, tmp_path):
         shutil.copy(original, path)
         db = sqlite3.connect(path, isolation_level=None)
         db.execute(change)
-        Store(db, path).sign()
+        sign_rows(db)
         db.close()
         ended = run("resume", path, "--max-rides", "4")
         ended.check()
@@ -310,7 +310,7 @@ def test_a_repair_ends_whatever_the_keys_are(original, tmp_path):
         shutil.copy(original, path)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute(change)
-            Store(db, path).sign()
+            sign_rows(db)
         run("check", path, "--repair", seconds=30).check()
 
 
@@ -319,7 +319,7 @@ def test_a_repair_drops_legs_that_cannot_be_read_though_their_digests_fit(origin
     shutil.copy(original, path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE legs SET ways = '' WHERE fingerprint = '0+'")
-        Store(db, path).sign()
+        sign_rows(db)
     ended = run("check", path, "--repair")
     ended.check()
     assert "dropped legs: 0+" in ended.out

@@ -14,21 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ridgerider._check import one_line
+from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import connect, padded
 from ridgerider._search.runfile.read import RunFile, check_format, damages, select, select_one
 from ridgerider._search.runfile.rows import leg_from_rows
-from ridgerider._search.runfile.schema import (
-    BAD,
-    NUMBERED,
-    SUM,
-    TABLES,
-    Damage,
-    Row,
-    check_meta,
-    num_params,
-    row_digest,
-    row_name,
-)
+from ridgerider._search.runfile.schema import BAD, Damage, Row
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
 MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
@@ -81,7 +71,7 @@ class PartialRun:
                     self.unreadable[what] = why
             self.meta |= self._read_meta(db)
             if "problem" in self.meta:
-                self._size = num_params(self.meta)
+                self._size = schema.num_params(self.meta)
             legs = list(self._new_legs(db))
             run = RunFile(db, self.path)
             self.num_legs = self._tried("the number of legs", last_row, db, "legs")
@@ -129,10 +119,10 @@ class PartialRun:
         rows = self._tried("the description of the run", lambda: list(select(db, "meta"))) or []
         found = {
             str(row["key"]): self._tried(
-                row_name("meta", row), check_meta, row["key"], row["value"]
+                schema.row_name("meta", row), schema.read_meta, row["key"], row["value"]
             )
             for row in rows
-            if row["key"] != SUM
+            if row["key"] != schema.SUM
         }
         return {key: value for key, value in found.items() if value is not None}
 
@@ -141,7 +131,7 @@ class PartialRun:
         for number, row in readable_rows(db, "legs", self._last, missing):
             self._last = number
             name = row["fingerprint"]
-            name = row_name("legs", row) if isinstance(name, str) else f"leg number {number}"
+            name = schema.row_name("legs", row) if isinstance(name, str) else f"leg number {number}"
             try:
                 leg = self._leg(db, row["fingerprint"], row)
             except (sqlite3.Error, *BAD) as error:
@@ -167,10 +157,10 @@ class PartialRun:
 
 def checked_leg(row: Row, end: Row | None, size: int | None) -> Leg:
     """A leg whose digest and that of its solution fit."""
-    solution = None if end is None else row_digest("solutions", end)
+    solution = None if end is None else schema.row_digest("solutions", end)
     is_right = end is None or end["digest"] == solution
-    if not is_right or row["digest"] != row_digest("legs", row, solution):
-        raise Damage(row_name("legs", row), "digest", "it does not fit")
+    if not is_right or row["digest"] != schema.row_digest("legs", row, solution):
+        raise Damage(schema.row_name("legs", row), "digest", "it does not fit")
     return leg_from_rows(row, end, size)
 
 
@@ -185,11 +175,12 @@ def readable_rows(
 
     Where rows have no numbers, those before the first that cannot be read.
     """
-    if table not in NUMBERED:
+    if table not in schema.NUMBERED:
         with contextlib.suppress(sqlite3.Error):
             yield from enumerate(select(db, table))
         return
-    names, where = ("rowid", *TABLES[table], "digest"), "WHERE rowid > ? ORDER BY rowid LIMIT 1"
+    names = ("rowid", *schema.TABLES[table], "digest")
+    where = "WHERE rowid > ? ORDER BY rowid LIMIT 1"
     last, misses = None, 0
     with contextlib.suppress(sqlite3.Error):
         last = last_row(db, table)

@@ -20,30 +20,10 @@ import numpy as np
 from ridgerider._check import one_line
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
+from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import connect, is_growing
 from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
-from ridgerider._search.runfile.schema import (
-    APPLICATION_ID,
-    BAD,
-    FORMAT,
-    KEYS,
-    NEEDED,
-    SUM,
-    TABLES,
-    Damage,
-    DamagedRun,
-    Row,
-    check_meta,
-    decode,
-    is_a,
-    leg_name,
-    num_params,
-    points,
-    reading,
-    row_digest,
-    row_name,
-    text,
-)
+from ridgerider._search.runfile.schema import BAD, Damage, DamagedRun, Row
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
@@ -99,11 +79,11 @@ class RunFile:
     def meta(self) -> dict[str, Any]:
         with self._readable():
             found = {
-                row["key"]: check_meta(row["key"], row["value"])
+                row["key"]: schema.read_meta(row["key"], row["value"])
                 for row in self._values("meta", ("key", "value"))
-                if row["key"] != SUM
+                if row["key"] != schema.SUM
             }
-            missing = [name for name in NEEDED if name not in found]
+            missing = [name for name in schema.NEEDED if name not in found]
             if self.path is not None and missing:
                 raise Damage("the run", missing[0], "it is missing")
         return found
@@ -111,7 +91,7 @@ class RunFile:
     @property
     def settings(self) -> Settings:
         """What decides the tree."""
-        with self._readable(), reading("the run", "settings"):
+        with self._readable(), schema.reading("the run", "settings"):
             return Settings(**self.meta["settings"])
 
     # --- the tree
@@ -135,7 +115,7 @@ class RunFile:
         """Where descent ended, for every leg it was run from, shallow legs first."""
         order = "JOIN legs USING (fingerprint) ORDER BY legs.depth, legs.fingerprint"
         with self._readable():
-            for row in select(self._db, "solutions", tuple(TABLES["solutions"]), order):
+            for row in select(self._db, "solutions", tuple(schema.TABLES["solutions"]), order):
                 finish = finish_from_row(row, self._size)  # which checks the fingerprint
                 yield Fingerprint.parse(row["fingerprint"]), finish
 
@@ -144,7 +124,7 @@ class RunFile:
         with self._readable():
             row = self._row("solutions", fingerprint)
             if row is None:
-                raise Damage(leg_name(fingerprint), "solution", "it is missing")
+                raise Damage(schema.leg_name(fingerprint), "solution", "it is missing")
             return finish_from_row(row, self._size)
 
     def links(self) -> dict[Fingerprint, Fingerprint]:
@@ -223,7 +203,7 @@ class RunFile:
         for row in self._values("branches", names, where):
             rounds[row["fingerprint"]] = row.pop("round")
             branches.append(Branch(**row))
-        with self._readable(), reading("the branches", "priority"):
+        with self._readable(), schema.reading("the branches", "priority"):
             return sorted(
                 branches,
                 key=lambda one: (
@@ -236,16 +216,16 @@ class RunFile:
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""
         turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
-        table, name = "solutions" if turn.below else "legs", leg_name(parent)
-        with self._readable(), reading(name, "arrays"):
+        table, name = "solutions" if turn.below else "legs", schema.leg_name(parent)
+        with self._readable(), schema.reading(name, "arrays"):
             found = self._row(table, parent, ("rowid", "turns"))
             if found is None:
                 raise Damage(name, "fingerprint", "it is missing, but a branch leaves it")
-            turns = decode(table, {"turns": found["turns"]})["turns"]
+            turns = schema.decode(table, {"turns": found["turns"]})["turns"]
             row = turns.index((turn.index, turn.member))
             with self._db.blobopen(table, "arrays", found["rowid"], readonly=True) as blob:
-                x = points(_read_array(blob, "x"), (self._size,))
-                direction = points(_read_array(blob, "directions", row), x.shape)
+                x = schema.points(_read_array(blob, "x"), (self._size,))
+                direction = schema.points(_read_array(blob, "directions", row), x.shape)
         return replace(branch, x=x, direction=turn.sign * direction)
 
     # --- inside
@@ -253,7 +233,7 @@ class RunFile:
     @cached_property
     def _size(self) -> int | None:
         """How many parameters there are."""
-        return None if self.path is None else num_params(self.meta)
+        return None if self.path is None else schema.num_params(self.meta)
 
     def _values(
         self, table: str, names: Sequence[str], where: str = "", values: Sequence[Any] = ()
@@ -261,14 +241,14 @@ class RunFile:
         """Columns of rows, checked."""
         with self._readable():
             for row in select(self._db, table, names, where, values):
-                yield decode(table, row)
+                yield schema.decode(table, row)
 
     def _pairs(self, table: str, column: str) -> dict[Fingerprint, Fingerprint]:
         rows = self._values(table, ("fingerprint", column), f"WHERE {column} IS NOT NULL")
         return {row["fingerprint"]: row[column] for row in rows}
 
     def _row(self, table: str, fingerprint: Fingerprint, names: Sequence[str] = ()) -> Row | None:
-        names = names or tuple(TABLES[table])
+        names = names or tuple(schema.TABLES[table])
         return select_one(self._db, table, names, "WHERE fingerprint = ?", [str(fingerprint)])
 
     def _number(self, query: str) -> int:
@@ -312,7 +292,7 @@ def select(
     values: Sequence[Any] = (),
 ) -> Iterator[Row]:
     """Rows as SQLite holds them; all of our columns unless some are named."""
-    names = names or (*TABLES[table], "digest")
+    names = names or (*schema.TABLES[table], "digest")
     # In brackets, as SQLite takes a name in quotes for text if there is no such column.
     listed = ", ".join(f"{table}.[{name}]" for name in names)
     for row in db.execute(f"SELECT {listed} FROM {table} {where}", values):
@@ -326,16 +306,16 @@ def select_one(db: sqlite3.Connection, table: str, *rest: Any) -> Row | None:
 def check_format(db: sqlite3.Connection, path: Path) -> None:
     """Raise unless it is a run file, of our format, that holds nothing but tables."""
     _check_tables(db)
-    if _pragma(db, "application_id") != APPLICATION_ID:
+    if _pragma(db, "application_id") != schema.APPLICATION_ID:
         raise ValueError(f"{one_line(path)} is not a run file of ridgerider.")
     found = _pragma(db, "user_version")
-    if found != FORMAT:
+    if found != schema.FORMAT:
         raise ValueError(
             f"{one_line(path)} is a run file of format {found}, but this version of ridgerider "
-            f"reads format {FORMAT} only."
+            f"reads format {schema.FORMAT} only."
         )
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-    if missing := [table for table in TABLES if table not in known]:
+    if missing := [table for table in schema.TABLES if table not in known]:
         raise Damage("the file", missing[0], "there is no such table")
 
 
@@ -344,7 +324,7 @@ def _check_tables(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA trusted_schema = OFF")
     for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master"):
         is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
-        is_ours = kind == "table" and name in TABLES
+        is_ours = kind == "table" and name in schema.TABLES
         if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
             raise Damage("the file", one_line(name), "it is no plain table")
 
@@ -355,9 +335,9 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 def sum_of_digests(db: sqlite3.Connection) -> int:
     """As the file has it."""
-    with reading("the run", SUM):
-        row = select_one(db, "meta", ("value",), "WHERE key = ?", [SUM])
-        return int(text(json.loads(is_a(dict, row)["value"])), 16)
+    with schema.reading("the run", schema.SUM):
+        row = select_one(db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
+        return int(schema.text(json.loads(schema.is_a(dict, row)["value"])), 16)
 
 
 def damages(db: sqlite3.Connection) -> dict[str, str]:
@@ -381,13 +361,13 @@ def damages(db: sqlite3.Connection) -> dict[str, str]:
 def _damaged_rows(db: sqlite3.Connection) -> dict[str, str]:
     """The rows that are not what their digests say; and whether one is missing."""
     found, total, ends = dict[str, str](), 0, dict[str, bytes]()
-    for table in TABLES:
+    for table in schema.TABLES:
         for row in select(db, table):
-            key = row[KEYS[table][0]]
-            right = row_digest(table, row, ends.get(key) if table == "legs" else None)
+            key = row[schema.KEYS[table][0]]
+            right = schema.row_digest(table, row, ends.get(key) if table == "legs" else None)
             if row["digest"] != right:
-                found[row_name(table, row)] = "its digest does not fit"
-            if (table, key) != ("meta", SUM):
+                found[schema.row_name(table, row)] = "its digest does not fit"
+            if (table, key) != ("meta", schema.SUM):
                 total ^= int.from_bytes(right)
             if table == "solutions":
                 ends[key] = right

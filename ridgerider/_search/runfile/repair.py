@@ -13,21 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 from ridgerider._check import one_line
+from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import beside, connect, held, padded
 from ridgerider._search.runfile.partial import PartialRun, checked_leg, readable_rows
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.runfile.schema import (
-    BAD,
-    NEEDED,
-    REPAIRED,
-    SUM,
-    TABLES,
-    Row,
-    check_meta,
-    decode,
-    num_params,
-    row_digest,
-)
+from ridgerider._search.runfile.schema import BAD, Row
 from ridgerider._search.runfile.write import Store
 
 
@@ -74,23 +64,25 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     """The rows that are what was written and can be used, and the legs that are dropped."""
     PartialRun(path).read()  # raises if it is no run file at all
     with padded(path) as readable, closing(connect(readable, write=False)) as db:
-        rows = {table: [row for _, row in readable_rows(db, table)] for table in TABLES}
-    for table in TABLES.keys() - {"legs"}:
+        rows = {table: [row for _, row in readable_rows(db, table)] for table in schema.TABLES}
+    for table in schema.TABLES.keys() - {"legs"}:
         rows[table] = [row for row in rows[table] if _is_good(table, row)]
     meta = {}
     for row in rows["meta"]:
         with contextlib.suppress(ValueError):
-            meta[row["key"]] = check_meta(row["key"], row["value"])
-    if missing := [name for name in NEEDED if name not in meta]:
+            meta[row["key"]] = schema.read_meta(row["key"], row["value"])
+    if missing := [name for name in schema.NEEDED if name not in meta]:
         raise ValueError(
             f"{one_line(path)} cannot be repaired: `{missing[0]}`, what the run is, is damaged."
         )
-    rows["meta"] = [row for row in rows["meta"] if row["key"] in meta.keys() - {SUM, REPAIRED}]
-    rows["meta"].append({"key": REPAIRED, "value": json.dumps(True)})
+    rows["meta"] = [
+        row for row in rows["meta"] if row["key"] in meta.keys() - {schema.SUM, schema.REPAIRED}
+    ]
+    rows["meta"].append({"key": schema.REPAIRED, "value": json.dumps(True)})
     ends, legs = {row["fingerprint"]: row for row in rows["solutions"]}, dict[str, Row]()
     for row in rows["legs"]:
         with contextlib.suppress(*BAD):
-            checked_leg(row, ends.get(row["fingerprint"]), num_params(meta))
+            checked_leg(row, ends.get(row["fingerprint"]), schema.num_params(meta))
             legs[row["fingerprint"]] = row
     if "" not in legs:
         raise ValueError(f"{one_line(path)} cannot be repaired: its start is damaged.")
@@ -111,8 +103,8 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
 def _is_good(table: str, row: Row) -> bool:
     """Whether a row is what was written, and can be read."""
     with contextlib.suppress(*BAD):
-        decode(table, row)
-        return row["digest"] == row_digest(table, row)
+        schema.decode(table, row)
+        return row["digest"] == schema.row_digest(table, row)
     return False
 
 

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.descend.finish import Finish
-from ridgerider._search.runfile.schema import (
-    FINISH,
-    RIDGES,
-    Row,
-    decode,
-    encode,
-    leg_name,
-    points,
-    reading,
-)
+from ridgerider._search.runfile import schema
+from ridgerider._search.runfile.schema import Row
 from ridgerider._search.tree.tree import Branch, Leg, Ridges
 
 HISTORY = "history "  # before the names of a training's columns, among its arrays
@@ -29,11 +21,11 @@ BRANCH = ("fingerprint", "loss", "eigenvalue", "multiplicity", "priority")  # wh
 def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
     """The row of a leg and, if a descent followed it, the one of its solution."""
     values = {**vars(leg), **vars(leg.ridges), "depth": leg.fingerprint.depth}
-    row = encode("legs", {**values, "arrays": _arrays(leg.ridges) | {"x": leg.x}})
+    row = schema.encode("legs", {**values, "arrays": _arrays(leg.ridges) | {"x": leg.x}})
     end = leg.finish
     if end is None:
         return row, None
-    ridges = dict.fromkeys(RIDGES) if leg.below is None else vars(leg.below)
+    ridges = dict.fromkeys(schema.RIDGES) if leg.below is None else vars(leg.below)
     arrays = {} if leg.below is None else _arrays(leg.below)
     arrays |= {"x": end.x}
     if end.is_at_infinity and end.runaway is not None:
@@ -42,22 +34,22 @@ def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
         arrays["path"] = end.path
     arrays |= {f"{HISTORY}{name}": column for name, column in (end.history or {}).items()}
     names = {"fingerprint": leg.fingerprint, "same_as": leg.same_as}
-    return row, encode("solutions", {**vars(end), **ridges, **names, "arrays": arrays})
+    return row, schema.encode("solutions", {**vars(end), **ridges, **names, "arrays": arrays})
 
 
 def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
     """The leg again; `size` is the number of parameters, if it is known."""
-    name, values = leg_name(row["fingerprint"]), decode("legs", row)
+    name, values = schema.leg_name(row["fingerprint"]), schema.decode("legs", row)
     arrays = values.pop("arrays")
     del values["depth"]
-    with reading(name, "arrays"):
-        x = points(arrays["x"], (size,))
+    with schema.reading(name, "arrays"):
+        x = schema.points(arrays["x"], (size,))
     ridges = _ridges(name, values, arrays, x.size)
-    with reading(name, "trace"):
+    with schema.reading(name, "trace"):
         _check_trace(values["trace"], values["num_steps"])
     finish = same_as = below = None
     if end is not None:
-        found = decode("solutions", end)
+        found = schema.decode("solutions", end)
         finish, same_as = _finish(name, found, x.size), found["same_as"]
         if found["num_ridges"] is not None:
             below = _ridges(name, found, found["arrays"], x.size)
@@ -66,14 +58,16 @@ def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
 
 def finish_from_row(end: Row, size: int | None = None) -> Finish:
     """Where a descent ended."""
-    return _finish(leg_name(end["fingerprint"]), decode("solutions", end), size)
+    return _finish(schema.leg_name(end["fingerprint"]), schema.decode("solutions", end), size)
 
 
 def branch_to_row(branch: Branch) -> Row:
     """The row of a branch that waits."""
     values = {name: getattr(branch, name) for name in BRANCH}
     try:
-        return encode("branches", {**values, "parent": branch.fingerprint.parent, "round": None})
+        return schema.encode(
+            "branches", {**values, "parent": branch.fingerprint.parent, "round": None}
+        )
     except TypeError:
         raise ValueError(
             "`order` must return numbers, strings or tuples of them, "
@@ -88,13 +82,15 @@ def _arrays(ridges: Ridges) -> dict[str, Any]:
 def _ridges(
     name: str, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray], size: int
 ) -> Ridges:
-    with reading(name, "arrays"):
-        eigenvalues = points(arrays["eigenvalues"], (None,))
-        directions = points(arrays["directions"], (None, size))
+    with schema.reading(name, "arrays"):
+        eigenvalues = schema.points(arrays["eigenvalues"], (None,))
+        directions = schema.points(arrays["directions"], (None, size))
     ridges = Ridges(
-        **{field: values[field] for field in RIDGES}, eigenvalues=eigenvalues, directions=directions
+        **{field: values[field] for field in schema.RIDGES},
+        eigenvalues=eigenvalues,
+        directions=directions,
     )
-    with reading(name, "turns"):
+    with schema.reading(name, "turns"):
         if not len(ridges.turns) == len(ridges.directions) == len(ridges.ways):
             raise ValueError("there are not as many as directions")
         if any(index >= len(ridges.clusters) for index, _ in ridges.turns):
@@ -104,16 +100,16 @@ def _ridges(
 
 def _finish(name: str, values: Mapping[str, Any], size: int | None) -> Finish:
     arrays = values["arrays"]
-    with reading(name, "arrays"):
-        x = points(arrays["x"], (size,))
-        runaway = points(arrays["runaway"], x.shape) if "runaway" in arrays else None
-        path = points(arrays["path"], (None, x.size)) if "path" in arrays else None
+    with schema.reading(name, "arrays"):
+        x = schema.points(arrays["x"], (size,))
+        runaway = schema.points(arrays["runaway"], x.shape) if "runaway" in arrays else None
+        path = schema.points(arrays["path"], (None, x.size)) if "path" in arrays else None
     history = {
         key.removeprefix(HISTORY): array for key, array in arrays.items() if key.startswith(HISTORY)
     }
     more: Any = {"x": x, "runaway": runaway, "path": path, "history": history or None}
-    with reading(name, "doubt_number"):
-        finish = Finish(**{field: values[field] for field in FINISH}, **more)
+    with schema.reading(name, "doubt_number"):
+        finish = Finish(**{field: values[field] for field in schema.FINISH}, **more)
         finish.doubt  # noqa: B018  # one that is known
     return finish
 

@@ -24,6 +24,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -342,32 +343,13 @@ def leg_name(name: object) -> str:
     return f"leg {one_line(name)}" if str(name) else "the start"
 
 
-def check_meta(key: str, value: Any) -> Any:
-    """One entry of the table `meta`, checked as far as anybody relies on it."""
-    with reading("the run", key):
-        found = plain(value)
-        if key in ("name", "made", "mover"):
-            text(found)
-        elif key in ("rider", "settings", "budget", "versions", "problem"):
-            is_a(dict, found)
-        if key == "budget":
-            for limit in found.values():
-                is_a((int, float, type(None)), limit)
-        if key == "problem":
-            _check_problem(found)
-        if key == "measures":
-            if is_a(dict, found).get("signature") is not None:
-                text(is_a(dict, found["signature"])["name"])
-            is_a(dict, found.get("metrics", {}))
-            for kind in is_a(list, found.get("kinds", [])):
-                text(kind)
-        if key == "seconds_compiling":
-            is_a((int, float), found)
-    return found
+def _check_budget(found: Any) -> None:
+    for limit in is_a(dict, found).values():
+        is_a((int, float, type(None)), limit)
 
 
-def _check_problem(found: dict[str, Any]) -> None:
-    if not is_a(list, found["params"]):
+def _check_problem(found: Any) -> None:
+    if not is_a(list, is_a(dict, found)["params"]):
         raise ValueError("there are no parameters")
     for path, shape, dtype in found["params"]:
         text(path), text(dtype)
@@ -375,6 +357,35 @@ def _check_problem(found: dict[str, Any]) -> None:
             whole(length)
     for mark in (found["start"], found["data"], *is_a(list, found.get("arrays", []))):
         text(mark)
+
+
+def _check_measures(found: Any) -> None:
+    if is_a(dict, found).get("signature") is not None:
+        text(is_a(dict, found["signature"])["name"])
+    is_a(dict, found.get("metrics", {}))
+    for kind in is_a(list, found.get("kinds", [])):
+        text(kind)
+
+
+META: dict[str, Callable[[Any], Any]] = {
+    "name": text,
+    "made": text,
+    "mover": text,
+    "problem": _check_problem,
+    "budget": _check_budget,
+    "measures": _check_measures,
+    "seconds_compiling": partial(is_a, (int, float)),
+    **dict.fromkeys(("rider", "settings", "versions"), partial(is_a, dict)),
+}
+
+
+def read_meta(key: str, value: Any) -> Any:
+    """One entry of the table `meta`, checked as far as anybody relies on it."""
+    with reading("the run", key):
+        found = plain(value)
+        if key in META:
+            META[key](found)
+    return found
 
 
 def num_params(meta: Mapping[str, Any]) -> int:

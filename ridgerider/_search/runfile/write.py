@@ -17,19 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ridgerider._check import one_line
+from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import beside, check_new, connect_new, move
 from ridgerider._search.runfile.read import RunFile, select, select_one, sum_of_digests
 from ridgerider._search.runfile.rows import branch_to_row, leg_to_rows
-from ridgerider._search.runfile.schema import (
-    APPLICATION_ID,
-    FORMAT,
-    KEYS,
-    SUM,
-    TABLES,
-    Row,
-    create_table,
-    row_digest,
-)
+from ridgerider._search.runfile.schema import Row
 from ridgerider._search.tree.tree import Branch, Leg
 
 
@@ -66,14 +58,15 @@ class Store(RunFile):
 
     @staticmethod
     def create_from_rows(path: Path, rows: dict[str, list[Row]]) -> None:
-        """A new file that holds rows of another, with new digests."""
+        """A new file that holds rows of another."""
+        ends = {row["fingerprint"]: row["digest"] for row in rows["solutions"]}
         with contextlib.closing(Store(connect_new(path), path)) as store:
             with store._transaction():
                 store._make_tables()
                 for table in rows:
                     for row in rows[table]:
-                        store._insert(table, {name: row[name] for name in TABLES[table]})
-            store.sign()
+                        solution = ends.get(row["fingerprint"]) if table == "legs" else None
+                        store._insert(table, row, solution)
             store._db.execute("PRAGMA journal_mode = WAL")
 
     def _begin(self, meta: dict[str, Any], root: Leg, children: Iterable[Branch]) -> None:
@@ -84,11 +77,11 @@ class Store(RunFile):
             self._add(root, children)
 
     def _make_tables(self) -> None:
-        for table in TABLES:
-            self._db.execute(create_table(table))
-        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        self._db.execute(f"PRAGMA user_version = {FORMAT}")
-        self._insert("meta", _entry(SUM, "0"))
+        for table in schema.TABLES:
+            self._db.execute(schema.create_table(table))
+        self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version = {schema.FORMAT}")
+        self._insert("meta", _entry(schema.SUM, "0"))
 
     # --- what a search writes
 
@@ -161,7 +154,7 @@ class Store(RunFile):
 
     def _add(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
         row, end = leg_to_rows(leg)
-        solution = None if end is None else row_digest("solutions", end)
+        solution = None if end is None else schema.row_digest("solutions", end)
         if not self._insert("legs", row, solution):
             return []
         if end is not None:
@@ -173,30 +166,30 @@ class Store(RunFile):
 
     def _insert(self, table: str, row: Row, solution: bytes | None = None) -> bool:
         """Whether it was new."""
-        row = {**row, "digest": row_digest(table, row, solution)}
+        row = {**row, "digest": schema.row_digest(table, row, solution)}
         names, values = ", ".join(f"[{name}]" for name in row), ", ".join("?" * len(row))
         insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({values})"
         is_new = bool(self._db.execute(insert, tuple(row.values())).rowcount)
-        if is_new and row.get("key") != SUM:
+        if is_new and row.get("key") != schema.SUM:
             self._toggle(row["digest"])
         return is_new
 
     def _replace(self, table: str, row: Row) -> None:
         """Insert a row in place of the one with its key."""
-        keys = KEYS[table]
+        keys = schema.KEYS[table]
         self._remove(table, " AND ".join(f"{key} = ?" for key in keys), *(row[key] for key in keys))
         self._insert(table, row)
 
     def _change(self, table: str, key: str, **values: Any) -> None:
         """Change columns of one row, and its digest with them."""
-        where = f"WHERE {KEYS[table][0]} = ?"
+        where = f"WHERE {schema.KEYS[table][0]} = ?"
         row = select_one(self._db, table, (), where, [key])
         if row is None:
             return
         end = None
         if table == "legs":
             end = select_one(self._db, "solutions", ("digest",), where, [key])
-        digest = row_digest(table, row | values, None if end is None else end["digest"])
+        digest = schema.row_digest(table, row | values, None if end is None else end["digest"])
         changed = {**values, "digest": digest}
         names = ", ".join(f"[{name}] = ?" for name in changed)
         self._db.execute(f"UPDATE {table} SET {names} {where}", [*changed.values(), key])
@@ -214,29 +207,10 @@ class Store(RunFile):
 
     def _write_sum(self) -> None:
         if self._change_of_sum:
-            row = _entry(SUM, f"{sum_of_digests(self._db) ^ self._change_of_sum:x}")
+            row = _entry(schema.SUM, f"{sum_of_digests(self._db) ^ self._change_of_sum:x}")
             update = "UPDATE meta SET value = ?, digest = ? WHERE key = ?"
-            self._db.execute(update, (row["value"], row_digest("meta", row), SUM))
+            self._db.execute(update, (row["value"], schema.row_digest("meta", row), schema.SUM))
         self._change_of_sum = 0
-
-    def sign(self) -> None:
-        """Give each row the digest of what it holds now."""
-        with self._transaction():
-            self._db.execute("DELETE FROM meta WHERE key = ?", [SUM])
-            self._insert("meta", _entry(SUM, "0"))
-            self._change_of_sum, ends = 0, dict[str, bytes]()
-            for table, keys in KEYS.items():
-                where = "WHERE " + " AND ".join(f"{name} IS ?" for name in keys)
-                for named in list(select(self._db, table, keys)):
-                    key = tuple(named.values())
-                    if (table, *key) == ("meta", SUM):
-                        continue
-                    (row,) = select(self._db, table, (), where, key)
-                    signed = row_digest(table, row, ends.get(key[0]) if table == "legs" else None)
-                    self._db.execute(f"UPDATE {table} SET digest = ? {where}", (signed, *key))
-                    self._toggle(signed)
-                    if table == "solutions":
-                        ends[key[0]] = signed
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

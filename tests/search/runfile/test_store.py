@@ -18,6 +18,7 @@ from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_blocks, same_tree
+from tests.search.runfile.made_up_runs import sign_rows
 
 try:
     import resource
@@ -115,10 +116,8 @@ def test_an_unfinished_round_is_finished_first(tmp_path):
     db.execute(f"DELETE FROM branches WHERE parent <> '' AND parent NOT IN ({marks})", keep)
     db.execute("UPDATE branches SET round = NULL WHERE round > 2")
     db.commit()
-    store = Store(db, path)
-    db.isolation_level = None
-    store.sign()
-    store.close()
+    sign_rows(db)
+    db.close()
     assert same_tree(whole, rr.resume(path, wells(3)))
 
 
