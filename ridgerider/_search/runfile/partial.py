@@ -16,7 +16,14 @@ import numpy as np
 from ridgerider._check import one_line
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import connect, padded
-from ridgerider._search.runfile.read import RunFile, check_format, damages, select, select_one
+from ridgerider._search.runfile.read import (
+    RunFile,
+    check_format,
+    damages,
+    last_row,
+    select,
+    select_one,
+)
 from ridgerider._search.runfile.rows import leg_from_rows
 from ridgerider._search.runfile.schema import BAD, Damage, Row
 from ridgerider._search.tree.tree import Fingerprint, Leg
@@ -162,10 +169,6 @@ def checked_leg(row: Row, end: Row | None, size: int | None) -> Leg:
     if not is_right or row["digest"] != schema.row_digest("legs", row, solution):
         raise Damage(schema.row_name("legs", row), "digest", "it does not fit")
     return leg_from_rows(row, end, size)
-
-
-def last_row(db: sqlite3.Connection, table: str) -> int:
-    return db.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0]
 
 
 def readable_rows(

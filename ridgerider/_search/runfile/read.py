@@ -303,6 +303,10 @@ def select_one(db: sqlite3.Connection, table: str, *rest: Any) -> Row | None:
     return next(select(db, table, *rest), None)
 
 
+def last_row(db: sqlite3.Connection, table: str) -> int:
+    return db.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0]
+
+
 def check_format(db: sqlite3.Connection, path: Path) -> None:
     """Raise unless it is a run file, of our format, that holds nothing but tables."""
     _check_tables(db)
