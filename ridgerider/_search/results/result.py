@@ -92,7 +92,7 @@ class RunView:
     # --- the tree
 
     def fingerprints(self) -> list[Fingerprint]:
-        """The addresses of all legs, in the order they were stored."""
+        """The fingerprints of all legs, in the order they were stored."""
         return [fingerprint for fingerprint in self._store.fingerprints() if fingerprint]
 
     def leg(self, fingerprint: str | Fingerprint) -> Leg:
@@ -122,7 +122,7 @@ class RunView:
         return self._store.endings()
 
     def links(self) -> dict[Fingerprint, Fingerprint]:
-        """The legs that came to a point where another had come before, with that one."""
+        """The legs that reached a point that another had reached before, with that one."""
         return self._store.links()
 
     def num_open(self) -> int:

@@ -14,7 +14,7 @@ from ridgerider._search.tree.tree import Fingerprint
 
 @dataclass(frozen=True)
 class Solution:
-    """Where descent from the end of a leg came to rest.
+    """Where the descent from the end of a leg ended.
 
     - `kind`: "minimum", "saddle", "at infinity", "unverified" (`doubt` says why) or "unconverged".
     - `multiplicity`: how many legs led to this solution; `equivalent_to`: the one that stands for
@@ -24,9 +24,9 @@ class Solution:
     - `error`: how far the exact stationary point may be, across flat directions.
     - `limit`, `direction`: at infinity, what the loss falls to, and the unit vector, shaped like
       the parameters, along which it does.
-    - `num_copies`: how many addresses like this one there are, itself included: the product of the
-      sizes of the classes it turns into. Those others lead to symmetric copies, were not ridden,
-      and some of them lead to the same copy; `members="all"` rides them.
+    - `num_copies`: how many fingerprints are equivalent to this one, itself included: the product
+      of the sizes of the classes it turns into. The others lead to symmetric copies, were not
+      ridden, and some of them lead to the same copy; `members="all"` rides them.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
