@@ -2,71 +2,55 @@
 
 import html
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 
 
-@dataclass(frozen=True)
-class Line:
-    """What one run reached when; it holds until `total` was spent."""
+def step_chart(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, axis: str) -> str:
+    """One picture of all lines: what each reached when, to the end of it.
 
-    name: str
-    points: Sequence[tuple[float, float]]
-    total: float
-
-
-def step_chart(lines: Sequence[Line], title: str, axis: str) -> str:
-    """One picture of all lines.
-
-    >>> "<svg" in step_chart([Line("a", [(0, 0), (2, 1)], 3.0)], "found", "rides")
+    >>> "<svg" in step_chart({"a": [(0, 0), (2, 1), (3, 1)]}, "found", "rides")
     True
     """
-    most = max([line.total for line in lines] + [1e-9])
-    heights = [y for line in lines for _, y in line.points]
-    low, high = (min(heights), max(heights)) if heights else (0.0, 1.0)
+    points = [point for line in lines.values() for point in line]
+    most = max([x for x, _ in points] + [1e-9])
+    heights = [y for _, y in points] or [0.0, 1.0]
+    low, high = min(heights), max(heights)
     if high <= low:
         around = 0.1 * abs(low) or 1.0
         low, high = low - around, high + around
 
     def x(value: float) -> float:
-        return LEFT + value / most * (WIDTH - LEFT - RIGHT)
+        return round(LEFT + value / most * (WIDTH - LEFT - RIGHT), 1)
 
     def y(value: float) -> float:
-        return TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return round(TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
 
-    parts = [f'<text x="0" y="14" class="name">{html.escape(title)}</text>']
+    def text(words: str, x: float, y: float, anchor: str, kind: str = "") -> str:
+        where = f'x="{x}" y="{y}" text-anchor="{anchor}" class="{kind}"'
+        return f"<text {where}>{html.escape(words)}</text>"
+
+    parts = [text(title, 0, 14, "start", "name")]
     for tick in ticks(low, high):
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" '
-            f'y2="{y(tick):.1f}"/><text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" '
-            f'text-anchor="end">{tick:.6g}</text>'
-        )
+        parts.append(f'<path class="grid" d="M{LEFT} {y(tick)}H{WIDTH - RIGHT}"/>')
+        parts.append(text(f"{tick:.6g}", LEFT - 8, y(tick) + 4, "end"))
     for tick in ticks(0, most):
-        parts.append(
-            f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
-            f"{_short(tick)}</text>"
-        )
-    parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">'
-        f"{html.escape(axis)}</text>"
-    )
-    for number, line in enumerate(lines):
-        if line.points:
-            path = _path([(x(a), y(b)) for a, b in line.points], x(line.total))
-            last = f"{html.escape(line.name)}: {line.points[-1][1]:.6g}"
-            parts.append(
-                f'<path class="line r{number % 6}" d="{path}"><title>{last}</title></path>'
-            )
-    label = f"{title} over {axis}: " + "; ".join(
-        f"{line.name} {line.points[-1][1]:.6g}" if line.points else f"{line.name} nothing"
-        for line in lines
-    )
+        parts.append(text(f"{tick:,.6g}", x(tick), HEIGHT - BOTTOM + 16, "middle"))
+    parts.append(text(axis, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, "middle"))
+    said = []
+    for number, (name, line) in enumerate(lines.items()):
+        said.append(f"{name} {line[-1][1]:.6g}" if line else f"{name} nothing")
+        if line:
+            first, *rest = line
+            path = f"M{x(first[0])} {y(first[1])}" + "".join(f"H{x(a)}V{y(b)}" for a, b in rest)
+            tip = f"<title>{html.escape(said[-1])}</title>"
+            parts.append(f'<path class="line r{number % 6}" d="{path}">{tip}</path>')
+    label = html.escape(f"{title} over {axis}: {'; '.join(said)}")
     return (
         f'<svg class="steps" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
+        f'aria-label="{label}">{"".join(parts)}</svg>'
     )
 
 
@@ -81,16 +65,3 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = next(unit * k for k in (1, 2, 5, 10) if unit * k >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-def _path(points: Sequence[tuple[float, float]], end: float) -> str:
-    first, *rest = points
-    parts = [f"M{first[0]:.1f} {first[1]:.1f}", *(f"H{a:.1f}V{b:.1f}" for a, b in rest)]
-    return "".join([*parts, f"H{end:.1f}"])
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{unit}"
-    return f"{value:.4g}"
