@@ -6,7 +6,6 @@ request, a landscape.
 """
 
 import ipaddress
-import re
 import secrets
 import socket
 import sys
@@ -18,21 +17,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import numpy as np
+
 from ridgerider._check import one_line
 from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.partial import AnotherRun
-from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import plane_of_rides
 from ridgerider.report._differ import loss_between
 from ridgerider.report._map import is_map
 from ridgerider.report._page import embedded, page, plain_landscape, summary
 from ridgerider.report._read import Reader
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
+LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 NUM_PORTS = 20  # tried from the one that was asked for
-MAX_CONNECTIONS = 32  # at a time; what comes beyond them is closed
-SECONDS = 10  # that a request may take to arrive, or an answer to be taken
-MAX_DIGITS = 12  # of a number in a request
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -58,68 +55,51 @@ class Watched:
         self._lock, self._computing = threading.Lock(), threading.Lock()
         self._name, self._reader = secrets.token_hex(8), Reader(path)
 
-    @property
-    def token(self) -> str:
-        """A page that has another token is to be loaded again: of another run, or now a map."""
-        return f"{self._name}{'-map' if is_map(self._reader.meta) else ''}"
-
     def page(self) -> str:
         with self._lock:
-            self._read()
-            return page(self._reader, token=self.token)
+            token = self._read()
+            return page(self._reader, token=token)
 
     def data(self, after: int) -> str:
         """What is new behind the first `after` legs."""
         with self._lock:
-            self._read()
+            token = self._read()
             reader = self._reader
-            return embedded(
-                {
-                    **summary(reader),
-                    "token": self.token,
-                    "legs": reader.legs[after:],
-                    "details": reader.details[after:],
-                }
-            )
+            new = {"legs": reader.legs[after:], "details": reader.details[after:]}
+            return embedded({**summary(reader), **new, "token": token})
 
-    def landscape(self, one: str, two: str) -> str:
-        """The loss in the plane of two rides."""
-        return self._answer(lambda result: plain_landscape(plane_of_rides(result, one, two)))
-
-    def segment(self, one: str, two: str) -> str:
-        """The loss on the straight line between the ends of two legs."""
-
-        def compute(result: Result) -> dict[str, Any]:
-            names = [Fingerprint.parse(one), Fingerprint.parse(two)]
-            with self._lock:
-                points = self._reader.file.ends(names)
-            if result.problem is None or any(name not in points for name in names):
-                raise ValueError("the problem or one of the two legs is not at hand.")
-            return {"loss": loss_between(result.problem, *(points[name] for name in names))}
-
-        return self._answer(compute)
-
-    def _answer(self, compute: Callable[[Result], dict[str, Any]]) -> str:
-        """What takes the problem, one at a time."""
+    def compute(self, what: str, one: str, two: str) -> str:
+        """The loss in the plane of two rides, or on the line between the ends of two legs."""
         try:
             if self._load is None:
                 raise ValueError("the problem of this run is not at hand.")
-            with self._computing:
-                return embedded(compute(self._load()))
+            with self._computing:  # one at a time
+                result = self._load()
+                if what == "/landscape":
+                    return embedded(plain_landscape(plane_of_rides(result, one, two)))
+                legs = result.leg(one), result.leg(two)
+                ends = [leg.x if leg.finish is None else np.asarray(leg.finish.x) for leg in legs]
+                assert result.problem is not None
+                return embedded({"loss": loss_between(result.problem, *ends)})
         except Exception as error:  # the problem is the user's own code
             return embedded({"error": one_line(error)})
 
-    def _read(self) -> None:
-        """Read what is new. A file that is not there yet, or not yet a run, is waited for."""
+    def _read(self) -> str:
+        """Read what is new. A file that is not there yet, or not yet a run, is waited for.
+
+        Returns a token: a page that has another one is of another run, or of one that is a map now,
+        and is to be loaded again.
+        """
         try:
             if self._reader.read() and self._measure is not None:
                 self._measure()
                 self._reader.read()
         except AnotherRun:
             self._name, self._reader = secrets.token_hex(8), Reader(self.path)
-            self._read()
+            return self._read()
         except (OSError, ValueError) as error:
             self._reader.trouble = f"Waiting for a run: {one_line(error)}."
+        return f"{self._name}{'-map' if is_map(self._reader.meta) else ''}"
 
 
 class Server(ThreadingHTTPServer):
@@ -130,7 +110,6 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, watched: Watched, host: str = LOCAL[0], port: int = 8765):
         self.watched, self.host = watched, host
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         if ":" in host:
             self.address_family = socket.AF_INET6
         for number in range(port, port + NUM_PORTS if port else 1):
@@ -148,18 +127,8 @@ class Server(ThreadingHTTPServer):
                 f"`port` must be free, but neither {port} nor the {NUM_PORTS - 1} after it can be "
                 f"listened to at {host}: {reason.strerror}."
             )
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
+        self.name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{self.name}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle of an answer is no news; all else is a line."""
@@ -167,53 +136,31 @@ class Server(ThreadingHTTPServer):
         if not isinstance(error, OSError):
             print(f"a request failed: {type(error).__name__}: {one_line(error)}", file=sys.stderr)
 
-    @property
-    def url(self) -> str:
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{name}:{self.server_address[1]}/"
-
     def is_ours(self, host: str | None) -> bool:
         """Whether a request's Host names this server.
 
         A name that somebody else controls may point here, an address may not: where other
         interfaces are served, any address will do.
         """
-        found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]+)(?::(\d{1,5}))?", (host or "").lower())
-        if found is None or int(found[2] or 80) != self.server_address[1]:
+        name, _, port = (host or "").lower().rpartition(":")
+        if port != str(self.server_address[1]):
             return False
-        name = found[1].strip("[]")
-        if name == self.host.lower() or name in LOCAL:
+        if name in (self.name.lower(), *LOCAL):
             return True
         with suppress(ValueError):
-            return self.host not in LOCAL and bool(ipaddress.ip_address(name))
+            return self.host not in LOCAL and bool(ipaddress.ip_address(name.strip("[]")))
         return False
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Four addresses: the page, its data, a landscape, the loss between two solutions."""
+    """Four paths: the page, its data, a landscape, the loss between two solutions."""
 
     server: Server
     server_version, sys_version = "ridgerider", ""
-    timeout = SECONDS  # for each part of a request
-
-    def handle(self) -> None:
-        """A request that comes byte by byte is cut off as well."""
-        self._clock = threading.Timer(SECONDS, self._cut_off)
-        self._clock.daemon = True
-        self._clock.start()
-        try:
-            super().handle()
-        finally:
-            self._clock.cancel()
-
-    def _cut_off(self) -> None:
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+    timeout = 10  # seconds, for each part of a request
 
     def do_GET(self) -> None:
-        self._clock.cancel()  # it is all here
-        hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or not self.server.is_ours(hosts[0]):
+        if not self.server.is_ours(self.headers.get("Host")):
             self._answer(421, "text/plain", "This server answers to its own name only.")
             return
         watched = self.server.watched
@@ -230,12 +177,12 @@ class Handler(BaseHTTPRequestHandler):
         elif not self.headers.get("X-Ridgerider"):  # another site cannot send this header
             self._answer(403, "text/plain", "Only the page itself may ask.")
         elif asked.path == "/data":
-            after = query.get("after", "")
-            is_number = after.isascii() and after.isdecimal() and len(after) <= MAX_DIGITS
-            self._answer(200, "application/json", watched.data(int(after) if is_number else 0))
+            after = 0
+            with suppress(ValueError):
+                after = max(0, int(query.get("after", "")))
+            self._answer(200, "application/json", watched.data(after))
         else:
-            compute = watched.landscape if asked.path == "/landscape" else watched.segment
-            found = compute(query.get("one", ""), query.get("two", ""))
+            found = watched.compute(asked.path, query.get("one", ""), query.get("two", ""))
             self._answer(200, "application/json", found)
 
     do_HEAD = do_GET
