@@ -157,5 +157,5 @@ def without_paths(result):
     store = Store.create(None, result.meta, result.leg(""), [])
     for leg in result:
         trace = {name: column for name, column in leg.trace.items() if name != "path"}
-        store.add(replace(leg, trace=trace, finish=replace(leg.finish, path=None)), [])
+        store.settle(replace(leg, trace=trace, finish=replace(leg.finish, path=None)), [])
     return rr.Result(store, result.problem, result.rider)

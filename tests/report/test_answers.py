@@ -303,7 +303,7 @@ def test_many_parameters_are_a_heat_map(opened, tmp_path):
 
 def test_long_fingerprints_are_shortened_and_copied_whole(opened, tmp_path):
     store = make_run(tmp_path / "run.sqlite", 4)[0]
-    store.add(make_leg(LONG), [])
+    store.settle(make_leg(LONG), [])
     store.close()
     page = opened(report(tmp_path / "run.sqlite").as_uri())
     page.fill("#leg-filter", LONG)
@@ -327,7 +327,7 @@ def wait_until(page, expression):
 def test_turns_at_saddles_below_and_upwards_are_drawn(opened, tmp_path):
     store = make_run(tmp_path / "run.sqlite", 4)[0]
     for name in ("0+ v1-", "2^+", "3.2-"):
-        store.add(make_leg(name), [])
+        store.settle(make_leg(name), [])
     store.close()
     page = opened(report(tmp_path / "run.sqlite").as_uri())
     says = {"0+ v1-": "ridge 1 backwards from the saddle below", "2^+": "ridge 2 upwards, forwards"}
@@ -606,11 +606,11 @@ def test_the_page_follows_a_search(opened, tmp_path):
         assert "3 of 100 rides" in page.inner_text("#progress-words")
         assert page.evaluate("document.getElementById('progress-bar').value") == 0.03
         page.click("#follow-newest")
-        store.add(make_leg(frontier[0]), [])
+        store.settle(make_leg(frontier[0]), [])
         wait_for(page, "#leg-name", frontier[0])
         page.click("#follow-best")
         wait_for(page, "#leg-name", page_best(page))
-        store.add(make_leg(frontier[1]), [])
+        store.settle(make_leg(frontier[1]), [])
         wait_for(page, "#num-legs", "5")
         wait_for(page, "#leg-name", page_best(page))
         assert "working" in page.inner_text("#live")

@@ -222,7 +222,7 @@ def test_a_leg_that_lands_later_appears(opened, tmp_path):
         wait_for(page, "#num-legs", "3")
         assert page.inner_text("h1") == "growing" and page.inner_text("#notes").strip() == ""
         late = make_leg(waiting[0])
-        store.add(late, [])
+        store.settle(late, [])
         wait_for(page, "#num-legs", "4")
         go_to(page, str(late.fingerprint))
         check_ride(page, late)
