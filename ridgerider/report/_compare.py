@@ -248,7 +248,7 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     if not isinstance(value, dict):
         return {name: value if isinstance(value, str) else json.dumps(value)}
     if "function" in value or "type" in value:
-        found[name] = value.get("function", value.get("type")).rpartition(":")[2]
+        found[name] = (value.get("function") or value["type"]).rpartition(":")[2]
         value = value.get("fields", {})
     for key, item in value.items():
         found |= _flat(item, f"{name}.{key}" if name else str(key))
