@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem.cost import Cost
 from ridgerider._core.runtime.clock import OutOfTime, check_time, seconds_left
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.crew.job import Job
@@ -111,27 +110,11 @@ class Crew:
                 # Alone, so that it is blamed for itself only; last, so that others go on.
                 self._waiting.append([branch])
             else:
-                failed.append(failed_leg(branch, f"{self._max_deaths} workers lost, {fault}"))
+                reason = (f"failed: {self._max_deaths} workers lost, {fault}",)
+                assert branch.x is not None
+                leg = Leg.without_ridges(branch.fingerprint, branch.x, branch.loss, reason)
+                failed.append(leg)  # it stays where it began
         return failed
-
-
-def failed_leg(branch: Branch, reason: str) -> Leg:
-    """A leg that could not be ridden: it stays where it began, and nothing grows from it."""
-    assert branch.x is not None
-    return Leg(
-        fingerprint=branch.fingerprint,
-        x=branch.x,
-        loss=branch.loss,
-        num_steps=0,
-        ended_by=(f"failed: {reason}",),
-        eigenvalues=branch.x[:0],
-        clusters=(),
-        num_ridges=0,
-        turns=(),
-        directions=np.zeros((0, branch.x.size), branch.x.dtype),
-        trace={},
-        cost=Cost(),
-    )
 
 
 def wrong_with(legs: Any, task: Task) -> str:

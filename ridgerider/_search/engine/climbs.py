@@ -395,38 +395,13 @@ def _arrived(problem: Problem, branch: Branch, move: Move) -> Leg:
     ended_by: tuple[str, ...] = (ENDINGS[int(move.ending)],)
     if branch.fingerprint[-1].up and trace["overlap"].min() < SLID:
         ended_by = (*ended_by, "slid")
-    x, loss = np.asarray(move.x), float(move.loss)
-    leg = _leg(branch.fingerprint, x, loss, ended_by, trace, move.cost)
-    return replace(leg, num_steps=num_steps)
+    leg = Leg.without_ridges(branch.fingerprint, np.asarray(move.x), float(move.loss), ended_by)
+    return replace(leg, num_steps=num_steps, trace=trace, cost=move.cost)
 
 
 def has_arrived(leg: Leg) -> bool:
     """Whether a leg may have come to a stationary point."""
     return ENDINGS[STATIONARY] in leg.ended_by or leg.ended_by == ("start",)
-
-
-def _leg(
-    name: Fingerprint,
-    x: np.ndarray,
-    loss: float,
-    ended_by: tuple[str, ...],
-    trace: dict[str, np.ndarray],
-    cost: Cost,
-) -> Leg:
-    return Leg(
-        fingerprint=name,
-        x=x,
-        loss=loss,
-        num_steps=0,
-        ended_by=ended_by,
-        eigenvalues=x[:0],
-        clusters=(),
-        num_ridges=0,
-        turns=(),
-        directions=np.zeros((0, x.size), x.dtype),
-        trace=trace,
-        cost=cost,
-    )
 
 
 def _clusters(around: Place) -> tuple[Cluster, ...]:

@@ -203,6 +203,17 @@ class Leg:
     linked_to: Fingerprint | None = None
     is_settled: bool = True
 
+    @staticmethod
+    def without_ridges(
+        fingerprint: Fingerprint,
+        x: np.ndarray,
+        loss: float,
+        ended_by: tuple[str, ...],
+    ) -> "Leg":
+        """A leg of no steps at whose end no spectrum was computed, so that nothing leaves it."""
+        nothing = np.zeros((0, x.size), x.dtype)
+        return Leg(fingerprint, x, loss, 0, ended_by, x[:0], (), 0, (), nothing, {}, Cost())
+
     def to_pandas(self) -> Any:
         """A row for the start and for each step; a column for each number of the trace.
 
