@@ -371,12 +371,6 @@ def test_dask_needs_no_address():
     assert _options.with_local(given) == given
 
 
-def test_the_waste_of_batches_is_printed(capsys):
-    with _shown.shown_progress(Path("runs/run.sqlite"), 10) as tell:
-        tell(rr.Progress(num_rides=4, _useful=3, _spent=4))
-    assert "batches: 25% of their steps idle, beside a longer ride" in capsys.readouterr().out
-
-
 def test_a_directory_of_the_users_stays(directory):
     (directory / "own").mkdir()
     with pytest.raises(ValueError, match="`--order` must be one of"):

@@ -175,7 +175,9 @@ class Engine:
                 found = measured(self.means.measures, self.problem, leg, self.has_descents)
                 self.store.set_measures(None, found)
             children = [] if link else self.branches_at(leg)
-            self.frontier.tell(self.store.settle(replace(leg, linked_to=link), children))
+            new_branches = self.store.settle(replace(leg, linked_to=link), children)
+            # A branch that waits holds no array: a million of them must fit.
+            self.frontier.tell(replace(one, x=None, direction=None) for one in new_branches)
             if before.fingerprint in new:
                 self._tell(leg)
             else:
@@ -199,7 +201,7 @@ class Engine:
             self.means.progress(self.done)
 
     def branches_at(self, leg: Leg) -> list[Branch]:
-        """The branches that leave a leg, as they wait."""
+        """The branches that leave a leg."""
         branches = self.job.mover.branches_at(self.problem, self.settings, leg)
         return [with_priority(branch, self.order) for branch in branches]
 

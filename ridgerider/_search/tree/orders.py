@@ -115,8 +115,7 @@ def stored_order(name: str, seed: int, given: Order | str | None) -> Order:
 
 
 def with_priority(branch: Branch, order: Order) -> Branch:
-    """The branch as it waits: with its place in the order, and without arrays."""
-    return replace(branch, priority=_plain(order(branch)), x=None, direction=None)
+    return replace(branch, priority=_plain(order(branch)))
 
 
 def _plain(priority: Any) -> Any:
