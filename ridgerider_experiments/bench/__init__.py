@@ -14,10 +14,7 @@ from typing import Any
 
 import jax
 
-BENCHES = (
-    *("peers", "bridges", "matrix-free", "networks", "large-maps"),
-    *("workers", "scale", "report-page"),
-)
+BENCHES = ("peers", "bridges", "matrix-free", "networks", "large-maps", "workers")
 
 
 @dataclass(frozen=True)

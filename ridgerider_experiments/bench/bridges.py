@@ -1,16 +1,12 @@
-"""Losses outside of JAX: what a call, an HVP, a spectrum and a ride cost through the bridge.
+"""Losses outside of JAX: what a call, an HVP and a spectrum cost through the bridge.
 
     ridgerider bench bridges
 
 Calls and HVPs of one task are measured in turn, several times, and the least processor time counts.
 """
 
-import gc
 import importlib
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,11 +15,10 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 import ridgerider as rr
-from ridgerider_experiments.bench import Row, least, memory, timed
+from ridgerider_experiments.bench import Row, least, timed
 
 BATCH = 256
 HIDDEN = {"100,000": 125, "10,000": 13}  # units of a network of 784 inputs, 10 classes
-LARGE = 2_500_000  # single-precision numbers: 10 MB
 MAX_HVPS = 2000  # of the power method
 
 
@@ -170,72 +165,6 @@ def by_pyhessian(network: "Network", known: np.ndarray, k: int) -> str:
     return f"the {k} largest |eigenvalues|, {sum(value < 0 for value in values)} of them below 0"
 
 
-def ride(seed: int = 0, num_steps: int = 50) -> Iterator[Row]:
-    """Fifty steps along the lowest ridge of the same network, in the two frameworks."""
-    network, key = Network(HIDDEN["10,000"], seed), jax.random.key(seed)
-    ours = network.problem
-    ridge = rr.BlockSpectrum(k=2, tolerance=1e-3)(ours, ours.x0, key).ridge(0)
-    rider = rr.Rider(
-        update=rr.Davidson(tolerance=1e-2, resolve=False),
-        step=rr.FixedStep(0.02),
-        stop=(),
-        finish=None,
-        max_steps=num_steps,
-    )
-    end: Any = None
-    for who, problem in (("PyTorch", ours), ("JAX", network.in_jax())):
-        rider.ride(problem, problem.x0, ridge, key)  # compiles
-        found, spent = timed(rider.ride, problem, problem.x0, ridge, key)
-        end = found.x if end is None else end
-        apart = float(jnp.linalg.norm(found.x - end))
-        outcome = f"{int(found.cost.hvps)} HVPs, loss {float(found.loss):.5f}"
-        task = f"a ride of {num_steps} steps, 10,000 parameters"
-        yield Row(
-            task, f"ridgerider, loss in {who}", spent, "s", f"{outcome}, ends {apart:.0e} apart"
-        )
-
-
-def large_calls(seed: int, count: int = 10_000) -> Iterator[Row]:
-    """Callbacks with arrays of 10 MB, in one program, in threads, in processes; their memory."""
-    ways: dict[str, Callable[[int], Any]] = {
-        "in one program": many_callbacks,
-        "in two threads": _in_threads,
-        "in two processes": _in_processes,
-    }
-    for who, run in ways.items():
-        many_callbacks(20)
-        gc.collect()
-        before = memory()
-        _, spent = timed(run, count)
-        grown = f"no deadlock, {memory() - before:+.0f} MB after all of them"
-        yield Row(f"{count:,} callbacks of 10 MB", who, spent, "s", grown)
-
-
-def half(x: np.ndarray) -> tuple[float, np.ndarray]:
-    return float(x @ x) / 4, x / 2
-
-
-def many_callbacks(count: int) -> float:
-    """Call a function on 10 MB so many times from one program."""
-    x = jnp.ones(LARGE, jnp.float32)
-    problem = rr.Problem.from_functions(half, x, hvp=lambda x, v: v / 2)
-    step = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, x: problem.grad(x) + 1, x))
-    return float(step(x)[0])
-
-
-def _in_threads(count: int) -> None:
-    threads = [threading.Thread(target=many_callbacks, args=(count // 2,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _in_processes(count: int) -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        list(pool.map(many_callbacks, [count // 2] * 2))
-
-
 class Network:
     """A classifier of random images in PyTorch, in single precision."""
 
@@ -277,4 +206,4 @@ class Network:
         return rr.Problem(loss, self.problem.start, *map(jnp.asarray, self.problem.args))
 
 
-TASKS = (small_calls, hvps, lowest_pairs, ride, large_calls)
+TASKS = (small_calls, hvps, lowest_pairs)

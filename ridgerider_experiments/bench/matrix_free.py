@@ -1,11 +1,10 @@
-"""The matrix-free engine: HVPs per update, cost of an HVP, memory, drift by precision.
+"""The matrix-free engine: HVPs per update, and the cost of an HVP.
 
 ridgerider bench matrix-free
 """
 
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -60,34 +59,6 @@ def hvp(seed: int) -> Iterator[Row]:
         yield Row("one of 784-128-10 on 1024 images", name, 1e3 * statistics.median(of[3:]), "ms")
 
 
-def memory_of_a_ride(seed: int) -> Iterator[Row]:
-    """The loop holds two vectors for each HVP allowed, and a copy of them."""
-    problem = network(784, 128, 1024, seed)
-    direction = jnp.ones_like(problem.x0) / jnp.sqrt(problem.size).astype(problem.dtype)
-    ridge = Ridge(direction, jnp.array(-1, problem.dtype), jnp.array(0), jnp.array(1))
-    for num in (8, 16, 32, 64):
-        rider = rr.Rider(update=rr.Davidson(max_hvps=num), finish=None, max_steps=10)
-        ride = jax.jit(lambda x, ridge, rider=rider: rider.ride(problem, x, ridge, KEY))
-        used: Any = ride.lower(problem.x0, ridge).compile().memory_analysis()
-        vectors = used.temp_size_in_bytes / (problem.dtype.itemsize * problem.size)
-        yield Row("memory of a ride", f"max_hvps={num}", vectors, "vectors of parameters")
-
-
-def drift(seed: int) -> Iterator[Row]:
-    """A ride followed by HVPs, audited by dense spectra, in both precisions."""
-    images = np.random.default_rng(seed).uniform(size=(200, 16))
-    labels = images[:, :4].argmax(axis=1).astype(int)
-    for dtype in (np.float32, np.float64):
-        problem = classifier(images.astype(dtype), labels, widths=(6,), init_scale=0.1)
-        ridge = rr.DenseSpectrum()(problem, problem.x0, KEY).ridge(1)
-        rider = rr.Rider(update=rr.Davidson(1e-5), finish=None, max_steps=200, audit_every=5)
-        ride = eqx.filter_jit(rider.ride)(problem, problem.x0, ridge, KEY)
-        audit: Any = ride.trace.audit
-        found = np.asarray(audit.drift)
-        outcome = f"{int(ride.num_steps)} steps, {np.isfinite(found).sum()} audits"
-        yield Row("largest drift of a ride", np.dtype(dtype).name, np.nanmax(found), "", outcome)
-
-
 def network(num_pixels: int, width: int, num_images: int, seed: int) -> rr.Problem:
     random = np.random.default_rng(seed)
     images = random.uniform(size=(num_images, num_pixels)).astype(np.float32)
@@ -95,4 +66,4 @@ def network(num_pixels: int, width: int, num_images: int, seed: int) -> rr.Probl
     return classifier(images, labels, widths=(width,), init_scale=0.01)
 
 
-TASKS = (update, hvp, memory_of_a_ride, drift)
+TASKS = (update, hvp)

@@ -1,11 +1,13 @@
-"""Two workers against one, the cost of searching, and searches whose workers are killed.
+"""Two workers against one, the cost of searching, killed workers, and a long frontier.
 
-    ridgerider bench workers [speed | overhead | kills]
+    ridgerider bench workers [speed | overhead | kills | frontier]
 
 speed: steps per second of one and of two single-threaded workers, on rides of a few hundred
 milliseconds. overhead: the part of the time that is spent on anything but rides, at rides of 50 ms.
 kills: 20 random SIGKILLs of workers during a search, in a process pool and in a Dask cluster; the
-tree must be that of the undisturbed search.
+tree must be that of the undisturbed search. frontier: the coordinator's time per leg besides the
+rides (it stores the leg with its children, asks for the next branch, marks it and loads its
+arrays), and its memory, as the frontier grows to a million open branches.
 """
 
 import os
@@ -25,7 +27,7 @@ import ridgerider as rr
 from ridgerider import workers
 from ridgerider.problems import wells
 from ridgerider.types import Progress
-from ridgerider_experiments.bench import Row
+from ridgerider_experiments.bench import Row, memory
 
 
 def coupled_loss(x: jax.Array, matrix: jax.Array, depths: jax.Array) -> jax.Array:
@@ -127,4 +129,41 @@ def _ends(result: rr.Result) -> list[tuple[str, float, bytes]]:
     return sorted((str(leg.fingerprint), leg.loss, leg.x.tobytes()) for leg in result)
 
 
-TASKS = (speed, overhead, kills)
+class _Enough(Exception):
+    """There are as many open branches as asked for."""
+
+
+def wavy_loss(x: jax.Array, frequencies: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.cos(frequencies * x))
+
+
+def frontier(seed: int) -> Iterator[Row]:
+    """Rides of two steps on a sum of waves, where every leg leaves many ridges."""
+    problem = rr.Problem(wavy_loss, jnp.zeros(100), jnp.linspace(1.0, 2.0, 100))
+    rider = rr.Rider(step=rr.FixedStep(1e-3), stop=(), finish=None, max_steps=2)
+    marks, times, before = [100_000, 200_000, 500_000, 1_000_000], list[float](), memory()
+    rows = list[Row]()
+
+    def tell(done: Progress) -> None:
+        times.append(time.perf_counter() - float(done.cost.seconds))
+        if done.num_open >= marks[0]:
+            recent = 1e3 * np.diff(times[-500:])
+            outcome = f"{memory() - before:.0f} MB, at most {recent.max():.1f} ms"
+            who = f"{marks.pop(0):,} open branches"
+            rows.append(Row("the coordinator, per leg", who, np.median(recent), "ms", outcome))
+        if not marks:
+            raise _Enough
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.sqlite"
+        try:
+            rr.search(problem, rider, max_ridges=10, seed=seed, out=path, progress=tell)
+        except _Enough:
+            yield from rows
+        began = time.perf_counter()
+        rr.load(path)
+        spent, size = time.perf_counter() - began, f"{path.stat().st_size / 1e6:.0f} MB"
+        yield Row("a million open branches", "reading", spent, "s", size)
+
+
+TASKS = (speed, overhead, kills, frontier)
