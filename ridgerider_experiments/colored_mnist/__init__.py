@@ -26,12 +26,14 @@ from ridgerider.problems.colored import (
     colored_digits,
     colored_mnist,
 )
-from ridgerider_experiments.colored_mnist.algorithm_4 import ride_algorithm_4
 from ridgerider_experiments.colored_mnist.baselines import TRAININGS, Trained, train_baseline
-from ridgerider_experiments.colored_mnist.consistent_ridge import ride_consistent
-from ridgerider_experiments.colored_mnist.figures import draw
+from ridgerider_experiments.colored_mnist.figures import draw, rides_of
 from ridgerider_experiments.colored_mnist.figures import table as table
-from ridgerider_experiments.colored_mnist.head import NUM_FEATURES
+from ridgerider_experiments.colored_mnist.rides import (
+    NUM_FEATURES,
+    ride_algorithm_4,
+    ride_consistent,
+)
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.sweep import Job, interval, run_jobs
 
@@ -69,6 +71,7 @@ JOBS = {
 # So few images tell environments apart only if these differ by more than the paper's.
 DIGITS_RATES = (0.4, 0.0)
 METHODS = tuple(method for methods in JOBS.values() for method in methods)
+SIZES = ("batch_size", "num_blocks", "block_size")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,13 @@ class Settings(Base):
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     began = time.perf_counter()
-    todo = [job for name in JOBS for job in jobs_of(settings, name)]
+    sizes = {name: getattr(settings, name) for name in ("data", *SIZES)}
+    # Seeds below 200 were used to choose settings.
+    todo = [
+        {**sizes, "method": name, "seed": 200 + 1000 * settings.seed + number}
+        for name in JOBS
+        for number in range(settings.num_of(name))
+    ]
     done = run_jobs(work, todo, out / "colored-mnist.jsonl", settings.num_workers, say)
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in METHODS}
     for result in done:
@@ -129,21 +138,6 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     }
     draw(runs, out)
     return results
-
-
-def jobs_of(settings: Settings, method: str) -> list[Job]:
-    return [
-        {
-            "method": method,
-            "data": settings.data,
-            # Seeds below 200 were used to choose settings.
-            "seed": 200 + 1000 * settings.seed + number,
-            "batch_size": settings.batch_size,
-            "num_blocks": settings.num_blocks,
-            "block_size": settings.block_size,
-        }
-        for number in range(settings.num_of(method))
-    ]
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -192,7 +186,7 @@ def train(job: Job, colored: ColoredImages) -> dict[str, Trained]:
     """The methods of a job; they get the training environments and nothing else."""
     name, environments, seed = job["method"], colored.train, job["seed"]
     if name in TRAININGS:
-        sizes = {size: job[size] for size in ("batch_size", "num_blocks", "block_size")}
+        sizes = {size: job[size] for size in SIZES}
         return {name: train_baseline(TRAININGS[name], environments, seed, **sizes)}
     if name == "consistent":
         return ride_consistent(environments, seed, job["batch_size"])
@@ -229,22 +223,25 @@ def choose(rule: str, scores: list[Accuracies], colored: ColoredImages) -> int:
     return select(rule, scores, rates=colored.flip_rates, target=colored.test_rate).index
 
 
+def ended(runs: list[dict[str, Any]], rule: str = RULES[0]) -> tuple[np.ndarray, ...]:
+    """Accuracies in the training environments, on held-out images of them, and in the test."""
+    rows = np.array([one["curve"][one["chosen"][rule]][1:] for one in runs])
+    count = rows.shape[1] // 2
+    return rows[:, :count], rows[:, count:-1], rows[:, -1]
+
+
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One method over all seeds: as fixed in advance, and by the other rules."""
-    num_environments = (len(runs[0]["curve"][0]) - 2) // 2
 
     def by(rule: str) -> dict[str, Any]:
-        rows = [np.array(one["curve"][one["chosen"][rule]]) for one in runs]
-        return {
-            "train_accuracy": interval(row[1 : 1 + num_environments].mean() for row in rows),
-            "test_accuracy": interval(row[-1] for row in rows),
-        }
+        train, _, test = ended(runs, rule)
+        return {"train_accuracy": interval(train.mean(axis=1)), "test_accuracy": interval(test)}
 
     return {
         **by(RULES[0]),
         "selection": RULES[0],
         "runs": len(runs),
-        "spread": spread([ended(one)[-1] for one in runs]),
+        "spread": spread(ended(runs)[2]),
         "dropped": sum(one["record"].get("num_dropped", 0) for one in runs),
         "seconds": float(np.mean([one["seconds"] for one in runs])),
         "other_rules": {rule: by(rule) for rule in RULES[1:]},
@@ -263,42 +260,37 @@ def pairs(runs: dict[str, Any]) -> list[tuple[str, str]]:
     return [pair for pair in wanted if set(pair) <= set(runs)]
 
 
-def ended(run: dict[str, Any], rule: str = RULES[0]) -> list[float]:
-    """Step; accuracies in the training environments, on held-out images of them; test accuracy."""
-    return list(run["curve"][run["chosen"][rule]])
-
-
 def difference(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> dict[str, Any]:
     """In percentage points of test accuracy and of extrapolated validation, on equal seeds."""
-    found: dict[str, Any] = {"seeds": min(len(one), len(two))}
-    both = list(zip(one, two, strict=False))
-    for name, of in (
-        ("test", lambda run: ended(run)[-1]),
-        ("extrapolated_validation", _extrapolated),
-    ):
-        apart = 100 * np.array([of(a) - of(b) for a, b in both])
-        half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart) if len(apart) > 1 else np.nan
-        found[name] = {"mean": float(apart.mean()), "half": float(half) if half == half else None}
-        found[name]["above"] = int((apart > 0).sum())
+    count = min(len(one), len(two))
+
+    def seen(runs: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        _, held_out, test = ended(runs[:count])
+        *rates, target = runs[0]["rates"]
+        validation = [extrapolate(row, rates, target) for row in held_out]
+        return {"test": test, "extrapolated_validation": np.array(validation)}
+
+    found: dict[str, Any] = {"seeds": count}
+    both = seen(one), seen(two)
+    for name in both[0]:
+        apart = 100 * (both[0][name] - both[1][name])
+        half = stats.t.ppf(0.975, count - 1) * stats.sem(apart) if count > 1 else None
+        found[name] = {
+            "mean": float(apart.mean()),
+            "half": None if half is None else float(half),
+            "above": int((apart > 0).sum()),
+        }
     return found
-
-
-def _extrapolated(run: dict[str, Any]) -> float:
-    """Held-out accuracies of the paper's two environments, extrapolated to the test flip rate."""
-    row = ended(run)
-    count = (len(row) - 2) // 2
-    return extrapolate(row[1 + count : 1 + 2 * count], run["rates"][:-1], run["rates"][-1])
 
 
 def by_heart(runs: list[dict[str, Any]]) -> dict[str, float]:
     """How far accuracies differ between environments, in points: on training images, on others."""
-    rows = 100 * np.array([ended(one) for one in runs])
-    count = (rows.shape[1] - 2) // 2
-    gaps = [np.ptp(rows[:, 1 + k * count : 1 + (k + 1) * count], axis=1).mean() for k in (0, 1)]
-    return {"train": float(gaps[0]), "held_out": float(gaps[1])}
+    train, held_out, _ = ended(runs)
+    gaps = [float(100 * np.ptp(part, axis=1).mean()) for part in (train, held_out)]
+    return {"train": gaps[0], "held_out": gaps[1]}
 
 
-def spread(test: list[float]) -> dict[str, float]:
+def spread(test: np.ndarray) -> dict[str, float]:
     """The distribution of test accuracies over networks."""
     points = {"worst": 0.0, "tenth": 0.1, "median": 0.5, "best": 1.0}
     return {name: float(np.quantile(test, at)) for name, at in points.items()} | {
@@ -312,22 +304,20 @@ def signs_of_failure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     Seen are: the mean training accuracy, the gap between environments on training and on held-out
     images, how far the directions' curvatures differ at the end, and the loss L1 + L2.
     """
-    rows = np.array([ended(one) for one in runs])
-    count = (rows.shape[1] - 2) // 2
-    first, second = (rows[:, 1 + k * count : 1 + (k + 1) * count] for k in (0, 1))
+    first, second, test = ended(runs)
     seen = {
         "train_accuracy": first.mean(axis=1),
         "train_gap": np.ptp(first, axis=1),
         "held_out_gap": np.ptp(second, axis=1),
-        "curvature_gap": np.array([_curvature_gap(one["record"]) for one in runs]),
+        "curvature_gap": np.array([curvature_gap(one["record"]) for one in runs]),
     }
     if "loss" in runs[0]["record"]:
         seen["loss"] = np.array([one["record"]["loss"] for one in runs])
-    worst = np.argsort(rows[:, -1])[: max(1, len(rows) // 10)]
+    worst = np.argsort(test)[: max(1, len(test) // 10)]
     found: dict[str, Any] = {}
     for name, values in seen.items():
-        is_constant = len(rows) < 3 or np.ptp(values) == 0
-        rank = np.nan if is_constant else stats.spearmanr(values, rows[:, -1]).statistic
+        is_constant = len(test) < 3 or np.ptp(values) == 0
+        rank = np.nan if is_constant else stats.spearmanr(values, test).statistic
         found[name] = {
             "rank_correlation": None if np.isnan(rank) else float(rank),
             "mean": float(values.mean()),
@@ -336,8 +326,7 @@ def signs_of_failure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _curvature_gap(record: dict[str, Any]) -> float:
+def curvature_gap(record: dict[str, Any]) -> float:
     """|difference| / |sum| of the curvatures in the two environments where the ride ended."""
-    rides = record["eigenvalues"]
-    rides = rides if np.ndim(rides[0][0]) else [rides]
+    rides = rides_of(record)
     return float(np.mean([abs(r[0][-1] - r[1][-1]) / abs(r[0][-1] + r[1][-1]) for r in rides]))

@@ -19,7 +19,7 @@ larger than ours.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ Layers = list[dict[str, Array]]
 Logits = Float[Array, " examples"]
 Images = Float[Array, "examples ..."]
 Labels = Int[Array, " examples"]
+Data = list[tuple[Images, Labels]]  # of each environment
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ IRM = Training("irm", 128, 0.0004898536566546834, 0.00110794568, 91257.186131159
 TRAININGS = {
     "erm": Training(),
     "irm": IRM,
-    "vrex": Training("vrex", 128, IRM.learning_rate, IRM.decay, IRM.weight),
-    "fishr": Training("fishr", 128, IRM.learning_rate, IRM.decay, IRM.weight),
+    "vrex": replace(IRM, penalty="vrex"),
+    "fishr": replace(IRM, penalty="fishr"),
     "dro": Training("dro"),
     "group_dro": Training("group_dro"),
     "oracle": Training(is_grey=True),
@@ -107,22 +108,18 @@ def xavier(key: PRNGKeyArray, sizes: tuple[int, ...]) -> Layers:
     ]
 
 
-def arrays(environments: tuple[ColoredEnvironment, ...]) -> list[tuple[Images, Labels]]:
+def arrays(environments: tuple[ColoredEnvironment, ...]) -> Data:
     return [(jnp.asarray(one.images), jnp.asarray(one.labels)) for one in environments]
 
 
-def random_rows(
-    data: list[tuple[Images, Labels]], key: PRNGKeyArray, size: int
-) -> list[tuple[Images, Labels]]:
+def random_rows(data: Data, key: PRNGKeyArray, size: int) -> Data:
     """Some rows of each environment, drawn with replacement."""
     keys = jax.random.split(key, len(data))
-    picks = [
-        jax.random.randint(one, (size,), 0, len(labels))
-        for one, (_, labels) in zip(keys, data, strict=True)
-    ]
-    return [
-        (images[rows], labels[rows]) for (images, labels), rows in zip(data, picks, strict=True)
-    ]
+    chosen = []
+    for one, (images, labels) in zip(keys, data, strict=True):
+        rows = jax.random.randint(one, (size,), 0, len(labels))
+        chosen.append((images[rows], labels[rows]))
+    return chosen
 
 
 def objective(
@@ -172,7 +169,7 @@ def gradient_variance(
 @eqx.filter_jit
 def train(
     training: Training,
-    data: list[tuple[Images, Labels]],
+    data: Data,
     key: PRNGKeyArray,
     batch_size: int,
     num_blocks: int,
@@ -218,8 +215,7 @@ def train_baseline(
     """1 + num_blocks * block_size steps; a candidate after each block."""
     if training.is_grey:
         environments = tuple(one.grey() for one in environments)
-    data = arrays(environments)
-    key = jax.random.key(seed)
+    data, key = arrays(environments), jax.random.key(seed)
     stacked = train(training, data, key, batch_size, num_blocks, block_size)
     return Trained(
         steps=[1 + (block + 1) * block_size for block in range(num_blocks)],

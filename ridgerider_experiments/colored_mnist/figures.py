@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ridgerider_experiments.show import markdown, new_figure, save
+from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.sweep import interval
 
 NAMES = {
     "consistent": "RR, consistent ridge",
@@ -72,9 +73,11 @@ def draw_accuracies(runs: Runs, ax: Axes) -> None:
         around = row + 0.24 * (np.linspace(-1, 1, len(test)) if len(test) > 1 else np.zeros(1))
         ax.plot(test, around, ".", color=COLORS[name], markersize=3, alpha=0.45, zorder=1)
         dot: dict[str, Any] = {"color": COLORS[name], "capsize": 3, "zorder": 3, "linewidth": 1.6}
-        ax.errorbar(test.mean(), row, xerr=half_widths(test), fmt="o", **dot)
-        hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 6}
-        ax.errorbar(train.mean(), row, xerr=half_widths(train), fmt="s", **dot, **hollow)
+        for values, marker, fill in ((test, "o", COLORS[name]), (train, "s", "white")):
+            of = interval(values / 100)
+            low, mean, high = (100 * of[part] for part in ("low", "mean", "high"))
+            errors = [[mean - low], [high - mean]]
+            ax.errorbar(mean, row, xerr=errors, fmt=marker, markerfacecolor=fill, **dot)
     ax.plot([], [], "o", color="#555555", label="test")
     ax.plot([], [], "s", color="#555555", markerfacecolor="white", label="train")
     for place, label in ((50, "chance"), (75, "optimal")):
@@ -84,12 +87,7 @@ def draw_accuracies(runs: Runs, ax: Axes) -> None:
     ax.set(xlabel="accuracy (%), mean and 95 % interval", xlim=(0, 100))
     ax.set_ylim(len(names) - 0.4, -0.8)
     ax.legend(frameon=False, fontsize=8, loc="lower left")
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def half_widths(values: np.ndarray) -> np.ndarray:
-    """Of a 95 % interval of the mean over runs, by the normal distribution."""
-    return 1.96 * values.std(axis=0, ddof=min(1, len(values) - 1)) / np.sqrt(len(values))
+    plain(ax)
 
 
 def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
@@ -110,15 +108,18 @@ def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
 
 def along(runs: list[dict[str, Any]]) -> np.ndarray:
     """Eigenvalues by run (or fold), environment and step; NaN where a ride had ended."""
-    rides: list[list[list[float]]] = []
-    for one in runs:
-        found = one["record"]["eigenvalues"]
-        rides.extend(found if np.ndim(found[0][0]) else [found])
+    rides = [ride for one in runs for ride in rides_of(one["record"])]
     length = max(len(ride[0]) for ride in rides)
     rows = np.full((len(rides), len(rides[0]), length), np.nan)
     for row, ride in zip(rows, rides, strict=True):
         row[:, : len(ride[0])] = ride
     return rows
+
+
+def rides_of(record: dict[str, Any]) -> list[list[list[float]]]:
+    """Eigenvalues by fold, of which Algorithm 4 has one, environment and step."""
+    found = record["eigenvalues"]
+    return list(found) if np.ndim(found[0][0]) else [found]
 
 
 def table(results: dict[str, Any]) -> str:
@@ -155,9 +156,7 @@ def differences_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     for names, of in results.get("differences", {}).items():
         one, two = (label_of(name) for name in names.split(" - "))
         test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
-        count = of["test"]["above"]
-        above = "-" if count is None else f"{count} of {of['seeds']}"
-        rows.append([f"{one} - {two}", test, above, other])
+        rows.append([f"{one} - {two}", test, f"{of['test']['above']} of {of['seeds']}", other])
     hearts = [
         f"{label_of(name)}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
         "held-out ones"
@@ -169,9 +168,7 @@ def differences_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     return f"{markdown(head, rows)}\n{note}\n\n{apart}\n"
 
 
-def _points(of: dict[str, Any] | None) -> str:
-    if of is None:
-        return "-"
+def _points(of: dict[str, Any]) -> str:
     return f"{of['mean']:+.1f}" + ("" if of["half"] is None else f" ± {of['half']:.1f}")
 
 
@@ -196,7 +193,6 @@ def spread_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     rows = [
         [NAMES[name], *(f"{100 * of['spread'][part]:.1f}" for part in parts)]
         for name, of in methods.items()
-        if of.get("spread")
     ]
     return markdown(["test accuracy over networks", *names], rows)
 

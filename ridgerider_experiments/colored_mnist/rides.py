@@ -1,0 +1,307 @@
+"""Ridge Rider on coloured images: the consistent ridge, and the paper's Algorithm 4.
+
+The ridden part is a head of two layers on ten features, near its saddle at zero:
+
+    logit = a . tanh(W' features),   W: 10 x 4,  a: 4,   44 parameters
+
+Consistent ridge: features of a network trained on one half of the images, whitened; what the
+environments disagree on is projected out, and the steepest ridge that is left is ridden.
+
+Algorithm 4: a network 392-128 (ReLU)-10 (tanh), then the head. After the warm start only the layer
+to the ten features is trained. A whole featurizer learns by heart where environments should agree:
+its accuracies are equal in both on training images and apart on others.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import ridgerider as rr
+from ridgerider.environments import (
+    Algorithm4,
+    Environments,
+    RidgeLosses,
+    consistency_along,
+    ride_common,
+    shared_features,
+)
+from ridgerider.problems.colored import ColoredEnvironment
+from ridgerider.types import Ride, Ridge
+from ridgerider_experiments.colored_mnist.baselines import (
+    Data,
+    Images,
+    Labels,
+    Layers,
+    Logits,
+    Trained,
+    Training,
+    arrays,
+    cross_entropy,
+    hidden,
+    random_rows,
+    squares,
+    train,
+    xavier,
+)
+
+NUM_FEATURES, NUM_UNITS = 10, 4
+NUM_STEPS = 9  # along the ridge, as in the paper
+RIDER = rr.Rider(
+    spectrum=rr.DenseSpectrum(gauge="random"),  # at zero every ridge is repeated for each unit
+    step=rr.FixedStep(0.1),
+    stop=(rr.curvature_gone, rr.RidgeLost(), rr.not_finite),
+    finish=None,
+    max_steps=NUM_STEPS,
+    keep_path=True,
+)
+
+
+def head_logits(head: dict[str, Array], features: Float[Array, "examples m"]) -> Logits:
+    return jnp.tanh(features @ head["weights"]) @ head["out"]
+
+
+def head_loss(head: dict[str, Array], features: Array, labels: Labels) -> Array:
+    return cross_entropy(head_logits(head, features), labels)
+
+
+# --- the consistent ridge
+
+
+class Whitened(eqx.Module):
+    """The last hidden layer's leading principal components, each of variance one, projected."""
+
+    layers: Layers
+    center: Float[Array, " width"]
+    matrix: Float[Array, "width m"]
+
+    @eqx.filter_jit
+    def __call__(self, images: Images) -> Float[Array, "examples m"]:
+        # In double precision where that is on: the Hessians are small, and exact ones are wanted.
+        return ((hidden(self.layers, images) - self.center[None]) @ self.matrix).astype(float)
+
+
+@eqx.filter_jit
+def whiten(layers: Layers, data: Data, num_features: int) -> Whitened:
+    inner = jnp.concatenate([hidden(layers, images) for images, _ in data])
+    center = jnp.mean(inner, axis=0)
+    apart = inner - center[None]
+    variances, columns = jnp.linalg.eigh(apart.T @ apart / len(apart))
+    leading = slice(-1, -1 - num_features, -1)
+    return Whitened(layers, center, columns[:, leading] / jnp.sqrt(variances[leading])[None])
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A featurizer with the heads along a ride, stacked."""
+
+    features: Whitened
+    heads: dict[str, Array]
+    record: dict[str, Any]
+
+
+def ride_consistent(
+    environments: tuple[ColoredEnvironment, ...],
+    seed: int,
+    batch_size: int,
+    num_features: int = NUM_FEATURES,
+    num_networks: int = 1,
+    methods: tuple[str, ...] = ("consistent", "no_projection", "shuffled"),
+) -> dict[str, Trained]:
+    """Features from one half of the images, their consistent ridge from the other; and back.
+
+    A featurizer trained on the very images would see more agreement than there is. With it come two
+    controls that share its features: no projection, and a projection with images that were
+    shuffled between the environments. `num_networks`: so often, and the average of all.
+    """
+    data = arrays(environments)
+    folds: dict[str, list[Fold]] = {name: [] for name in methods}
+    for k in range(2 * num_networks):
+        parts = (k % 2, 1 - k % 2)
+        halves = [[(one[part::2], two[part::2]) for one, two in data] for part in parts]
+        key = jax.random.fold_in(jax.random.key(seed), k)
+        # A short training, of 150 steps: enough for features, colour and shape alike.
+        stacked = train(Training(num_hidden=256), halves[0], key, batch_size, 1, 149)
+        features = whiten(jax.tree.map(lambda leaf: leaf[0], stacked), halves[1], num_features)
+        for name, of in folds.items():
+            part = shuffle(halves[1], key) if name == "shuffled" else halves[1]
+            of.append(ride_fold(features, part, key, is_projected=name != "no_projection"))
+    return {
+        name: Trained(
+            steps=list(range(1, NUM_STEPS + 1)),
+            logits=partial(mean_logits, of),
+            record={part: [fold.record[part] for fold in of] for part in of[0].record},
+        )
+        for name, of in folds.items()
+    }
+
+
+def shuffle(data: Data, key: PRNGKeyArray) -> Data:
+    """Deal all images anew, to as many environments."""
+    images, labels = (jnp.concatenate(parts) for parts in zip(*data, strict=True))
+    order = jax.random.permutation(key, len(labels)).reshape(len(data), -1)
+    return [(images[rows], labels[rows]) for rows in order]
+
+
+def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: bool) -> Fold:
+    """Project out what the environments disagree on, and ride the steepest ridge that is left."""
+    seen = [features(images) for images, _ in data]
+    shared = shared_features(seen, [labels.astype(float) - 0.5 for _, labels in data])
+    if is_projected:
+        seen = [one @ shared.projection for one in seen]
+        projected = features.matrix @ shared.projection.astype(features.matrix.dtype)
+        features = Whitened(features.layers, features.center, projected)
+    dtype, num_features = seen[0].dtype, seen[0].shape[1]
+    start = {
+        "weights": jnp.zeros((num_features, NUM_UNITS), dtype),
+        "out": jnp.zeros(NUM_UNITS, dtype),
+    }
+    problems = [rr.Problem(head_loss, start, z, y) for z, (_, y) in zip(seen, data, strict=True)]
+    both = Environments(problems)
+    ride = _ride(both, key)
+    scores = consistency_along(both, start, ride)
+    path = ride.trace.path
+    assert path is not None
+    # A ride that ended early stays where it is.
+    taken = jnp.minimum(1 + jnp.arange(NUM_STEPS), ride.num_steps)
+    return Fold(
+        features=features,
+        heads=jax.vmap(lambda x: both.with_ridden(start, x))(path[taken]),
+        record={
+            "eigenvalues": np.asarray(scores.eigenvalues).tolist(),
+            "standard_errors": np.asarray(scores.standard_errors).tolist(),
+            "correlations": np.asarray(scores.correlations).tolist(),
+            "overlaps": np.asarray(ride.trace.overlap)[: int(ride.num_steps) + 1].tolist(),
+            "difference": float(jnp.linalg.norm(shared.signals[0] - shared.signals[1])),
+            "noise": float(shared.noise),
+        },
+    )
+
+
+@eqx.filter_jit
+def _ride(environments: Environments, key: PRNGKeyArray) -> Ride:
+    problem = environments.pooled()
+    spectrum = RIDER.look(problem, problem.x0, key)
+    ridge = Ridge(
+        direction=spectrum.eigenvectors[0],
+        eigenvalue=spectrum.eigenvalues[0],
+        index=jnp.array(0),
+        multiplicity=jnp.array(NUM_UNITS),
+    )
+    # Both ways along it are the same function of the images.
+    return RIDER.ride(problem, problem.x0, ridge, key)
+
+
+def mean_logits(folds: list[Fold], images: np.ndarray) -> Float[Array, "candidates examples"]:
+    each = []
+    for one in folds:
+        seen = one.features(jnp.asarray(images))
+        each.append(jax.lax.map(lambda head, seen=seen: head_logits(head, seen), one.heads))
+    return jnp.mean(jnp.stack(each), axis=0)
+
+
+# --- Algorithm 4
+
+
+def features_of(featurizer: Layers, images: Images) -> Float[Array, "examples m"]:
+    last = featurizer[-1]
+    return jnp.tanh(hidden(featurizer, images) @ last["weights"] + last["bias"][None])
+
+
+def network_logits(params: dict[str, Any], images: Images) -> Logits:
+    return head_logits(params["head"], features_of(params["featurizer"], images))
+
+
+def network_loss(params: dict[str, Any], images: Images, labels: Labels) -> Array:
+    return cross_entropy(network_logits(params, images), labels)
+
+
+def initialize(key: PRNGKeyArray, num_inputs: int, num_hidden: int = 128) -> dict[str, Any]:
+    first, second, third = jax.random.split(key, 3)
+    shape = (NUM_FEATURES, NUM_UNITS)
+    return {
+        "featurizer": xavier(first, (num_inputs, num_hidden, NUM_FEATURES)),
+        "head": {
+            "weights": 1e-2 * jax.random.normal(second, shape, jnp.float32),
+            "out": 1e-2 * jax.random.normal(third, shape[1:], jnp.float32),
+        },
+    }
+
+
+class WarmStart(eqx.Module):
+    """150 steps of Adam on the mean loss, with a linear head that is thrown away."""
+
+    data: Data
+    batch_size: int = eqx.field(static=True)
+
+    @eqx.filter_jit
+    def __call__(self, params: dict[str, Any], key: PRNGKeyArray) -> dict[str, Any]:
+        first, key = jax.random.split(key)
+        start = (params["featurizer"], xavier(first, (NUM_FEATURES, 1)))
+        optimizer = optax.adam(1e-3)
+
+        def loss(both: tuple[Layers, Layers], data: Data) -> Array:
+            featurizer, head = both
+            logits = [
+                (features_of(featurizer, images) @ head[0]["weights"] + head[0]["bias"][None])[:, 0]
+                for images, _ in data
+            ]
+            losses = [cross_entropy(z, y) for z, (_, y) in zip(logits, data, strict=True)]
+            return jnp.mean(jnp.stack(losses)) + 1e-3 * squares(featurizer)
+
+        def step(carry: tuple, index: Array) -> tuple:
+            both, state = carry
+            batch = random_rows(self.data, jax.random.fold_in(key, index), self.batch_size)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+                updates, state = optimizer.update(jax.grad(loss)(both, batch), state)
+            return (jax.tree.map(jnp.add, both, updates), state), None
+
+        (trained, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(150))[0]
+        return {**params, "featurizer": trained}
+
+
+def ride_algorithm_4(
+    environments: tuple[ColoredEnvironment, ...],
+    seed: int,
+    batch_size: int,
+    is_consistent: bool = True,
+    is_whole: bool = False,
+) -> Trained:
+    """Algorithm 4; without its consistency terms as a control; training the whole featurizer."""
+    data = arrays(environments)
+    num_inputs = int(np.prod(data[0][0].shape[1:]))
+    key = jax.random.key(seed)
+    problems = [rr.Problem(network_loss, initialize(key, num_inputs), *one) for one in data]
+    both = Environments(problems, {"featurizer": False, "head": True})
+    alone = RidgeLosses(gap=0.0, probe_correlation=0.0, probe_gap=0.0)
+    common = Algorithm4(
+        losses=RidgeLosses() if is_consistent else alone,
+        batch=rr.Batches(batch_size),
+        num_pretrain=400,
+        feature_rate=3e-3,
+        trained=True if is_whole else {"featurizer": [False, True], "head": False},
+    )
+    ride = ride_common(both, common, warm_start=WarmStart(data, batch_size), seed=seed)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])
+    return Trained(
+        steps=list(range(1, NUM_STEPS + 1)),
+        logits=partial(stacked_logits, stacked),
+        record={
+            "eigenvalues": np.asarray(ride.scores.eigenvalues).tolist(),
+            "correlations": np.asarray(ride.scores.correlations).tolist(),
+            "overlaps": np.asarray(ride.overlaps).tolist(),
+            "loss": ride.loss,
+            "num_dropped": ride.num_dropped,
+        },
+    )
+
+
+@jax.jit
+def stacked_logits(stacked: dict[str, Any], images: Images) -> Float[Array, "candidates examples"]:
+    return jax.lax.map(lambda params: network_logits(params, images), stacked)
