@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -66,6 +67,17 @@ def chain(
             num_steps=point.num_steps + int(ride.num_steps),
         )
         yield point
+
+
+@eqx.filter_jit
+def guesses(problem: rr.Problem, x: Vector, images: Array) -> Array:
+    """The class that a network takes each image for."""
+    logits = problem.loss.logits(problem.unravel(x), images)  # type: ignore[attr-defined]
+    return jnp.argmax(logits, axis=1)
+
+
+def accuracy(problem: rr.Problem, x: Vector, images: Any, labels: Any) -> float:
+    return float(np.mean(guesses(problem, x, jnp.asarray(images)) == labels))
 
 
 @eqx.filter_jit

@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from matplotlib.axes import Axes
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import RIDER, chain
+from ridgerider_experiments.chain import RIDER, accuracy, chain
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import run_jobs
@@ -126,11 +126,10 @@ def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, A
     settings = Settings.of(job)
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = make_problem(settings, images, seed)
-    judge = Judge(problem, images)
     if name == "adam":
-        done = train_adam(settings, problem, judge, seed)
+        done = train_adam(settings, problem, images, seed)
     else:
-        done = ride(settings, problem, name, riders(settings)[name], judge, seed)
+        done = ride(settings, problem, images, name, seed)
     accuracies = f"train {done['train_accuracy']:.2%}, test {done['test_accuracy']:.2%}"
     spent = f"{done['hvps']} HVPs, {done['seconds']:.0f} s"
     say(f"seed {seed}, {METHODS[name][0]}: {accuracies}, {spent}")
@@ -148,29 +147,17 @@ def make_problem(settings: Settings, images: Images, seed: int) -> rr.Problem:
     )
 
 
-class Judge:
-    """Accuracy on all training and all test images."""
-
-    def __init__(self, problem: rr.Problem, images: Images):
-        self.problem = problem
-        self.test = jnp.asarray(images.test_images), jnp.asarray(images.test_labels)
-
-    def __call__(self, x: Float[Array, " n"]) -> tuple[float, float]:
-        return float(_accuracy(self.problem, x, *self.problem.args)), self.test_accuracy(x)
-
-    def test_accuracy(self, x: Float[Array, " n"]) -> float:
-        return float(_accuracy(self.problem, x, *self.test))
-
-
-@eqx.filter_jit
-def _accuracy(problem: rr.Problem, x: Array, images: Array, labels: Array) -> Array:
-    return problem.loss.accuracy(problem.unravel(x), images, labels)  # type: ignore[attr-defined]
+def accuracies(problem: rr.Problem, images: Images, x: Array) -> tuple[float, float]:
+    """On all training and all test images."""
+    test = images.test_images, images.test_labels
+    return accuracy(problem, x, *problem.args), accuracy(problem, x, *test)
 
 
 def ride(
-    settings: Settings, problem: rr.Problem, name: str, rider: rr.Rider, judge: Judge, seed: int
+    settings: Settings, problem: rr.Problem, images: Images, name: str, seed: int
 ) -> dict[str, Any]:
     """One chain; its accuracy at points that are even in the logarithm of the HVPs spent."""
+    rider = riders(settings)[name]
     is_paper = name.startswith("paper")
     other = settings.max_paper_hvps if is_paper else settings.max_other_hvps
     max_hvps = settings.max_hvps if name == "rr" else other
@@ -183,12 +170,12 @@ def ride(
         hvps, paused = int(end.cost.hvps), time.perf_counter()
         if points and hvps >= points[0]:
             points = [later for later in points if later > hvps]
-            curve.append([hvps, *judge(end.average), end.num_steps])
+            curve.append([hvps, *accuracies(problem, images, end.average), end.num_steps])
         judging += time.perf_counter() - paused
         if hvps >= max_hvps or name == "keep":
             break
     seconds = time.perf_counter() - began - judging
-    train, test = judge(end.average)
+    train, test = accuracies(problem, images, end.average)
     curve.append([hvps, train, test, end.num_steps])
     return {
         "train_accuracy": train,
@@ -202,7 +189,9 @@ def ride(
     }
 
 
-def train_adam(settings: Settings, problem: rr.Problem, judge: Judge, seed: int) -> dict[str, Any]:
+def train_adam(
+    settings: Settings, problem: rr.Problem, images: Images, seed: int
+) -> dict[str, Any]:
     """Adam on the same loss and data, for context: batches of 128, learning rate 1e-3."""
     optimizer, batches = optax.adam(1e-3), rr.Batches(128)
     num_steps = problem.num_examples // 128
@@ -227,9 +216,9 @@ def train_adam(settings: Settings, problem: rr.Problem, judge: Judge, seed: int)
         looking = time.perf_counter()
         # A gradient of 128 images is an eighth of one of 1024, which costs about one product.
         products = (number + 1) * num_steps * 128 / settings.batch_size
-        curve.append([products, *judge(jax.block_until_ready(x))])
+        curve.append([products, *accuracies(problem, images, jax.block_until_ready(x))])
         spent += time.perf_counter() - looking
-    train, test = judge(x)
+    train, test = accuracies(problem, images, x)
     return {
         "train_accuracy": train,
         "test_accuracy": test,

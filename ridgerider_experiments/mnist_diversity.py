@@ -28,8 +28,8 @@ from matplotlib.axes import Axes
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider.types import Ride, Ridge
-from ridgerider_experiments.chain import RIDER, chain, downhill_ridge
+from ridgerider.types import Ridge
+from ridgerider_experiments.chain import RIDER, chain, downhill_ridge, guesses
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import Job, run_jobs
@@ -172,11 +172,7 @@ def ride_paper(
     return {name: np.mean(rows, axis=0) for name, rows in seen.items()}
 
 
-@eqx.filter_jit
-def _ride_on(
-    rider: rr.Rider, problem: rr.Problem, x: Array, ridge: Ridge, key: PRNGKeyArray
-) -> Ride:
-    return rider.ride(problem, x, ridge, key)
+_ride_on = eqx.filter_jit(rr.Rider.ride)
 
 
 def distinct_ridges(
@@ -222,15 +218,12 @@ def ride(
 
 
 def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
-    guesses = np.asarray(_guesses(problem, x, jnp.asarray(images.test_images)))
-    is_right, labels = guesses == images.test_labels, images.test_labels
-    return np.array([is_right[labels == digit].mean() for digit in range(images.num_classes)])
-
-
-@eqx.filter_jit
-def _guesses(problem: rr.Problem, x: Array, images: Array) -> Array:
-    logits = problem.loss.logits(problem.unravel(x), images)  # type: ignore[attr-defined]
-    return jnp.argmax(logits, axis=1)
+    is_right = (
+        np.asarray(guesses(problem, x, jnp.asarray(images.test_images))) == images.test_labels
+    )
+    return np.array(
+        [is_right[images.test_labels == digit].mean() for digit in range(images.num_classes)]
+    )
 
 
 def permutation_test(

@@ -22,8 +22,7 @@ import numpy as np
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import RIDER, chain
-from ridgerider_experiments.mnist import Judge
+from ridgerider_experiments.chain import RIDER, accuracy, chain
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, plain, save
 from ridgerider_experiments.sweep import Job, run_jobs
@@ -117,11 +116,13 @@ def work(job: Job) -> dict[str, Any]:
     problem = classifier(
         images.train_images, images.train_labels, widths=(job["width"],), seed=job["trial"]
     )
-    judges = [Judge(problem, part) for part in (images, held_out)]
     curve: list[list[float]] = []
     rider, num_steps = rider_of(job["method"], trial), job["num_steps"]
     for end in chain(problem, rider, max_index=trial["max_index"], seed=job["trial"]):
-        test, validation = (judge.test_accuracy(end.x) for judge in judges)
+        test, validation = (
+            accuracy(problem, end.x, part.test_images, part.test_labels)
+            for part in (images, held_out)
+        )
         curve.append([end.num_steps, validation, test])
         # Of rides that end at once there are not without end, either.
         is_long = end.num_rides == num_steps // 10 or end.cost.hvps >= 200 * num_steps

@@ -9,13 +9,14 @@ A page of the documentation is a text with holes, such as `docs/reproducing.md.i
 that a command wrote. `trees@before` are older results of the same command.
 """
 
-import html
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 import ridgerider_experiments as experiments
 
@@ -118,42 +119,13 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# --- the page as HTML: tables, pictures, headings and paragraphs are all there is
-
-
 def to_html(text: str) -> str:
-    body = "\n".join(map(_block, text.strip().split("\n\n")))
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    # The line under a table says what it was made with.
+    body = body.replace("<p>Version ", "<p class='small'>Version ")
     head = f"<meta charset='utf-8'><title>Ridge Rider</title><style>{STYLE}</style>"
     view = "<meta name='viewport' content='width=device-width'>"
     return f"<!doctype html><html lang='en'><head>{head}{view}</head><body>{body}</body></html>\n"
-
-
-def _block(block: str) -> str:
-    if block.startswith("#"):
-        marks, words = block.split(" ", 1)
-        return f"<h{len(marks)}>{_inline(words)}</h{len(marks)}>"
-    if block.startswith("|"):
-        head, _, *rows = [_cells(line) for line in block.splitlines()]
-        lines = [_row("th", head), *(_row("td", row) for row in rows)]
-        return f"<table>{''.join(lines)}</table>"
-    if block.startswith("Version "):
-        return f"<p class='small'>{_inline(block)}</p>"
-    return f"<p>{_inline(block)}</p>"
-
-
-def _cells(line: str) -> list[str]:
-    cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-    return [cell.strip().replace("\\|", "|") for cell in cells]
-
-
-def _row(tag: str, cells: list[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-
-def _inline(words: str) -> str:
-    words = html.escape(words, quote=True)
-    words = re.sub(r"!\[([^]]*)\]\(([^)]*)\)", r"<img alt='\1' src='\2'>", words)
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", words)
 
 
 # --- the page of the documentation

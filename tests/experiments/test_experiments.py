@@ -85,7 +85,7 @@ def test_a_chain_of_rides_learns_the_digits():
     while not points or points[-1].cost.hvps < 2000:
         points.append(next(rides))
     end = points[-1]
-    train, test = mnist.Judge(problem, digits())(end.average)
+    train, test = mnist.accuracies(problem, digits(), end.average)
     assert train > 0.95 and test > 0.9
     assert end.num_rides == len(points) and end.num_steps > 20
 
@@ -111,12 +111,12 @@ def test_a_chain_draws_one_of_so_many_ridges():
     assert drawn == {0, 1, 2}
 
 
-def test_algorithm_2_as_printed_has_the_papers_numbers_and_is_counted():
+def test_algorithm_2_as_printed_has_the_papers_numbers_and_is_counted(monkeypatch):
     settings = replace(mnist.Settings.quick(0), max_paper_hvps=1_000, num_points=2)
     problem = mnist.make_problem(settings, digits(), 0)
     rider = replace(mnist.riders(settings)["paper_update"], max_steps=1)
-    judge = mnist.Judge(problem, digits())
-    found = mnist.ride(settings, problem, "paper_update", rider, judge, 0)
+    monkeypatch.setattr(mnist, "riders", lambda settings: {"paper_update": rider})
+    found = mnist.ride(settings, problem, digits(), "paper_update", 0)
     assert found["rides"] == found["steps"] == 3  # two products for each inner step
     assert found["hvps"] >= 3 * (2 * 236 + 20) and found["curve"][-1][0] == found["hvps"]
     # A step is the paper's.
