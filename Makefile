@@ -27,7 +27,7 @@ docs: $(VENV)/ready-docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-BENCHES := peers matrix-free workers
+BENCHES := peers workers
 
 bench: $(VENV)/ready-test
 	for name in $(BENCHES); do $(BIN)/ridgerider bench $$name || exit 1; done

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-BENCHES = ("peers", "bridges", "matrix-free", "networks", "large-maps", "workers")
+BENCHES = ("peers", "bridges", "networks", "large-maps", "workers")
 
 
 @dataclass(frozen=True)

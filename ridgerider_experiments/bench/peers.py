@@ -148,8 +148,13 @@ def perturbed(seed: int, size: float) -> tuple[rr.Problem, Ridge]:
 
 def next_ridge(seed: int) -> Iterator[Row]:
     """An interior ridge after the Hessian has changed a little, to a residual of 1e-3."""
-    task = "the fourth ridge one step on, n = 400"
-    problem, ridge = perturbed(seed, 0.2)
+    for size in (0.2, 0.05, 0.5):
+        yield from ridge_after(size, seed)
+
+
+def ridge_after(size: float, seed: int) -> Iterator[Row]:
+    task = f"the fourth ridge one step on, n = 400, changed by {size:g}"
+    problem, ridge = perturbed(seed, size)
     matrix, key = np.asarray(problem.args[0]), jax.random.key(seed)
     new = np.linalg.eigh(matrix)[1][:, 3]
 

@@ -1,21 +1,17 @@
-"""Two workers against one, the cost of searching, killed workers, and a long frontier.
+"""Two workers against one, the cost of searching, and a long frontier.
 
-    ridgerider bench workers [speed | overhead | kills | frontier]
+    ridgerider bench workers [speed | overhead | frontier]
 
 speed: steps per second of one and of two single-threaded workers, on rides of a few hundred
 milliseconds. overhead: the part of the time that is spent on anything but rides, at rides of 50 ms.
-kills: 20 random SIGKILLs of workers during a search, in a process pool and in a Dask cluster; the
-tree must be that of the undisturbed search. frontier: the coordinator's time per leg besides the
-rides (it stores the leg with its children, asks for the next branch, marks it and loads its
-arrays), and its memory, as the frontier grows to a million open branches.
+frontier: the coordinator's time per leg besides the rides (it stores the leg with its children, asks
+for the next branch, marks it and loads its arrays), and its memory, as the frontier grows to a
+million open branches.
 """
 
-import os
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,6 @@ import numpy as np
 
 import ridgerider as rr
 from ridgerider import workers
-from ridgerider.problems import wells
 from ridgerider.types import Progress
 from ridgerider_experiments.bench import Row, memory
 
@@ -75,60 +70,6 @@ def overhead(seed: int, num_rides: int = 300) -> Iterator[Row]:
         yield Row("a leg", who, each, "ms", f"{spent / seconds:.1%} of the time")
 
 
-def kills(seed: int) -> Iterator[Row]:
-    jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    plain = _ends(rr.search(wells(5), order="best_first", max_rides=500, round_size=8))
-    with workers.process_pool(2) as pool:
-        yield under_fire("process pool", pool, pool.pids, plain)
-    with workers.dask(num_workers=2) as cluster:
-        local: Any = cluster
-
-        def pids() -> list[int]:
-            nannies = local.cluster.workers.values()
-            return [nanny.pid for nanny in nannies if nanny.pid is not None]
-
-        yield under_fire("Dask", cluster, pids, plain)
-
-
-def under_fire(who: str, executor: Any, pids: Callable[[], list[int]], plain: Any) -> Row:
-    is_over, killed, random = threading.Event(), list[int](), np.random.default_rng(0)
-
-    def kill() -> None:
-        while len(killed) < 20 and not is_over.is_set():
-            time.sleep(random.uniform(0, 3.0))
-            if alive := pids():
-                killed.append(alive[random.integers(len(alive))])
-                os.kill(killed[-1], signal.SIGKILL)
-
-    def slow_down(done: Progress) -> None:
-        if killer.is_alive():  # the search must not end before the last kill
-            time.sleep(0.15)
-
-    killer, began = threading.Thread(target=kill), time.perf_counter()
-    killer.start()
-    result = rr.search(
-        wells(5),
-        executor=executor,
-        max_deaths=10,
-        progress=slow_down,
-        order="best_first",
-        max_rides=500,
-        round_size=8,
-    )
-    is_over.set()
-    killer.join()
-    failed = sum(leg.ended_by[0].startswith("failed") for leg in result)
-    outcome = f"{len(killed)} kills, {len(result)} legs, {failed} failed, "
-    outcome += "same tree" if _ends(result) == plain else "ANOTHER TREE"
-    return Row("a search whose workers are killed", who, time.perf_counter() - began, "s", outcome)
-
-
-def _ends(result: rr.Result) -> list[tuple[str, float, bytes]]:
-    return sorted((str(leg.fingerprint), leg.loss, leg.x.tobytes()) for leg in result)
-
-
 class _Enough(Exception):
     """There are as many open branches as asked for."""
 
@@ -166,4 +107,4 @@ def frontier(seed: int) -> Iterator[Row]:
         yield Row("a million open branches", "reading", spent, "s", size)
 
 
-TASKS = (speed, overhead, kills, frontier)
+TASKS = (speed, overhead, frontier)

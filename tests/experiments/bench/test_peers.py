@@ -26,7 +26,7 @@ def test_lanczos_counts_its_products():
 
 
 def test_a_ridge_is_followed_with_fewer_products():
-    ours, *others = peers.next_ridge(0)
+    ours, *others = peers.ridge_after(0.2, 0)
     assert all(row.outcome.startswith(("overlap 1.0", "overlap 0.999")) for row in (ours, *others))
     assert ours.cost <= 30 and all(ours.cost < row.cost for row in others)
 
