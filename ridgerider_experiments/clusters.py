@@ -132,10 +132,6 @@ def _index(hessian: jax.Array, tolerance: float) -> int:
     return int(np.sum(values < -tolerance * np.abs(values).max()))
 
 
-class _TimeIsUp(Exception):
-    """An hour is over, or what was asked for."""
-
-
 def _cluster(
     atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
@@ -158,28 +154,26 @@ def _cluster(
                     f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents, "
                     f"{seconds:.0f} s"
                 )
-        if is_large and seconds > settings.max_seconds:
-            raise _TimeIsUp
 
+    max_seconds = None
+    if is_large:  # what the descents have left of it
+        max_seconds = max(settings.max_seconds - (time.perf_counter() - began), 1.0)
     num_workers = settings.num_workers if is_large else 1
     crew = nullcontext() if num_workers == 1 else process_pool(num_workers)
     with crew as executor:
-        try:
-            landscape = rr.explore(
-                problem,
-                starts=starts,
-                symmetry=rr.symmetry.point_set(),
-                valid=is_one_cluster,
-                max_rides=None if is_large else settings.max_rides,
-                round_size=256 if is_large else 64,  # of any number of workers: the same map
-                progress=watch,
-                seed=settings.seed,
-                out=path,
-                executor=executor,
-            )
-        except _TimeIsUp:  # the run file has all that was found
-            assert path is not None
-            landscape = rr.Landscape.load(path, problem)
+        landscape = rr.explore(
+            problem,
+            starts=starts,
+            symmetry=rr.symmetry.point_set(),
+            valid=is_one_cluster,
+            max_rides=None if is_large else settings.max_rides,
+            max_seconds=max_seconds,
+            round_size=256 if is_large else 64,  # of any number of workers: the same map
+            progress=watch,
+            seed=settings.seed,
+            out=path,
+            executor=executor,
+        )
     seconds = time.perf_counter() - began
     say(f"{atoms} atoms: {landscape}")
     ax = plot.disconnectivity(landscape)

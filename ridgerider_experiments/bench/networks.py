@@ -16,8 +16,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,31 +138,6 @@ def mnist_net(seed: int) -> Model:
     return Model(layers, apply, *pixels(images))
 
 
-def adam(
-    model: Model, loss: Callable[..., Array], num_steps: int, rate: float, seed: int
-) -> PyTree:
-    """Epochs in random order, `num_steps` batches of 128 in all."""
-    optimizer, (inputs, targets) = optax.adam(rate), model.train
-    size = min(128, len(inputs))
-    per_epoch = len(inputs) // size
-
-    def step(inputs: Array, targets: Array, carry: Any, index: Array) -> Any:
-        params, state, order = carry
-        key = jax.random.fold_in(jax.random.key(seed), index)
-        shuffle = partial(jax.random.permutation, key, len(inputs))
-        order = jax.lax.cond(index % per_epoch == 0, shuffle, lambda: order)
-        rows = jax.lax.dynamic_slice(order, (index % per_epoch * size,), (size,))
-        grad = jax.grad(loss)(params, inputs[rows], targets[rows])
-        updates, state = optimizer.update(grad, state)
-        return (optax.apply_updates(params, updates), state, order), None
-
-    def run(*data: Array) -> PyTree:
-        begin = (model.params, optimizer.init(model.params), jnp.arange(len(inputs)))
-        return jax.lax.scan(partial(step, *data), begin, jnp.arange(num_steps))[0][0]
-
-    return jax.jit(run)(inputs, targets)
-
-
 def models(seed: int) -> Iterator[Row]:
     for make in (conv_net, layer_norm_net, modular_addition):
         yield from compare(make.__name__, make(), 4000, 3e-3, seed)
@@ -192,10 +166,14 @@ def compare(name: str, model: Model, num_steps: int, rate: float, seed: int) -> 
         )
         yield Row(task, who, time.process_time() - began, "s of processors", outcome)
         began = time.process_time()
-    other = jax.block_until_ready(adam(model, start.problem.loss, num_steps, rate, seed))
+    size = min(128, len(model.train[0]))
+    epochs = round(num_steps / (len(model.train[0]) // size))
+    train = rr.Train(optax.adam(rate), rr.Batches(size), epochs=epochs)
+    x = start.problem.ravel(model.params)
+    other = params(train(start.problem, x, jax.random.key(seed)).x)
     spent = time.process_time() - began
     scores = f"train {accuracy(other, *model.train):.2%}, test {accuracy(other, *model.test):.2%}"
-    yield Row(task, f"Adam, {num_steps} steps", spent, "s of processors", scores)
+    yield Row(task, f"Adam, {epochs} epochs", spent, "s of processors", scores)
 
 
 def large(seed: int) -> Iterator[Row]:

@@ -4,8 +4,8 @@
 
 speed: steps per second of one and of two single-threaded workers, on rides of a few hundred
 milliseconds. overhead: the part of the time that is spent on anything but rides, at rides of 50 ms.
-frontier: the coordinator's time per leg besides the rides (it stores the leg with its children, asks
-for the next branch, marks it and loads its arrays), and its memory, as the frontier grows to a
+frontier: the coordinator's time per leg besides the rides (it stores the leg with its children,
+asks for the next branch, marks it and loads its arrays), and its memory, as the frontier grows to a
 million open branches.
 """
 
