@@ -64,12 +64,12 @@ from ridgerider._search.engine.minimize import minimize_all as minimize_all
 from ridgerider._search.engine.run import resume as resume
 from ridgerider._search.engine.search import search as search
 from ridgerider._search.results.landscape import Landscape as Landscape
+from ridgerider._search.results.load import load as load
 from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.measures import measure as measure
 from ridgerider._search.results.progress import Bar as Bar
 from ridgerider._search.results.progress import Progress as Progress
 from ridgerider._search.results.result import Result as Result
-from ridgerider._search.results.result import load as load
 from ridgerider._search.results.selection import Selection as Selection
 from ridgerider._search.results.solutions import Solution as Solution
 from ridgerider._search.tree.settings import Settings as Settings

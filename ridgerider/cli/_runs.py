@@ -27,7 +27,6 @@ from ridgerider.cli._options import (
 )
 from ridgerider.cli._shown import print_leg, print_run, say
 from ridgerider.problems import load_problem
-from ridgerider.report._map import is_map
 from ridgerider.report._watch import LOCAL, Server, Watched
 
 TURNS = "A leg by its turns from the start, as '0+ 1-'"
@@ -68,7 +67,7 @@ def replay(
         if leg.fingerprint not in known:
             continue
         stored = result.leg(leg.fingerprint)
-        if is_map(result.meta):  # a point that was known before is not polished
+        if isinstance(result, rr.Landscape):  # a point that was known before is not polished
             is_equal = np.allclose(leg.x, stored.x, rtol=1e-6, atol=1e-6)
         else:
             is_equal = np.array_equal(leg.x, stored.x)
@@ -209,11 +208,10 @@ def export(
     """
     check_choice("--format", file_format, FORMATS)
     result = rr.load(run)
-    tables = rr.Landscape.load(run) if is_map(result.meta) else result
     if out is None:
         out = run.with_name(f"{table}.{file_format}")
     elif out.is_dir():
         out = out / f"{table}.{file_format}"
     elif out.suffix != f".{file_format}":
         raise ValueError(f"`--out` must end in .{file_format}, not {out.suffix!r}.")
-    say(str(tables.export(out, table=table)))  # type: ignore[arg-type]
+    say(str(result.export(out, table=table)))

@@ -16,7 +16,6 @@ from rich.text import Text
 
 import ridgerider as rr
 from ridgerider._check import printable
-from ridgerider.report._map import is_map
 from ridgerider.report._plain import count
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
@@ -105,8 +104,8 @@ def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.P
 def print_run(path: Path) -> None:
     """What a run found and what it cost: of a search its solutions, of a map its points."""
     result = rr.load(path)
-    if is_map(result.meta):
-        _print_map(rr.Landscape.load(path))
+    if isinstance(result, rr.Landscape):
+        _print_map(result)
     else:
         _print_search(path, result)
     cost, compiling = result.cost, result.meta.get("seconds_compiling")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
-from ridgerider._search.results.result import load
+from ridgerider._search.results.load import load
 from ridgerider._search.runfile.problem import check_problem
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import plane_of_rides

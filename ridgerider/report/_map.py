@@ -9,6 +9,7 @@ import numpy as np
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.load import load
 from ridgerider._search.results.solutions import Stationary
 from ridgerider._search.runfile.repair import repair
 from ridgerider.plot._map import tree_places
@@ -27,7 +28,7 @@ def is_map(meta: dict[str, Any]) -> bool:
 def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
     """All that the page shows of a map, for JSON; of a damaged one what is left when repaired."""
     try:
-        return _content(Landscape.load(path, problem))
+        return _content(load(path, problem))
     except ValueError:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / path.name
@@ -36,7 +37,7 @@ def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
                     shutil.copy(f"{path}{end}", f"{copy}{end}")
             try:
                 repair(copy)
-                return _content(Landscape.load(copy, problem))
+                return _content(load(copy, problem))
             except (OSError, ValueError):
                 return NOTHING
 

@@ -20,7 +20,7 @@ def test_explore_show_resume_and_replay(tmp_path, monkeypatch):
     said = run("resume", "map", "--max-rides", "2000")
     assert "4 minima, 4 transition states, 1 component;" in said
     assert "4 minima, 4 transition states" in run("show", "map")
-    name = str(rr.Landscape.load("map/run.sqlite").minima()[1].fingerprint)
+    name = str(rr.load("map/run.sqlite").minima()[1].fingerprint)
     assert "NOT equal" not in run("replay", "map", name)
     run("report", "map")
     assert "<canvas" in (tmp_path / "map" / "report.html").read_text()

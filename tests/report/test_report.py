@@ -72,7 +72,7 @@ def test_the_page_shows_the_run(page, run):
     assert page.inner_text("h1") == NAME and page.title() == f"{NAME} · Ridge Rider"
     assert page.inner_text("#num-legs") == "40" and page.inner_text("#num-minima") == "12"
     assert page.inner_text("#num-open") == str(result.num_open())
-    assert page.inner_text("#num-saddles") == str(result.num_saddles())
+    assert page.inner_text("#num-saddles") == str(result.kinds()["saddle"])
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     ledger = page.inner_text("#ledger tbody tr:last-child").split("\t")
     assert ledger[3].replace(",", "") == str(result.cost.hvps)
@@ -150,7 +150,7 @@ def test_solutions_are_sorted_filtered_and_copied(page, run):
     assert table.count() == 0 and "nothing to show" in page.inner_text("#solutions")
     page.fill("#solution-filter", "")
     page.select_option("#kind", "saddle")
-    num_saddles = rr.load(run).num_saddles()
+    num_saddles = rr.load(run).kinds()["saddle"]
     assert page.inner_text("#solutions-count") == f"{num_saddles} shown"
     page.select_option("#kind", "minimum")
     classes = {str(one.fingerprint): group for group in rr.load(run).classes() for one in group}

@@ -25,9 +25,8 @@ from ridgerider._search.crew.job import Job
 from ridgerider._search.engine.climbs import with_starts
 from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
 from ridgerider._search.engine.movers import stored_mover, stored_part
-from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.load import view
 from ridgerider._search.results.measures import Measures
-from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
 from ridgerider._search.runfile.problem import check_problem, describe_problem
@@ -91,7 +90,7 @@ def begin_run(
     store = Store.create(out, meta, root, children)
     with _under_way(store, means.executor, before):
         Engine(job, order, budget, store, means, guard).run()
-    return _view(store, problem, mover)
+    return view(store, problem, mover)
 
 
 def resume(
@@ -154,7 +153,7 @@ def resume(
         if meta.get(REPAIRED):
             _complete(store, partial(mover.branches_at, problem, settings), own)
         Engine(job, own, budget, store, means, _guard(valid)).run()
-    return _view(store, problem, mover)
+    return view(store, problem, mover)
 
 
 @contextlib.contextmanager
@@ -165,11 +164,6 @@ def _under_way(store: Store, executor: Executor | None, before: float) -> Iterat
         if executor is None:  # others compile for themselves
             known = store.meta.get("seconds_compiling", 0.0)
             store.set_meta("seconds_compiling", known + seconds_compiling() - before)
-
-
-def _view(store: Store, problem: Problem, mover: Mover) -> Result | Landscape:
-    view = Landscape if mover.name == "climbs" else Result
-    return view(store, problem, mover)
 
 
 def _complete(store: Store, branches_at: Any, order: Order) -> None:

@@ -5,24 +5,18 @@ the loss at the highest point of the lowest path: of all paths along passes, the
 pass is lowest, which is the path in a minimum spanning tree.
 """
 
-import contextlib
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ridgerider._check import check_count
-from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import is_jump
-from ridgerider._search.engine.movers import stored_mover
 from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.result import RunView, Table
 from ridgerider._search.results.solutions import Solutions, Stationary
-from ridgerider._search.runfile.problem import check_problem
-from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
@@ -117,21 +111,6 @@ class Landscape(RunView):
     >>> landscape.barrier(0, 1) == landscape.barrier(1, 0)
     True
     """
-
-    @staticmethod
-    def load(path: str | PathLike, problem: Problem | None = None) -> "Landscape":
-        """Open the run file of a map, also while it is still being written."""
-        store = RunFile.open(path)
-        with store.closed_on_error():
-            meta = store.meta
-            if meta["mover"] != "climbs":
-                raise ValueError(f"{path} is a search and no map: use rr.load.")
-            if problem is not None:
-                check_problem(meta, problem, path)
-            mover: Any = None
-            with contextlib.suppress(ValueError):  # a custom symmetry
-                mover = stored_mover(path, meta)
-        return Landscape(store, problem, mover)
 
     def __repr__(self) -> str:
         where = self.file or "memory"

@@ -1,6 +1,5 @@
 """Result: what a search found, read from its run file."""
 
-import contextlib
 import copy
 import math
 import os
@@ -19,9 +18,7 @@ from ridgerider._check import check_at_least
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.ride.rider import Rider
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.engine.movers import stored_mover
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import (
     Row,
@@ -42,7 +39,6 @@ from ridgerider._search.results.selection import (
     choose,
 )
 from ridgerider._search.results.solutions import Solution, Solutions
-from ridgerider._search.runfile.problem import check_problem
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION, TOLERANCE, reach_of
@@ -233,10 +229,6 @@ class RunView:
 
     # --- export
 
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """All solutions as stacked arrays, one for each quantity and leaf of the parameters."""
-        return arrays_of(self.solutions(), self.meta["problem"]["params"])
-
     def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
         """Write a table to a `.csv`, `.json`, `.npz` or `.safetensors` file.
 
@@ -393,10 +385,6 @@ class Result(RunView):
         """
         return self._store.kinds()
 
-    def num_saddles(self) -> int:
-        """How many descents ended at a saddle, as they do along a symmetry axis."""
-        return self.kinds()["saddle"]
-
     def select(
         self,
         score: Score,
@@ -501,34 +489,6 @@ class Result(RunView):
             "Hessian-vector products": f"{int(cost.hvps):,}",
             "seconds": f"{cost.seconds:.1f}",
         }
-
-
-def load(
-    path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None
-) -> Result:
-    """Open a run file, also while it is still being written.
-
-    Without the `problem`, parameters come as one vector and `replay` is not possible. The rider is
-    rebuilt from the file unless it has rules of your own.
-
-    >>> import tempfile, jax.numpy as jnp
-    >>> import ridgerider as rr
-    >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1))
-    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
-    >>> result = rr.search(problem, out=path, name="one well")
-    >>> rr.load(path).name, len(rr.load(path, problem).minima())
-    ('one well', 2)
-    """
-    if not isinstance(problem, Problem | None):
-        raise ValueError(f"`problem` must be a Problem or None, not {type(problem).__name__}.")
-    store = RunFile.open(path)
-    if problem is not None:
-        with store.closed_on_error():
-            check_problem(store.meta, problem, path)
-    mover = None
-    with contextlib.suppress(ValueError):  # custom rules: `replay` asks for the rider
-        mover = stored_mover(path, store.meta, rider)
-    return Result(store, problem, mover)
 
 
 def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:

@@ -205,7 +205,7 @@ def test_a_map_is_resumed_to_the_same(tmp_path):
         rr.explore(problem, round_size=5, max_rides=rides, out=path)
         resumed = rr.resume(path, problem, max_rides=2000)
         assert table_of(resumed) == table_of(whole)
-        assert table_of(rr.Landscape.load(path, problem)) == table_of(whole)
+        assert table_of(rr.load(path, problem)) == table_of(whole)
 
 
 def test_a_killed_map_is_resumed_to_the_same(tmp_path):
@@ -352,7 +352,7 @@ def test_a_map_whose_process_is_killed(tmp_path, num_rides):
     child.kill()
     child.communicate()
     assert child.returncode == -signal.SIGKILL
-    assert num_rides <= len(rr.Landscape.load(path)) < 24
+    assert num_rides <= len(rr.load(path)) < 24
     resumed = rr.resume(path, "himmelblau")
     assert table_of(resumed) == table_of(rr.explore("himmelblau", round_size=8))
 

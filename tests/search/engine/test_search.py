@@ -113,9 +113,9 @@ def test_leaves_on_a_symmetry_axis_are_reported_as_saddles_and_can_be_kicked_off
     # Four double wells: after two of them, descent stays in the plane of the other two.
     problem = wells(4)
     result = rr.search(problem, max_depth=2)
-    assert result.num_saddles() == len(result.solutions()) == 8 + 8 * 6 and not result.minima()
+    assert result.kinds()["saddle"] == len(result.solutions()) == 8 + 8 * 6 and not result.minima()
     kicked = rr.search(problem, rr.Rider(finish=rr.Descend(max_kicks=4)), max_depth=2)
-    assert kicked.num_saddles() == 0 and len(kicked.minima()) >= 4
+    assert kicked.kinds()["saddle"] == 0 and len(kicked.minima()) >= 4
     legs = [leg for leg in kicked if leg.fingerprint.depth == 2]
     assert {int(leg.finish.num_kicks) for leg in legs} == {2}
 
