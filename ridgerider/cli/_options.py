@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.locate import OURS, load_function, name_to_load, own_measures
+from ridgerider._search.runfile.locate import OURS, load_attribute, name_to_load, own_measures
 from ridgerider._search.tree.orders import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
@@ -180,10 +180,10 @@ def chosen_measures(
                 f"`--metric` must be NAME=MODULE:FUNCTION, such as accuracy=mine:accuracy, "
                 f"not {one!r}."
             )
-        named[name] = load_function("--metric", where)
+        named[name] = load_attribute("`--metric` must be", where)
     found = replace(own, metrics={**own.metrics, **named})
     if signature is not None:
-        found = rr.Measures(load_function("--signature", signature), found.metrics)
+        found = rr.Measures(load_attribute("`--signature` must be", signature), found.metrics)
     return found or None
 
 

@@ -170,7 +170,7 @@ def explore(
 
 
 def _symmetry(name: str) -> rr.Symmetry | None:
-    found: Any = SYMMETRIES.get(name) or load_attribute(name, "`--symmetry`")
+    found: Any = SYMMETRIES.get(name) or load_attribute("`--symmetry` must be", name)
     return found() if callable(found) and not isinstance(found, rr.Symmetry) else found
 
 
@@ -180,7 +180,7 @@ def _valid(text: str) -> Any:
     try:
         low, high = map(float, text.split(","))
     except ValueError:
-        return load_attribute(text, "`--valid`")
+        return load_attribute("`--valid` must be", text)
     return low, high
 
 

@@ -106,7 +106,7 @@ def test_a_run_that_is_there_is_measured(monkeypatch):
     assert {"signature", "twice", "again"} == set(rr.load("here/run.sqlite").measures())
     for option, name, message in (
         ("--metric", "mine:twice", "must be NAME=MODULE:FUNCTION"),
-        ("--metric", "twice=mine", "must be module:function"),
+        ("--metric", "twice=mine", "must be module:attribute"),
         ("--signature", "mine:nothing", "has no attribute 'nothing'"),
         ("--signature", "mine:number", "must be a function, not int"),
     ):
@@ -294,7 +294,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (["resume", "nothing"], "must be a run file, but there is none at nothing"),
         (["show", "mine.py"], "cannot be read as a run file: file is not a database"),
-        (["report", "nothing"], "`run` must be a run file, but there is none at nothing"),
+        (["report", "nothing"], "`path` must be a run file, but there is none at nothing"),
         (["report", "mine.py"], "cannot be read as a run file: file is not a database"),
         (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),

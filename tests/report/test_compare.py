@@ -99,7 +99,7 @@ def test_runs_of_different_problems_are_not_mixed_up(files, tmp_path):
 def test_bad_input(files, tmp_path):
     with pytest.raises(ValueError, match="`paths` must be two run files or more, not 1"):
         rr.report.compare(files[:1])
-    with pytest.raises(ValueError, match="`run` must be a run file, but there is none at"):
+    with pytest.raises(ValueError, match="`path` must be a run file, but there is none at"):
         rr.report.compare([files[0], tmp_path / "none.sqlite"])
     with pytest.raises(ValueError, match="`out` must be in a directory that exists"):
         rr.report.compare(files, tmp_path / "no" / "page.html")

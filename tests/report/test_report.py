@@ -414,7 +414,7 @@ def test_a_truncated_file_shows_its_beginning(copy):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "`run` must be a run file, but there is none at"),
+        (None, "`path` must be a run file, but there is none at"),
         (b"", "is empty: there is nothing to read in it"),
         (b"these are notes, no database" * 99, "cannot be read as a run file"),
     ],

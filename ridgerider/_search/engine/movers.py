@@ -9,7 +9,7 @@ from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.ride.rider import Rider
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.rides import Rides
-from ridgerider._search.runfile.rules import describe, is_same_rule, rebuild
+from ridgerider._search.runfile.rules import describe, rebuild
 
 KINDS = {"rides": Rider, "climbs": Climb}
 
@@ -27,7 +27,7 @@ def stored_mover(
     kind = KINDS[meta["mover"]]
     rule = rebuild(meta["rider"]) if rule is None else rule
     check_rule("rider", rule, kind)
-    if not is_same_rule(meta["rider"], rule):
+    if meta["rider"] != describe(rule):
         raise ValueError(f"{path} was made with another `rider`: pass its rr.{kind.__name__}.")
     symmetry = stored_part("symmetry", meta["symmetry"], symmetry)
     check_symmetry_kind(symmetry)
@@ -45,7 +45,7 @@ def stored_part(name: str, stored: Any, given: Any) -> Any:
             raise ValueError(
                 f"the run has a `{name}` of your own, {one_line(stored)}: pass it again."
             ) from None
-    if stored is None or not is_same_rule(stored, given):
+    if stored is None or stored != describe(given):
         what = one_line(describe(given))
         raise ValueError(f"`{name}` must be the run's own, {one_line(stored)}, not {what}.")
     return given

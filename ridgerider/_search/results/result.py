@@ -130,10 +130,6 @@ class RunView:
         """What the whole run cost."""
         return self._store.cost()
 
-    def costs(self) -> dict[Fingerprint, Cost]:
-        """What each leg cost, the descent at its end included."""
-        return self._store.costs()
-
     # --- the solutions
 
     def measures(self) -> dict[str, dict[Fingerprint, Any]]:

@@ -54,6 +54,14 @@ def move(new: Path, path: Path) -> None:
         new.rename(path)
 
 
+def check_is_run(path: Path) -> None:
+    """Raise unless there is something to read at `path`."""
+    if not path.is_file():
+        raise ValueError(f"`path` must be a run file, but there is none at {one_line(path)}.")
+    if not path.stat().st_size:
+        raise ValueError(f"{one_line(path)} is empty: there is nothing to read in it.")
+
+
 def check_new(path: Path) -> None:
     """Raise unless a new file can be made at `path`."""
     if path.exists():
@@ -122,6 +130,7 @@ def padded(path: Path) -> Iterator[Path]:
 
     SQLite does not even open a file that is shorter than it says.
     """
+    check_is_run(path)
     with path.open("rb") as file:
         head = file.read(32)
     page_size = int.from_bytes(head[16:18])

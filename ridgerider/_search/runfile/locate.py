@@ -5,7 +5,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -52,13 +52,8 @@ def load_problem(name: str) -> Problem:
     >>> load_problem("wells").size
     3
     """
-    given, name = name, _of_file(BUILT_IN.get(name, name))
-    if not NAME.fullmatch(name):
-        raise ValueError(
-            f"the problem must be one of {', '.join(BUILT_IN)} or module:attribute, such as "
-            f"mine:problem for `problem` in mine.py, not {given!r}."
-        )
-    problem = _attribute(*name.split(":"))
+    choices = f"the problem must be one of {', '.join(BUILT_IN)} or"
+    problem = load_attribute(choices, BUILT_IN.get(name, name))
     # What is built in makes no problem, but may well end the process.
     if callable(problem) and not isinstance(problem, Problem | BuiltinFunctionType):
         try:
@@ -108,24 +103,36 @@ def own_measures(name: str) -> Any:
     >>> own_measures("levers").about()["signature"]["name"], own_measures("mine:problem")
     ('ridgerider.problems.levers:joint_action', None)
     """
-    return _attribute(*OWN_MEASURES[name].split(":"))() if name in OWN_MEASURES else None  # type: ignore[operator]
+    return load_attribute("", OWN_MEASURES[name])() if name in OWN_MEASURES else None
 
 
-def load_function(option: str, name: str) -> Callable[..., Any]:
-    """A function as `module:function` from the current directory.
+def load_attribute(wanted: str, name: str) -> Any:
+    """What `module:attribute` stands for, seen from the current directory.
 
-    >>> load_function("--metric", "math:sqrt")(4)
+    >>> load_attribute("`--metric` must be", "math:sqrt")(4)
     2.0
     """
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(_of_file(name)):
         raise ValueError(
-            f"`{option}` must be module:function, such as mine:accuracy for `accuracy` in mine.py, "
-            f"not {name!r}."
+            f"{wanted} module:attribute, such as mine:name for `name` in mine.py, not {name!r}."
         )
-    function = _attribute(*name.split(":"))
-    if not callable(function):
-        raise ValueError(f"`{option}` {name} must be a function, not {type(function).__name__}.")
-    return function
+    module_name, attribute = _of_file(name).split(":")
+    here, module = str(Path.cwd()), None
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    with _told(f"module {module_name!r} cannot be imported"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name:
+                raise
+    if module is None:
+        where = f"in {one_line(here)} or among the installed ones"
+        raise ValueError(f"there is no module {module_name!r} {where}.")
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.") from None
 
 
 def made_here(name: str) -> str:
@@ -170,25 +177,6 @@ def name_to_load(meta: dict[str, Any], path: object, *, trust: bool = False) -> 
     )
 
 
-def _attribute(module_name: str, attribute: str) -> object:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        with _told(f"module {module_name!r} cannot be imported"):
-            module = importlib.import_module(module_name)
-    except ValueError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and cause.name == module_name:
-            where = f"in {one_line(here)} or among the installed ones"
-            raise ValueError(f"there is no module {module_name!r} {where}.") from None
-        raise
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        raise ValueError(f"module {module_name!r} has no attribute {attribute!r}.") from None
-
-
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """Whatever the user's code raises, also `sys.exit`, is one sentence, with its cause."""
@@ -200,11 +188,3 @@ def _told(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: it calls sys.exit({error.code!r}).") from error
     except BaseException as error:
         raise ValueError(f"{what}: {type(error).__name__}: {one_line(error)}.") from error
-
-
-def load_attribute(name: str, what: str) -> object:
-    """Whatever `module:attribute` stands for."""
-    module, _, attribute = name.partition(":")
-    if not re.fullmatch(r"[\w.]+", module) or not attribute.isidentifier():
-        raise ValueError(f"{what} must be module:attribute, not {name!r}.")
-    return _attribute(module, attribute)

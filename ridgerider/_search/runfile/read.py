@@ -1,6 +1,7 @@
 """Reading a run file: every SELECT is here, and what comes back is checked.
 
-A damaged row raises `DamagedRun`; `partial` reads around it.
+A damaged row raises `DamagedRun`. `RunFile.open_damaged` opens a file whose rows were not checked,
+and `readable_rows` then reads around what is damaged.
 """
 
 import contextlib
@@ -21,12 +22,13 @@ from ridgerider._check import one_line
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile import schema
-from ridgerider._search.runfile.files import connect, is_growing
+from ridgerider._search.runfile.files import check_is_run, connect, is_growing, padded
 from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
 from ridgerider._search.runfile.schema import BAD, Damage, DamagedRun, Row
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
+MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
 _DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 
 
@@ -40,23 +42,46 @@ class RunFile:
     def open(cls, path: str | os.PathLike, *, write: bool = False) -> Self:
         """An existing run, checked before it is used."""
         path = Path(path)
-        if not path.is_file():
-            raise ValueError(f"`path` must be a run file, but there is none at {one_line(path)}.")
+        check_is_run(path)
         if write and not os.access(path, os.W_OK):
             raise ValueError(
                 f"`path` must be a run file that can be written, but {one_line(path)} is read-only."
             )
+        run = cls._connected(path, path, write=write)
+        with run.closed_on_error(), run._readable():
+            size = _pragma(run._db, "page_count") * _pragma(run._db, "page_size")
+            if not is_growing(path) and path.stat().st_size < size:
+                raise ValueError(f"{one_line(path)} is truncated: it should have {size} bytes.")
+            if found := run.damages():
+                first, more = list(found.items())[:3], len(found) - 3
+                what = "; ".join(f"{where} ({why})" for where, why in first)
+                what += f"; and {more} more" if more > 0 else ""
+                raise DamagedRun(
+                    f"{one_line(path)} is damaged: {what}. `ridgerider check` names all of it, and "
+                    "with --repair lets `resume` ride it again."
+                )
+            run._db.execute("PRAGMA synchronous = NORMAL")
+        return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_damaged(cls, path: Path) -> Iterator[Self]:
+        """What there is of a run file; only its format is checked."""
+        with padded(path) as place, contextlib.closing(cls._connected(path, place)) as run:
+            yield run
+
+    @classmethod
+    def _connected(cls, path: Path, place: Path, write: bool = False) -> Self:
+        """The run at `path`, read from `place`."""
         try:
-            run = cls(connect(path, write=write), path)
+            run = cls(connect(place, write=write), path)
         except sqlite3.Error as error:
             raise ValueError(
                 f"`path` must be a run file, but {one_line(path)} cannot be opened: "
                 f"{one_line(error)}."
             ) from None
         with run.closed_on_error(), run._readable():
-            check_format(run._db, path)
-            run._check_whole(path)
-            run._db.execute("PRAGMA synchronous = NORMAL")
+            _check_format(run._db, path)
         return run
 
     def close(self) -> None:
@@ -173,12 +198,7 @@ class RunFile:
 
     def cost(self) -> Cost:
         """What all legs cost together."""
-        return sum(self.costs().values(), Cost())
-
-    def costs(self) -> dict[Fingerprint, Cost]:
-        """What each leg cost, the descent at its end included."""
-        rows = self._values("legs", ("fingerprint", "cost"), "ORDER BY id")
-        return {row["fingerprint"]: row["cost"] for row in rows}
+        return sum((row["cost"] for row in self._values("legs", ("cost",))), Cost())
 
     def measures(self) -> dict[str, dict[str, Any]]:
         """What was measured: by its name, the value at each fingerprint."""
@@ -228,6 +248,74 @@ class RunFile:
                 direction = schema.points(_read_array(blob, "directions", row), x.shape)
         return replace(branch, x=x, direction=turn.sign * direction)
 
+    # --- what is damaged
+
+    def damages(self) -> dict[str, str]:
+        """What is not as it was written: where, and why. Everything is read, at one moment."""
+        found, total, ends = dict[str, str](), 0, dict[str, bytes]()
+        with contextlib.suppress(sqlite3.OperationalError):  # a transaction is under way: as good
+            self._db.execute("BEGIN")
+        try:
+            for (line,) in self._db.execute("PRAGMA integrity_check(5)"):
+                if line != "ok":
+                    found["the file"] = one_line(line)
+            for table in schema.TABLES:
+                for row in select(self._db, table):
+                    key = row[schema.KEYS[table][0]]
+                    solution = ends.get(key) if table == "legs" else None
+                    digest = schema.row_digest(table, row, solution)
+                    if row["digest"] != digest:
+                        found[schema.row_name(table, row)] = "its digest does not fit"
+                    if (table, key) != ("meta", schema.SUM):
+                        total ^= int.from_bytes(digest)
+                    if table == "solutions":
+                        ends[key] = digest
+            if not found and total != sum_of_digests(self._db):
+                found["the file"] = "rows are missing, or too many"
+        except (sqlite3.Error, *BAD) as error:
+            found["the file"] = one_line(error)
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("COMMIT")
+        return found
+
+    def readable_rows(
+        self, table: str, after: int = 0, missing: dict[str, str] | None = None
+    ) -> Iterator[tuple[int, Row]]:
+        """Rows with their numbers, also beyond rows that cannot be read, which go to `missing`.
+
+        Where rows have no numbers, those before the first that cannot be read.
+        """
+        if table not in schema.NUMBERED:
+            with contextlib.suppress(sqlite3.Error):
+                yield from enumerate(select(self._db, table))
+            return
+        names = ("rowid", *schema.TABLES[table], "digest")
+        where = "WHERE rowid > ? ORDER BY rowid LIMIT 1"
+        last, misses = math.inf, 0
+        with contextlib.suppress(DamagedRun):
+            last = self.last_row(table)
+        while misses < MAX_MISSES and after < last:
+            try:
+                row = select_one(self._db, table, names, where, [after])
+            except sqlite3.Error as error:
+                misses, after = misses + 1, after + 1
+                if missing is not None:
+                    missing[f"leg number {after}"] = one_line(error)
+                continue
+            if row is None:
+                return
+            misses, after = 0, row.pop("rowid")
+            yield after, row
+
+    def last_row(self, table: str) -> int:
+        return self._number(f"SELECT coalesce(max(rowid), 0) FROM {table}")
+
+    def rows(self, fingerprint: str) -> tuple[Row | None, Row | None]:
+        """The rows of a leg and of its solution, unchecked."""
+        where = (), "WHERE fingerprint = ?", [fingerprint]
+        return select_one(self._db, "legs", *where), select_one(self._db, "solutions", *where)
+
     # --- inside
 
     @cached_property
@@ -254,21 +342,6 @@ class RunFile:
     def _number(self, query: str) -> int:
         with self._readable():
             return int(self._db.execute(query).fetchone()[0])
-
-    def _check_whole(self, path: Path) -> None:
-        """Raise unless every page is there and every row is what was written."""
-        pages, page_size = (_pragma(self._db, name) for name in ("page_count", "page_size"))
-        name, size = one_line(path), pages * page_size
-        if not is_growing(path) and path.stat().st_size < size:
-            raise ValueError(f"{name} is truncated: it should have {size} bytes.")
-        if found := damages(self._db):
-            first, more = list(found.items())[:3], len(found) - 3
-            what = "; ".join(f"{where} ({why})" for where, why in first)
-            what += f"; and {more} more" if more > 0 else ""
-            raise DamagedRun(
-                f"{name} is damaged: {what}. `ridgerider check` names all of it, and with --repair "
-                "lets `resume` ride it again."
-            )
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -303,13 +376,15 @@ def select_one(db: sqlite3.Connection, table: str, *rest: Any) -> Row | None:
     return next(select(db, table, *rest), None)
 
 
-def last_row(db: sqlite3.Connection, table: str) -> int:
-    return db.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0]
-
-
-def check_format(db: sqlite3.Connection, path: Path) -> None:
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
     """Raise unless it is a run file, of our format, that holds nothing but tables."""
-    _check_tables(db)
+    db.execute("PRAGMA trusted_schema = OFF")
+    for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master"):
+        # Whoever made the file could have other things than tables compute forever.
+        is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
+        is_ours = kind == "table" and name in schema.TABLES
+        if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
+            raise Damage("the file", one_line(name), "it is no plain table")
     if _pragma(db, "application_id") != schema.APPLICATION_ID:
         raise ValueError(f"{one_line(path)} is not a run file of ridgerider.")
     found = _pragma(db, "user_version")
@@ -323,16 +398,6 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
         raise Damage("the file", missing[0], "there is no such table")
 
 
-def _check_tables(db: sqlite3.Connection) -> None:
-    """Raise if there is more than tables: whoever made the file could have them compute forever."""
-    db.execute("PRAGMA trusted_schema = OFF")
-    for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master"):
-        is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
-        is_ours = kind == "table" and name in schema.TABLES
-        if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
-            raise Damage("the file", one_line(name), "it is no plain table")
-
-
 def _pragma(db: sqlite3.Connection, name: str) -> int:
     return db.execute(f"PRAGMA {name}").fetchone()[0]
 
@@ -342,42 +407,6 @@ def sum_of_digests(db: sqlite3.Connection) -> int:
     with schema.reading("the run", schema.SUM):
         row = select_one(db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
         return int(schema.text(json.loads(schema.is_a(dict, row)["value"])), 16)
-
-
-def damages(db: sqlite3.Connection) -> dict[str, str]:
-    """What is not as it was written: where, and why. Everything is read, at one moment."""
-    found: dict[str, str] = {}
-    with contextlib.suppress(sqlite3.OperationalError):  # a transaction is under way: as good
-        db.execute("BEGIN")
-    try:
-        for (line,) in db.execute("PRAGMA integrity_check(5)"):
-            if line != "ok":
-                found["the file"] = one_line(line)
-        found |= _damaged_rows(db)
-    except (sqlite3.Error, *BAD) as error:
-        found["the file"] = one_line(error)
-    finally:
-        with contextlib.suppress(sqlite3.Error):
-            db.execute("COMMIT")
-    return found
-
-
-def _damaged_rows(db: sqlite3.Connection) -> dict[str, str]:
-    """The rows that are not what their digests say; and whether one is missing."""
-    found, total, ends = dict[str, str](), 0, dict[str, bytes]()
-    for table in schema.TABLES:
-        for row in select(db, table):
-            key = row[schema.KEYS[table][0]]
-            right = schema.row_digest(table, row, ends.get(key) if table == "legs" else None)
-            if row["digest"] != right:
-                found[schema.row_name(table, row)] = "its digest does not fit"
-            if (table, key) != ("meta", schema.SUM):
-                total ^= int.from_bytes(right)
-            if table == "solutions":
-                ends[key] = right
-    if not found and total != sum_of_digests(db):
-        found["the file"] = "rows are missing, or too many"
-    return found
 
 
 def _read_array(blob: sqlite3.Blob, name: str, row: int | None = None) -> np.ndarray:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ridgerider._check import one_line
 from ridgerider._search.runfile import schema
-from ridgerider._search.runfile.files import beside, connect, held, padded
-from ridgerider._search.runfile.partial import PartialRun, checked_leg, readable_rows
+from ridgerider._search.runfile.files import beside, held
+from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.runfile.rows import checked_leg
 from ridgerider._search.runfile.schema import BAD, Row
 from ridgerider._search.runfile.write import Store
 
@@ -62,9 +63,8 @@ def repair(path: str | os.PathLike) -> tuple[list[str], Path]:
 
 def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     """The rows that are what was written and can be used, and the legs that are dropped."""
-    PartialRun(path).read()  # raises if it is no run file at all
-    with padded(path) as readable, closing(connect(readable, write=False)) as db:
-        rows = {table: [row for _, row in readable_rows(db, table)] for table in schema.TABLES}
+    with RunFile.open_damaged(path) as run:
+        rows = {table: [row for _, row in run.readable_rows(table)] for table in schema.TABLES}
     for table in schema.TABLES.keys() - {"legs"}:
         rows[table] = [row for row in rows[table] if _is_good(table, row)]
     meta = {}
@@ -75,10 +75,8 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
         raise ValueError(
             f"{one_line(path)} cannot be repaired: `{missing[0]}`, what the run is, is damaged."
         )
-    rows["meta"] = [
-        row for row in rows["meta"] if row["key"] in meta.keys() - {schema.SUM, schema.REPAIRED}
-    ]
-    rows["meta"].append({"key": schema.REPAIRED, "value": json.dumps(True)})
+    meta |= {schema.SUM: "0", schema.REPAIRED: True}
+    rows["meta"] = [{"key": key, "value": json.dumps(value)} for key, value in meta.items()]
     ends, legs = {row["fingerprint"]: row for row in rows["solutions"]}, dict[str, Row]()
     for row in rows["legs"]:
         with contextlib.suppress(*BAD):

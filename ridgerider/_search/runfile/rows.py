@@ -11,7 +11,7 @@ import numpy as np
 
 from ridgerider._core.descend.finish import Finish
 from ridgerider._search.runfile import schema
-from ridgerider._search.runfile.schema import Row
+from ridgerider._search.runfile.schema import Damage, Row
 from ridgerider._search.tree.tree import Branch, Leg, Ridges
 
 HISTORY = "history "  # before the names of a training's columns, among its arrays
@@ -54,6 +54,16 @@ def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
         if found["num_ridges"] is not None:
             below = _ridges(name, found, found["arrays"], x.size)
     return Leg(**{**values, **vars(ridges)}, x=x, finish=finish, same_as=same_as, below=below)
+
+
+def checked_leg(row: Row | None, end: Row | None, size: int | None) -> Leg:
+    """A leg whose digest and that of its solution fit."""
+    row = row or {}
+    solution = None if end is None else schema.row_digest("solutions", end)
+    is_right = end is None or end["digest"] == solution
+    if not is_right or row["digest"] != schema.row_digest("legs", row, solution):
+        raise Damage(schema.row_name("legs", row), "digest", "it does not fit")
+    return leg_from_rows(row, end, size)
 
 
 def finish_from_row(end: Row, size: int | None = None) -> Finish:

@@ -156,8 +156,3 @@ def _fits(kind: Any, value: Any) -> bool:
     if dataclasses.is_dataclass(kind):
         return isinstance(value, kind)  # type: ignore[arg-type]
     return isinstance(value, np.ndarray)
-
-
-def is_same_rule(stored: Any, value: Any) -> bool:
-    """Whether a value is what was described as `stored`."""
-    return stored == describe(value)

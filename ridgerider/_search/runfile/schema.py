@@ -116,19 +116,11 @@ def turns(value: list[Any]) -> tuple[tuple[int, int], ...]:
     return tuple((one[0], one[1]) for one in pairs)
 
 
-def numbers_of(kind: Any, value: Any) -> Any:
+def numbers_of(kind: Any, value: Any, item_kind: Any = (int, float, type(None))) -> Any:
     """A dataclass of numbers."""
     for item in is_a(dict, value).values():
-        if item is not None:
-            is_a((int, float, bool), item)
+        is_a(item_kind, item)
     return kind(**value)
-
-
-def cost(value: Any) -> Cost:
-    found = numbers_of(Cost, value)
-    for item in vars(found).values():
-        is_a((int, float), item)
-    return found
 
 
 def plain(value: Any) -> Any:
@@ -227,16 +219,10 @@ REAL = Column(
 )
 ARRAYS = Column("BLOB NOT NULL", pack, arrays)
 COST = json_column(
-    cost,
+    lambda spent: numbers_of(Cost, spent, (int, float)),
     dict,
-    lambda spent: {name: _number(value) for name, value in vars(spent).items()},
+    lambda spent: {name: np.asarray(value).item() for name, value in vars(spent).items()},
 )
-
-
-def _number(value: Any) -> int | float:
-    return value if isinstance(value, int | float) else np.asarray(value).item()
-
-
 RIDGES = {
     "num_ridges": COUNT,
     "clusters": list_of(Cluster),
@@ -330,13 +316,12 @@ def decode(table: str, row: Row) -> dict[str, Any]:
 def row_name(table: str, row: Row) -> str:
     """What to call a row in a message."""
     key = row.get(KEYS[table][0])
-    if table == "meta":
-        return f"the entry {one_line(key)} of the run"
-    if table == "measures":
-        return f"what was measured of leg {one_line(key)}"
-    if table == "branches":
-        return f"branch {one_line(key)}"
-    return "a leg" if key is None else leg_name(key)
+    names = {
+        "meta": "the entry {} of the run",
+        "measures": "what was measured of leg {}",
+        "branches": "branch {}",
+    }
+    return names[table].format(one_line(key)) if table in names else leg_name(key)
 
 
 def leg_name(name: object) -> str:

@@ -37,19 +37,24 @@ class Store(RunFile):
         path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
     ) -> "Store":
         """A new run with its start, all or nothing; `None` keeps it in memory."""
-        rows = {**meta, "versions": versions()}
+        row, end = leg_to_rows(root)
+        entries = {schema.SUM: "0", **meta, "versions": versions()}
+        rows = {
+            "meta": [_entry(key, value) for key, value in entries.items()],
+            "solutions": [] if end is None else [end],
+            "legs": [row],
+            "branches": [branch_to_row(branch) for branch in children],
+        }
         if path is None:
             store = Store(connect_new(":memory:"), None)
-            store._begin(rows, root, children)
+            store._fill(rows)
             return store
         path = Path(path)
         check_new(path)
         # Made beside its place and moved there whole: a kill leaves no file that is no run.
         with beside(path) as new:
             try:
-                with contextlib.closing(Store(connect_new(new), path)) as store:
-                    store._begin(rows, root, children)
-                    store._db.execute("PRAGMA journal_mode = WAL")
+                Store.create_from_rows(new, rows)
                 move(new, path)
             except (sqlite3.Error, OSError) as error:
                 reason = one_line(error.__cause__ or error)
@@ -58,30 +63,20 @@ class Store(RunFile):
 
     @staticmethod
     def create_from_rows(path: Path, rows: dict[str, list[Row]]) -> None:
-        """A new file that holds rows of another."""
-        ends = {row["fingerprint"]: row["digest"] for row in rows["solutions"]}
+        """A new file that holds these rows, by table; solutions come before their legs."""
         with contextlib.closing(Store(connect_new(path), path)) as store:
-            with store._transaction():
-                store._make_tables()
-                for table in rows:
-                    for row in rows[table]:
-                        solution = ends.get(row["fingerprint"]) if table == "legs" else None
-                        store._insert(table, row, solution)
+            store._fill(rows)
             store._db.execute("PRAGMA journal_mode = WAL")
 
-    def _begin(self, meta: dict[str, Any], root: Leg, children: Iterable[Branch]) -> None:
+    def _fill(self, rows: dict[str, list[Row]]) -> None:
         with self.closed_on_error(), self._transaction():
-            self._make_tables()
-            for key, value in meta.items():
-                self._insert("meta", _entry(key, value))
-            self._add(root, children)
-
-    def _make_tables(self) -> None:
-        for table in schema.TABLES:
-            self._db.execute(schema.create_table(table))
-        self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        self._db.execute(f"PRAGMA user_version = {schema.FORMAT}")
-        self._insert("meta", _entry(schema.SUM, "0"))
+            for table in schema.TABLES:
+                self._db.execute(schema.create_table(table))
+            self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {schema.FORMAT}")
+            for table, some in rows.items():
+                for row in some:
+                    self._insert(table, row)
 
     # --- what a search writes
 
@@ -114,7 +109,8 @@ class Store(RunFile):
     def complete(self, children: Iterable[Branch]) -> None:
         """Add branches that a repair has lost."""
         with self._transaction():
-            self._add_branches(children)
+            for branch in children:
+                self._insert("branches", branch_to_row(branch))
 
     def choose(self, branches: Iterable[Branch]) -> None:
         """Mark the branches of the next round, which are about to be ridden."""
@@ -154,25 +150,29 @@ class Store(RunFile):
 
     def _add(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
         row, end = leg_to_rows(leg)
-        solution = None if end is None else schema.row_digest("solutions", end)
-        if not self._insert("legs", row, solution):
-            return []
         if end is not None:
             self._insert("solutions", end)
-        return self._add_branches(children)
-
-    def _add_branches(self, children: Iterable[Branch]) -> list[Branch]:
+        if not self._insert("legs", row):
+            return []
         return [branch for branch in children if self._insert("branches", branch_to_row(branch))]
 
-    def _insert(self, table: str, row: Row, solution: bytes | None = None) -> bool:
+    def _insert(self, table: str, row: Row) -> bool:
         """Whether it was new."""
-        row = {**row, "digest": schema.row_digest(table, row, solution)}
+        row = {**row, "digest": self._digest(table, row)}
         names, values = ", ".join(f"[{name}]" for name in row), ", ".join("?" * len(row))
         insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({values})"
         is_new = bool(self._db.execute(insert, tuple(row.values())).rowcount)
         if is_new and row.get("key") != schema.SUM:
             self._toggle(row["digest"])
         return is_new
+
+    def _digest(self, table: str, row: Row) -> bytes:
+        """Of a row; for a leg, whose solution is there already, that of the solution is in it."""
+        end = None
+        if table == "legs":
+            where = "WHERE fingerprint = ?"
+            end = select_one(self._db, "solutions", ("digest",), where, [row["fingerprint"]])
+        return schema.row_digest(table, row, None if end is None else end["digest"])
 
     def _replace(self, table: str, row: Row) -> None:
         """Insert a row in place of the one with its key."""
@@ -186,10 +186,7 @@ class Store(RunFile):
         row = select_one(self._db, table, (), where, [key])
         if row is None:
             return
-        end = None
-        if table == "legs":
-            end = select_one(self._db, "solutions", ("digest",), where, [key])
-        digest = schema.row_digest(table, row | values, None if end is None else end["digest"])
+        digest = self._digest(table, row | values)
         changed = {**values, "digest": digest}
         names = ", ".join(f"[{name}] = ?" for name in changed)
         self._db.execute(f"UPDATE {table} SET {names} {where}", [*changed.values(), key])

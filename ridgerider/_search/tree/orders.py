@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ridgerider._check import one_line
-from ridgerider._search.runfile.rules import describe, is_same_rule
+from ridgerider._search.runfile.rules import describe
 from ridgerider._search.tree.tree import Branch, hashed
 
 Order = Callable[[Branch], Any]
@@ -108,7 +108,7 @@ def stored_order(name: str, seed: int, given: Order | str | None) -> Order:
             f"the run has an order of your own, {one_line(name)}: pass it again as `order`."
         )
     if order_name(given) != name and not (
-        name.startswith("{") and callable(given) and is_same_rule(json.loads(name), given)
+        name.startswith("{") and callable(given) and json.loads(name) == describe(given)
     ):
         raise ValueError(f"`order` must be the run's own, {name}, not {order_name(given)}.")
     return named_order(given, seed, names)

@@ -195,8 +195,8 @@ def test_budgets(budget, check):
 
 def test_costs_add_up():
     result = rr.search(PROBLEM, max_rides=10)
-    costs = result.costs()
-    assert len(costs) == 11 and sum(cost.hvps for cost in costs.values()) == result.cost.hvps
+    costs = [leg.cost for leg in (result.leg(""), *result)]
+    assert len(costs) == 11 and sum(cost.hvps for cost in costs) == result.cost.hvps
     leg = result.leg("0+")
     # The start, each step (none was halved), the end, both ends of the descent, and a Newton step.
     assert leg.cost.hessians >= leg.num_steps + 4 and leg.cost.hvps == 3 * leg.cost.hessians

@@ -279,7 +279,7 @@ def damage_empty(path):
         ),
         (damage_kind, "is not a run file of ridgerider"),
         (damage_remove, "must be a run file, but there is none at"),
-        (damage_empty, "is not a run file of ridgerider"),
+        (damage_empty, "is empty: there is nothing to read in it"),
     ],
 )
 def test_damaged_files_are_refused_in_one_sentence(copy, damage, message):
