@@ -1,9 +1,8 @@
 """How complete a map is: what was climbed, and an estimate of what is missing."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,13 @@ class Completeness:
     """What was climbed, and what may be missing.
 
     `climbed[number]` is, for each minimum, how many ascent directions were climbed and how many are
-    known; `alike` counts those that a symmetry makes equivalent to one that was.
+    known.
     """
 
     climbed: tuple[tuple[int, int], ...]
-    alike: int
     num_open: int
     minima: Estimate
     saddles: Estimate
-    endings: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_exhausted(self) -> bool:

@@ -65,31 +65,17 @@ def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def numbers(params: Params, x: np.ndarray) -> dict[str, float]:
-    """Each parameter by its name.
-
-    >>> numbers([["['a']", [2], "float64"]], np.array([1.0, 2.0]))
-    {"params['a'][0]": 1.0, "params['a'][1]": 2.0}
-    """
-    named = {}
-    for name, leaf in leaves(params, x).items():
+def solution_row(one: "Solution", params: Params, suffix: str) -> Row:
+    """A solution with its parameters: in CSV a column for each number, else an array per leaf."""
+    named = leaves(params, flat(one.params))
+    if suffix != ".csv":
+        return {**one.as_row(), "params": named}
+    row = one.as_row()
+    for name, leaf in named.items():
         for place in np.ndindex(leaf.shape):
             where = ",".join(map(str, place))
-            named[f"{name}[{where}]" if place else name] = float(leaf[place])
-    return named
-
-
-def arrays_of(solutions: "Sequence[Solution]", params: Params) -> dict[str, np.ndarray]:
-    """Solutions as stacked arrays, one for each quantity and leaf of the parameters."""
-    if not solutions:
-        raise ValueError("there is nothing to export: the run holds no solutions.")
-    names = ("loss", "grad_norm", "least_eigenvalue")
-    return {
-        "fingerprint": np.array([str(one.fingerprint) for one in solutions]),
-        "kind": np.array([one.kind for one in solutions]),
-        **{name: np.array([getattr(one, name) for one in solutions]) for name in names},
-        **leaves(params, np.stack([flat(one.params) for one in solutions])),
-    }
+            row[f"{name}[{where}]" if place else name] = float(leaf[place])
+    return row
 
 
 def check_export(path: Path, table: str, params: Params) -> None:
@@ -124,14 +110,23 @@ def write_rows(path: Path, rows: Sequence[Row], table: str, about: Mapping[str, 
     return path
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+def write_arrays(path: Path, solutions: "Sequence[Solution]", params: Params) -> Path:
+    """As stacked arrays, one for each quantity and leaf of the parameters."""
+    names = ("loss", "grad_norm", "least_eigenvalue")
+    text = {
+        "fingerprint": [str(one.fingerprint) for one in solutions],
+        "kind": [str(one.kind) for one in solutions],
+    }
+    arrays = {
+        **{name: np.array([getattr(one, name) for one in solutions]) for name in names},
+        **leaves(params, np.stack([flat(one.params) for one in solutions])),
+    }
     if path.suffix == ".npz":
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as bool
-        return path
-    text = {name: json.dumps(arrays.pop(name).tolist()) for name in ("fingerprint", "kind")}
-    safetensors.numpy.save_file(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=text
-    )
+        np.savez(path, **text, **arrays)  # type: ignore[arg-type]  # keywords are typed as bool
+    else:
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        metadata = {name: json.dumps(column) for name, column in text.items()}
+        safetensors.numpy.save_file(arrays, path, metadata=metadata)
     return path
 
 

@@ -7,6 +7,7 @@ pass is lowest, which is the path in a minimum spanning tree.
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ridgerider._check import check_count
 from ridgerider._search.engine.climbs import is_jump
 from ridgerider._search.results.completeness import Completeness, Estimate
-from ridgerider._search.results.result import RunView, Table
+from ridgerider._search.results.result import RunView
 from ridgerider._search.results.solutions import Solutions, Stationary
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
@@ -138,9 +139,8 @@ class Landscape(RunView):
         """
         return Solutions(self._points).to_pandas()
 
-    def _listed(self, table: Table) -> Solutions:
-        """What is exported: "solutions" are all stationary points."""
-        return Solutions(self._points) if table == "solutions" else self.minima()
+    def _listed(self) -> Sequence[Stationary]:
+        return self._points
 
     # --- points
 
@@ -251,19 +251,15 @@ class Landscape(RunView):
     def completeness(self) -> Completeness:
         """Which ascent directions were climbed, and an estimate of what is missing."""
         ridden = Counter(name.parent for name in self.fingerprints() if name[-1].up)
-        climbed, alike = [], 0
+        climbed = []
         for one in self.minima():
-            ways = self._legs[one.fingerprint].ways
-            total = sum(1 if way.is_even else 2 for way in ways)
+            total = sum(1 if way.is_even else 2 for way in self._legs[one.fingerprint].ways)
             climbed.append((ridden[one.fingerprint], total))
-            alike += sum(2 * way.class_size for way in ways) - total
         return Completeness(
             climbed=tuple(climbed),
-            alike=alike,
             num_open=self.num_open(),
             minima=Estimate.of(one.multiplicity for one in self.minima()),
             saddles=Estimate.of(one.multiplicity for one in self.saddles()),
-            endings=self.endings(),
         )
 
     # --- inside

@@ -132,37 +132,25 @@ def measure(path: str | os.PathLike, measures: Measures, problem: Problem) -> in
 
 def measure_missing(store: Store, measures: Measures, problem: Problem) -> int:
     """Measure what was not measured yet."""
-    known, names = store.measures(), list(measures._functions())
-    stored = store.meta.get("measures") or Measures().about()
-    about = _merged(stored, measures.about())
-    changed = [name for name in names if _entry(stored, name) != _entry(about, name)]
-    if about != stored:
-        store.set_measures(about, {}, forget=changed)
-    missing = [
-        name
-        for name in store.fingerprints()
-        if (name or store.meta["mover"] == "climbs")  # a map begins at a minimum
-        and any(one in changed or str(name) not in known.get(one, {}) for one in names)
-    ]
-    num_measured, has_finish = 0, has_descents(store.meta)
-    for name in missing:
-        rows = measured(measures, problem, store.leg(name), has_finish)
-        store.set_measures(None, rows)
-        num_measured += bool(rows)
-    return num_measured
-
-
-def _merged(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a run after more was measured."""
-    return {
+    known, names, meta = store.measures(), list(measures._functions()), store.meta
+    stored, given = meta.get("measures") or Measures().about(), measures.about()
+    about = {
         "signature": given["signature"] or stored["signature"],
         "metrics": {**stored["metrics"], **given["metrics"]},
         "kinds": given["kinds"] if given["signature"] else stored["kinds"],
     }
-
-
-def _entry(about: dict[str, Any], name: str) -> Any:
-    return about["signature"] if name == SIGNATURE else about["metrics"].get(name)
+    before, after = ({SIGNATURE: one["signature"], **one["metrics"]} for one in (stored, about))
+    changed = [name for name in names if before.get(name) != after[name]]
+    if about != stored:
+        store.set_measures(about, {}, forget=changed)
+    num_measured, has_finish = 0, has_descents(meta)
+    for name in store.fingerprints():
+        is_point = bool(name) or meta["mover"] == "climbs"  # a map begins at a minimum
+        if is_point and any(one in changed or str(name) not in known.get(one, {}) for one in names):
+            rows = measured(measures, problem, store.leg(name), has_finish)
+            store.set_measures(None, rows)
+            num_measured += bool(rows)
+    return num_measured
 
 
 def measured(

@@ -5,13 +5,14 @@ text is escaped: names and doubts come from run files.
 """
 
 import html
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 
 MARKS = {"minimum": "#D55E00", "at infinity": "#D55E00", "saddle": "#3B8FC4"}
 GREY = "#8A939C"
@@ -114,23 +115,17 @@ def columns(names: Iterable[Fingerprint]) -> dict[Fingerprint, float]:
     >>> [columns(names)[name] for name in names]
     [0.5, 0.0, 1.0]
     """
-    children: dict[Fingerprint, list[Fingerprint]] = {name: [] for name in names}
-    for name in children:
+    order = sorted(names, key=lambda name: list(map(_rank, name)))  # each before those behind it
+    children = defaultdict[Fingerprint, list[Fingerprint]](list)
+    for name in order:
         if name:
             children[name.parent].append(name)
-    for siblings in children.values():
-        siblings.sort(key=_rank)
     places: dict[Fingerprint, float] = {}
-    order, stack = [], [Fingerprint()]
-    while stack:
-        name = stack.pop()
-        order.append(name)
-        stack += reversed(children[name])
-    leaves = [name for name in order if not children[name]]
-    for number, name in enumerate(leaves):
-        places[name] = float(number)
+    for name in order:
+        if name not in children:
+            places[name] = float(len(places))
     for name in reversed(order):
-        if children[name]:
+        if name in children:
             places[name] = (places[children[name][0]] + places[children[name][-1]]) / 2
     return places
 
@@ -142,10 +137,10 @@ def frame(rows: Any, **options: Any) -> Any:
     return pandas.DataFrame(rows, **options)
 
 
-def _rank(name: Fingerprint) -> tuple[int, int, int]:
+def _rank(turn: Turn) -> tuple[int, ...]:
     """Forwards by rank, then backwards in the opposite order."""
-    turn = name[-1]
-    return (0, turn.index, turn.member) if turn.sign > 0 else (1, -turn.index, -turn.member)
+    rank = turn.sign * turn.index, turn.sign * turn.member
+    return int(turn.sign < 0), *rank, int(turn.below), int(turn.up)
 
 
 def _range(values: Any) -> tuple[float, float]:

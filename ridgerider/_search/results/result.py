@@ -19,25 +19,10 @@ from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.crew.interrupt import interruptible
+from ridgerider._search.results import export as files
 from ridgerider._search.results import notebook
-from ridgerider._search.results.export import (
-    Row,
-    arrays_of,
-    check_export,
-    flat,
-    leaves,
-    leg_row,
-    numbers,
-    write_arrays,
-    write_rows,
-)
-from ridgerider._search.results.selection import (
-    Score,
-    Selection,
-    check_not_seen,
-    check_selection,
-    choose,
-)
+from ridgerider._search.results.export import flat
+from ridgerider._search.results.selection import Score, Selection, choose
 from ridgerider._search.results.solutions import Solution, Solutions
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.classes import Classes
@@ -244,40 +229,34 @@ class RunView:
         >>> path.read_text().splitlines()[0].split(",")[-1]
         'params[0]'
         """
-        path = Path(path)
-        params = self.meta["problem"]["params"]
-        check_export(path, table, params)
+        path, params = Path(path), self.meta["problem"]["params"]
+        files.check_export(path, table, params)
         if table == "legs":
             rows = self._leg_rows()
         else:
-            found = self._listed(table)
+            found = self._listed() if table == "solutions" else self.minima()
             if not found:
                 raise ValueError(f"there is nothing to export: the run holds no {table}.")
             if path.suffix in (".npz", ".safetensors"):
-                return write_arrays(path, arrays_of(found, params))
-            for_csv = path.suffix == ".csv"
-            rows = []
-            for one in found:
-                x = flat(one.params)
-                named = numbers(params, x) if for_csv else {"params": leaves(params, x)}
-                rows.append({**one.as_row(), **named})
-        return write_rows(path, rows, table, {"run": self.meta, "cost": vars(self.cost)})
+                return files.write_arrays(path, found, params)
+            rows = [files.solution_row(one, params, path.suffix) for one in found]
+        return files.write_rows(path, rows, table, {"run": self.meta, "cost": vars(self.cost)})
 
     def minima(self) -> Solutions:
         """The different minima, lowest first."""
         raise NotImplementedError
 
-    def _listed(self, table: Table) -> Sequence[Solution]:
-        """What is exported."""
+    def _listed(self) -> Sequence[Solution]:
+        """What the table "solutions" has."""
         raise NotImplementedError
 
     def _numbers(self) -> dict[str, Any]:
         """What a notebook shows first."""
         raise NotImplementedError
 
-    def _leg_rows(self) -> list[Row]:
+    def _leg_rows(self) -> list[files.Row]:
         ends = {one.fingerprint: one for one in self._with_classes()}
-        return [leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
+        return [files.leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
 
     def _with_classes(self) -> list[Solution]:
         """All solutions, minima with the class they are in."""
@@ -421,13 +400,9 @@ class Result(RunView):
         >>> chosen.score, round(chosen.bound, 3)
         (1.0, 0.864)
         """
-        check_selection(best, delta, between, data)
-        if not allow_same_data:
-            check_not_seen(self.meta["problem"].get("arrays", []), data)
         candidates = self.minima(tolerance, signature=signature)
-        if not candidates:
-            raise ValueError("there is nothing to select from: the run holds no minima.")
-        return choose(candidates, score, data, best, delta, between)
+        seen = [] if allow_same_data else self.meta["problem"].get("arrays", [])
+        return choose(candidates, score, data, best, delta, between, seen)
 
     def to_torch(self, module: Any, solution: Solution | None = None) -> Any:
         """A copy of a PyTorch module with the parameters of a solution, the best minimum if None.
@@ -472,8 +447,8 @@ class Result(RunView):
         """
         return notebook.frame(self._leg_rows())
 
-    def _listed(self, table: Table) -> Sequence[Solution]:
-        return self._with_classes() if table == "solutions" else self.minima()
+    def _listed(self) -> Sequence[Solution]:
+        return self._with_classes()
 
     def _numbers(self) -> dict[str, Any]:
         minima, cost = self.minima(), self.cost

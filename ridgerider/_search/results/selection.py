@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
@@ -64,9 +64,37 @@ def choose(
     best: Literal["low", "high"],
     delta: float,
     between: tuple[float, float],
+    seen: Sequence[str],
 ) -> Selection:
-    """The candidate with the best mean score, and its bound."""
-    rows = [_score_of(score, one, data, between) for one in candidates]
+    """The candidate with the best mean score, and its bound; `seen` are digests of other data."""
+    check_choice("best", best, ("low", "high"))
+    if not 0 < delta < 1:
+        raise ValueError(f"`delta` must lie between 0 and 1, not {delta!r}.")
+    if not (len(between) == 2 and between[0] < between[1] and np.isfinite(between).all()):
+        raise ValueError(f"`between` must be two finite numbers, the lower first, not {between!r}.")
+    if not data:
+        raise ValueError("`data` must be given: select scores solutions on examples of its own.")
+    for array in arrays_of(data):
+        if digest(array) in seen:
+            raise ValueError(
+                f"`data` holds an array of shape {array.shape} that the search was run on: choose "
+                "with other examples, or pass allow_same_data=True and do not trust the bound."
+            )
+    if not candidates:
+        raise ValueError("there is nothing to select from: the run holds no minima.")
+    rows = []
+    for one in candidates:
+        row = np.asarray(score(one.params, *data), dtype=np.float64)
+        if row.ndim != 1 or not len(row):
+            raise ValueError(
+                f"`score` must return a vector, one number per example, not shape {row.shape}."
+            )
+        if not np.isfinite(row).all() or row.min() < between[0] or row.max() > between[1]:
+            raise ValueError(
+                f"`score` must stay within `between` {tuple(between)}, but came to "
+                f"{row.min():.4g} ... {row.max():.4g} at {one.fingerprint}."
+            )
+        rows.append(row)
     if len({len(row) for row in rows}) > 1:
         raise ValueError("`score` must return as many numbers for each solution: one per example.")
     means = np.array([row.mean() for row in rows])
@@ -91,39 +119,3 @@ def hoeffding_width(
     """How far, on one side, the worst of `num_compared` means may be from its expectation."""
     low, high = between
     return (high - low) * math.sqrt(math.log(num_compared / delta) / (2 * num_examples))
-
-
-def check_selection(best: str, delta: float, between: tuple[float, float], data: tuple) -> None:
-    check_choice("best", best, ("low", "high"))
-    if not 0 < delta < 1:
-        raise ValueError(f"`delta` must lie between 0 and 1, not {delta!r}.")
-    if not (len(between) == 2 and between[0] < between[1] and np.isfinite(between).all()):
-        raise ValueError(f"`between` must be two finite numbers, the lower first, not {between!r}.")
-    if not data:
-        raise ValueError("`data` must be given: select scores solutions on examples of its own.")
-
-
-def check_not_seen(known: Sequence[str], data: tuple[PyTree, ...]) -> None:
-    """Raise if the search saw one of the arrays."""
-    for array in arrays_of(data):
-        if digest(array) in known:
-            raise ValueError(
-                f"`data` holds an array of shape {array.shape} that the search was run on: choose "
-                "with other examples, or pass allow_same_data=True and do not trust the bound."
-            )
-
-
-def _score_of(
-    score: Score, one: "Solution", data: tuple[Any, ...], between: tuple[float, float]
-) -> np.ndarray:
-    row = np.asarray(score(one.params, *data), dtype=np.float64)
-    if row.ndim != 1 or not len(row):
-        raise ValueError(
-            f"`score` must return a vector, one number per example, not shape {row.shape}."
-        )
-    if not np.isfinite(row).all() or row.min() < between[0] or row.max() > between[1]:
-        raise ValueError(
-            f"`score` must stay within `between` {tuple(between)}, but came to "
-            f"{row.min():.4g} ... {row.max():.4g} at {one.fingerprint}."
-        )
-    return row
