@@ -181,7 +181,7 @@ class Engine:
             if before.fingerprint in new:
                 self._tell(leg)
             else:
-                self.done.settle(before, leg)
+                self.done.settle(before.cost, leg)
 
     def _next(
         self, before: Leg, settled: Iterator[tuple[Leg, Fingerprint | None]]

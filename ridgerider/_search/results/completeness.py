@@ -9,13 +9,11 @@ from dataclasses import dataclass
 class Estimate:
     """How many there are, from how often each was found (Chao), with an interval of 95 %.
 
-    From `once` found once and `twice` found twice: found + once (once - 1) / 2 (twice + 1). It is a
-    lower bound in expectation, and says nothing of what cannot be reached.
+    With `once` of them found once and `twice` twice: found + once (once - 1) / 2 (twice + 1). It is
+    a lower bound in expectation, and says nothing of what cannot be reached.
     """
 
     found: int
-    once: int
-    twice: int
     estimate: float
     low: float
     high: float
@@ -31,16 +29,14 @@ class Estimate:
         found, once, twice = len(counts), counts.count(1), counts.count(2)
         missing = once * (once - 1) / (2 * (twice + 1))
         if missing <= 0:
-            return Estimate(found, once, twice, float(found), float(found), float(found))
+            return Estimate(found, float(found), float(found), float(found))
         variance = (
             missing
             + once * (2 * once - 1) ** 2 / (4 * (twice + 1) ** 2)
             + once**2 * twice * (once - 1) ** 2 / (4 * (twice + 1) ** 4)
         )
         spread = math.exp(1.96 * math.sqrt(math.log(1 + variance / missing**2)))
-        return Estimate(
-            found, once, twice, found + missing, found + missing / spread, found + missing * spread
-        )
+        return Estimate(found, found + missing, found + missing / spread, found + missing * spread)
 
     def __str__(self) -> str:
         about = f"about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"

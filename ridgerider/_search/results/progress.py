@@ -74,19 +74,16 @@ class Progress:
     def add(self, leg: Leg) -> None:
         self.num_rides += 1
         self.num_steps += leg.num_steps
-        self.cost = self.cost + leg.cost
         self.training = ""
-        if leg.finish is not None:
-            self._add_finish(leg.finish)
+        self.settle(Cost(), leg)
 
-    def settle(self, before: Leg, leg: Leg) -> None:
-        """What a leg has become since it was added."""
-        self.cost = self.cost + jax.tree.map(operator.sub, leg.cost, before.cost)
-        if leg.finish is not None:
-            self._add_finish(leg.finish)
+    def settle(self, known: Cost, leg: Leg) -> None:
+        """What a leg has become, of whose cost a part was `known`."""
+        self.cost = self.cost + jax.tree.map(operator.sub, leg.cost, known)
+        self._add_finish(leg.finish)
 
-    def _add_finish(self, finish: Finish) -> None:
-        if finish.kind in IS_SOLUTION:
+    def _add_finish(self, finish: Finish | None) -> None:
+        if finish is not None and finish.kind in IS_SOLUTION:
             self.best_loss = min(self.best_loss, float(finish.loss))
 
 

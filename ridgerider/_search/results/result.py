@@ -272,20 +272,9 @@ class RunView:
             direction = np.asarray(finish.runaway) / np.linalg.norm(finish.runaway)
             if self.problem is not None:
                 direction = jax.device_get(self.problem.unravel(jnp.asarray(direction)))
-        return Solution(
-            fingerprint=fingerprint,
-            params=params,
-            loss=float(finish.loss),
-            grad_norm=float(finish.grad_norm),
-            least_eigenvalue=float(finish.least_eigenvalue),
-            kind=finish.kind,
-            cost=finish.cost,
-            num_flat=int(finish.num_flat),
-            error=float(finish.error),
-            doubt=finish.doubt,
-            limit=float(finish.limit),
-            direction=direction,
-        )
+        shared = ("loss", "grad_norm", "least_eigenvalue", "kind", "cost", "num_flat", "error")
+        known = {name: getattr(finish, name) for name in (*shared, "doubt", "limit")}
+        return Solution(fingerprint=fingerprint, params=params, direction=direction, **known)
 
 
 class Result(RunView):
@@ -358,7 +347,7 @@ class Result(RunView):
         >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
         Counter({'saddle': 4})
         """
-        return self._store.kinds()
+        return Counter(finish.kind for _, finish in self._store.finishes())
 
     def select(
         self,

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from ridgerider._check import one_line
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
@@ -29,7 +27,6 @@ from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
 MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
-_DTYPES: dict[str, np.dtype] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 
 
 class RunFile:
@@ -187,10 +184,6 @@ class RunFile:
             "SELECT count(*) FROM branches LEFT JOIN legs USING (fingerprint) WHERE id IS NULL"
         )
 
-    def kinds(self) -> Counter[str]:
-        """How many descents ended at each kind of point."""
-        return Counter(finish.kind for _, finish in self.finishes())
-
     def endings(self) -> Counter[str]:
         """How many legs ended by each rule."""
         rows = self._values("legs", ("ended_by",), "WHERE depth > 0")
@@ -218,34 +211,25 @@ class RunFile:
         """The branches that were chosen and whose legs are missing or not settled, in order."""
         settled = "SELECT fingerprint FROM legs WHERE is_settled"
         where = f"WHERE round IS NOT NULL AND fingerprint NOT IN ({settled})"
-        rounds, names = dict[Fingerprint, int](), (*BRANCH, "round")
-        branches = list[Branch]()
-        for row in self._values("branches", names, where):
-            rounds[row["fingerprint"]] = row.pop("round")
-            branches.append(Branch(**row))
+        rows = list(self._values("branches", (*BRANCH, "round"), where))
         with self._readable(), schema.reading("the branches", "priority"):
-            return sorted(
-                branches,
-                key=lambda one: (
-                    rounds[one.fingerprint],
-                    one.priority,
-                    one.fingerprint.sort_key(),
-                ),
+            rows.sort(
+                key=lambda row: (row["round"], row["priority"], row["fingerprint"].sort_key())
             )
+        return [Branch(**{name: row[name] for name in BRANCH}) for row in rows]
 
     def load(self, branch: Branch) -> Branch:
-        """The branch with its arrays, ready to ride. Reads these alone, whatever else is there."""
+        """The branch with its arrays, ready to ride."""
         turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
         table, name = "solutions" if turn.below else "legs", schema.leg_name(parent)
         with self._readable(), schema.reading(name, "arrays"):
-            found = self._row(table, parent, ("rowid", "turns"))
-            if found is None:
+            row = self._row(table, parent, ("turns", "arrays"))
+            if row is None:
                 raise Damage(name, "fingerprint", "it is missing, but a branch leaves it")
-            turns = schema.decode(table, {"turns": found["turns"]})["turns"]
-            row = turns.index((turn.index, turn.member))
-            with self._db.blobopen(table, "arrays", found["rowid"], readonly=True) as blob:
-                x = schema.points(_read_array(blob, "x"), (self._size,))
-                direction = schema.points(_read_array(blob, "directions", row), x.shape)
+            found = schema.decode(table, row)
+            x = schema.points(found["arrays"]["x"], (self._size,))
+            directions = schema.points(found["arrays"]["directions"], (None, x.size))
+            direction = directions[found["turns"].index((turn.index, turn.member))]
         return replace(branch, x=x, direction=turn.sign * direction)
 
     # --- what is damaged
@@ -407,16 +391,3 @@ def sum_of_digests(db: sqlite3.Connection) -> int:
     with schema.reading("the run", schema.SUM):
         row = select_one(db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
         return int(schema.text(json.loads(schema.is_a(dict, row)["value"])), 16)
-
-
-def _read_array(blob: sqlite3.Blob, name: str, row: int | None = None) -> np.ndarray:
-    """One array of a packed blob, or one row of it, without the others."""
-    blob.seek(0)
-    length = int.from_bytes(blob.read(8), "little")
-    about = json.loads(blob.read(length))[name]
-    dtype, shape, start = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"][0]
-    if row is not None:
-        shape = shape[1:]
-        start += row * math.prod(shape) * dtype.itemsize
-    blob.seek(8 + length + start)
-    return np.frombuffer(blob.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)

@@ -182,15 +182,10 @@ class Store(RunFile):
 
     def _change(self, table: str, key: str, **values: Any) -> None:
         """Change columns of one row, and its digest with them."""
-        where = f"WHERE {schema.KEYS[table][0]} = ?"
-        row = select_one(self._db, table, (), where, [key])
-        if row is None:
-            return
-        digest = self._digest(table, row | values)
-        changed = {**values, "digest": digest}
-        names = ", ".join(f"[{name}] = ?" for name in changed)
-        self._db.execute(f"UPDATE {table} SET {names} {where}", [*changed.values(), key])
-        self._toggle(row["digest"], digest)
+        names = tuple(schema.TABLES[table])
+        row = select_one(self._db, table, names, f"WHERE {schema.KEYS[table][0]} = ?", [key])
+        if row is not None:
+            self._replace(table, row | values)
 
     def _remove(self, table: str, where: str, *values: str) -> None:
         rows = select(self._db, table, ("digest",), f"WHERE {where}", values)
@@ -202,22 +197,17 @@ class Store(RunFile):
         for one in digests:
             self._change_of_sum ^= int.from_bytes(one or b"")
 
-    def _write_sum(self) -> None:
-        if self._change_of_sum:
-            row = _entry(schema.SUM, f"{sum_of_digests(self._db) ^ self._change_of_sum:x}")
-            update = "UPDATE meta SET value = ?, digest = ? WHERE key = ?"
-            self._db.execute(update, (row["value"], schema.row_digest("meta", row), schema.SUM))
-        self._change_of_sum = 0
-
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                yield
-                self._write_sum()
-            except BaseException:
                 self._change_of_sum = 0
+                yield
+                row = _entry(schema.SUM, f"{sum_of_digests(self._db) ^ self._change_of_sum:x}")
+                update = "UPDATE meta SET value = ?, digest = ? WHERE key = ?"
+                self._db.execute(update, (row["value"], schema.row_digest("meta", row), schema.SUM))
+            except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise

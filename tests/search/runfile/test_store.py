@@ -366,7 +366,7 @@ def test_a_kill_while_a_run_file_is_made_leaves_none(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_branch_is_loaded_without_the_rest_of_its_leg(finished):
+def test_a_branch_is_loaded_with_its_arrays(finished):
     for narrow in (False, True):
         leg = finished.leg("0+")
         if narrow:
