@@ -172,7 +172,7 @@ class Landscape(RunView):
         for (index, member), way in zip(root.turns, root.ways, strict=True):
             if is_jump(way):
                 names.append(root.fingerprint.child(Turn(index, 1, member)))
-        return [self._minimum_at(name) for name in names]
+        return [self._minimum_at.get(name) for name in names]
 
     # --- paths
 
@@ -302,20 +302,18 @@ class Landscape(RunView):
         return points
 
     @cached_property
-    def _numbers_of_minima(self) -> dict[Fingerprint, int]:
-        return {one.fingerprint: one.number for one in self.minima()}
-
-    def _minimum_at(self, name: Fingerprint) -> int | None:
-        """The number of the minimum that a leg reached."""
-        return self._numbers_of_minima.get(self._links.get(name, name))
+    def _minimum_at(self) -> dict[Fingerprint, int]:
+        """The number of the minimum that a leg reached, by its fingerprint."""
+        numbers = {one.fingerprint: one.number for one in self.minima()}
+        links = {name: numbers[end] for name, end in self._links.items() if end in numbers}
+        return numbers | links
 
     @cached_property
     def _edges(self) -> list[Edge]:
         below: dict[Fingerprint, list[int]] = {}
         for name in self.fingerprints():
-            end = None if name[-1].up else self._minimum_at(name)
-            if end is not None:
-                below.setdefault(name.parent, []).append(end)
+            if not name[-1].up and name in self._minimum_at:
+                below.setdefault(name.parent, []).append(self._minimum_at[name])
         edges = []
         for one in self.saddles():
             ends, ways = below.get(one.fingerprint, []), self._legs[one.fingerprint].ways
@@ -351,10 +349,9 @@ class Landscape(RunView):
         if isinstance(what, Stationary) and what.morse_index == 0:
             what = what.fingerprint
         if isinstance(what, str | Fingerprint):
-            number = self._minimum_at(Fingerprint.parse(what))
-            if number is None:
+            if Fingerprint.parse(what) not in self._minimum_at:
                 raise ValueError(f"`{what}` must be the fingerprint of a minimum of this map.")
-            return number
+            return self._minimum_at[Fingerprint.parse(what)]
         check_count("a minimum", what, 0, len(self.minima()) - 1)
         return what
 

@@ -21,12 +21,10 @@ LEFT = '"text-align:left"'
 TILE = "display:inline-block;margin:0 22px 6px 0;vertical-align:top"
 
 
-def box(*parts: str) -> str:
-    return f'<div style="max-width:720px;line-height:1.35">{"".join(parts)}</div>'
-
-
-def title(text: str, more: str = "") -> str:
-    return f"<p><b>{html.escape(text)}</b> {html.escape(more)}</p>"
+def box(title: str, more: str, *parts: str) -> str:
+    """Parts below a title."""
+    head = f"<p><b>{html.escape(title)}</b> {html.escape(more)}</p>"
+    return f'<div style="max-width:720px;line-height:1.35">{head}{"".join(parts)}</div>'
 
 
 def tiles(numbers: Mapping[str, Any]) -> str:

@@ -45,7 +45,8 @@ class RunView:
         shown = [Fingerprint(), *names[: notebook.MAX_TREE]]
         some = f", the first {len(shown) - 1} drawn" if len(shown) <= len(names) else ""
         return notebook.box(
-            notebook.title(self.name, f"in {self.file or 'memory'}{some}"),
+            self.name,
+            f"in {self.file or 'memory'}{some}",
             notebook.tiles(self._numbers()),
             notebook.tree({name: self.leg(name) for name in shown}),
             self.minima()._repr_html_(),
@@ -146,19 +147,17 @@ class RunView:
         minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
         classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
-        if tolerance is None and signature is None:
-            same, errors = self._store.same(), {one.fingerprint: one.error for one in minima}
-            points = {one.fingerprint: flat(one.params) for one in minima}
-            for one in minima:
-                name = same.get(one.fingerprint, one.fingerprint)
-                if name not in points:  # its leg was damaged, and is yet to be ridden again
-                    name = one.fingerprint
-                groups[classes.add(name, points[name], errors[name])].append(one)
-        else:
-            for one in minima:
-                mark = flat(one.params if signature is None else signature(one.params))
-                reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
-                groups[classes.add(one.fingerprint, mark, reach)].append(one)
+        is_stored = tolerance is None and signature is None
+        same, marks = self._store.same() if is_stored else {}, {}
+        for one in minima:
+            mark = flat(one.params if signature is None else signature(one.params))
+            reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
+            marks[one.fingerprint] = mark, one.error if is_stored else reach
+        for one in minima:
+            name = same.get(one.fingerprint, one.fingerprint)
+            if name not in marks:  # its leg was damaged, and is yet to be ridden again
+                name = one.fingerprint
+            groups[classes.add(name, *marks[name])].append(one)
         return [
             [
                 replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))

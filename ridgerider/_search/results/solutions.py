@@ -1,6 +1,6 @@
 """Solutions of a run: one by one, and as a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -117,33 +117,33 @@ class Solutions(Sequence[S], Generic[S]):
         return self._solutions[index]
 
     def __repr__(self) -> str:
-        columns = self._columns()
-        rows = [tuple(columns), *(tuple(show(one) for show in columns.values()) for one in self)]
+        rows = self._table()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def _repr_html_(self) -> str:
-        columns = self._columns()
-        return notebook.table(
-            list(columns), [[show(one) for show in columns.values()] for one in self]
-        )
+        head, *rows = self._table()
+        return notebook.table(head, rows)
 
     def to_pandas(self) -> Any:
         """A row for each solution, without its parameters. Needs pandas."""
         return notebook.frame([one.as_row() for one in self])
 
-    def _columns(self) -> dict[str, Callable[[Solution], str]]:
-        columns: dict[str, Callable[[Solution], str]] = {
-            "fingerprint": lambda one: str(one.fingerprint),
-            "loss": lambda one: f"{one.level:.6g}",
-            "least eigenvalue": lambda one: f"{one.least_eigenvalue:.3g}",
-            "multiplicity": lambda one: str(one.multiplicity),
+    def _table(self) -> list[list[str]]:
+        """A head, then a row each. Optional columns are there if they differ from the default."""
+        columns: dict[str, list[Any]] = {
+            "fingerprint": [one.fingerprint for one in self],
+            "loss": [f"{one.level:.6g}" for one in self],
+            "least eigenvalue": [f"{one.least_eigenvalue:.3g}" for one in self],
+            "multiplicity": [one.multiplicity for one in self],
         }
-        # Optional columns are shown only if they differ from the default.
-        if any(one.kind != "minimum" for one in self):
-            columns["kind"] = lambda one: one.kind
-        if any(one.num_flat for one in self):
-            columns["flat"] = lambda one: str(one.num_flat)
-        if any(one.num_copies > 1 for one in self):
-            columns["copies"] = lambda one: str(one.num_copies)
-        return columns
+        for name, field, default in (
+            ("kind", "kind", "minimum"),
+            ("flat", "num_flat", 0),
+            ("copies", "num_copies", 1),
+        ):
+            values = [getattr(one, field) for one in self]
+            if any(value != default for value in values):
+                columns[name] = values
+        rows = zip(*columns.values(), strict=True)
+        return [list(columns), *(list(map(str, row)) for row in rows)]

@@ -45,8 +45,14 @@ def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
     with schema.reading(name, "arrays"):
         x = schema.points(arrays["x"], (size,))
     ridges = _ridges(name, values, arrays, x.size)
+    num_steps, trace = values["num_steps"], values["trace"]
     with schema.reading(name, "trace"):
-        _check_trace(values["trace"], values["num_steps"])
+        if trace and "eigenvalue" not in trace:
+            raise ValueError("there is no eigenvalue")
+        for column, array in trace.items():
+            num_axes = 1 + (column in ("neighbours", "path"))
+            if array.ndim != num_axes or len(array) != num_steps + 1:
+                raise ValueError(f"{column} has shape {array.shape}, not that of {num_steps} steps")
     finish = same_as = below = None
     if end is not None:
         found = schema.decode("solutions", end)
@@ -122,12 +128,3 @@ def _finish(name: str, values: Mapping[str, Any], size: int | None) -> Finish:
         finish = Finish(**{field: values[field] for field in schema.FINISH}, **more)
         finish.doubt  # noqa: B018  # one that is known
     return finish
-
-
-def _check_trace(trace: Mapping[str, np.ndarray], num_steps: int) -> None:
-    if trace and "eigenvalue" not in trace:
-        raise ValueError("there is no eigenvalue")
-    for name, column in trace.items():
-        num_axes = 1 + (name in ("neighbours", "path"))
-        if column.ndim != num_axes or len(column) != num_steps + 1:
-            raise ValueError(f"{name} has shape {column.shape}, not that of {num_steps} steps")

@@ -243,7 +243,8 @@ class Leg:
             numbers["descent"] = f"{self.finish.kind} at {float(self.finish.loss):.6g}"
         names = [name for name in ("loss", "eigenvalue") if len(self.trace.get(name, ())) > 1]
         return notebook.box(
-            notebook.title(f"leg {self.fingerprint}" if self.fingerprint else "the start"),
+            f"leg {self.fingerprint}" if self.fingerprint else "the start",
+            "",
             notebook.tiles(numbers),
             notebook.curves({name: self.trace[name] for name in names}),
         )
