@@ -210,8 +210,9 @@ class Landscape(RunView):
         """
         count, found = len(self.minima()), list[Junction]()
         part = list(range(count))  # that each minimum is in
-        joined = sorted(self._forest.edges(data="edge"), key=lambda ends: _rank(ends[2]))
-        for one, two, edge in joined:
+        joined = sorted(self._forest.edges(data=True), key=lambda ends: ends[2]["weight"])
+        for one, two, about in joined:
+            edge = self._edges[about["saddle"]]
             a, b = sorted((part[one], part[two]))
             part = [count + len(found) if number in (a, b) else number for number in part]
             found.append(Junction(edge.saddle, edge.loss, (a, b)))
@@ -220,32 +221,33 @@ class Landscape(RunView):
     def barrier(self, a: Any, b: Any) -> Barrier:
         """The highest loss on the lowest path from `a` to `b`: numbers, points or fingerprints."""
         one, two = self._number(a), self._number(b)
-        losses = [point.loss for point in self.minima()]
-        steps = self._steps(one, two)
-        if steps is None:
-            parts = self.components()
-            where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
+        parts = self.components()
+        where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
+        if where[0] != where[1]:
             text = (
                 f"inf: no path joins minimum {one}, in component {where[0]} of {len(parts)}, and "
                 f"minimum {two}, in component {where[1]}"
             )
             return Barrier(math.inf, None, math.inf, math.inf, text)
-        if not steps:
-            return Barrier(losses[one], None, 0.0, 0.0, f"{losses[one]:.6g}")
-        top = max((edge for _, edge in steps), key=lambda edge: edge.loss)
-        heights = (top.loss - losses[one], top.loss - losses[two])
-        return Barrier(top.loss, top.saddle, *heights, f"{top.loss:.6g}")
+        path = self.path(one, two)
+        saddle = max(path.saddles, key=lambda point: point.loss).number if path.saddles else None
+        top = path.maximum
+        heights = top - path.losses[0], top - path.losses[-1]
+        return Barrier(top, saddle, *heights, f"{top:.6g}")
 
     def path(self, a: Any, b: Any) -> DiscretePath:
         """The lowest path from `a` to `b`: minima and saddles in turn."""
+        import networkx
+
         one, two = self._number(a), self._number(b)
-        steps = self._steps(one, two)
-        if steps is None:
-            raise ValueError(f"there is no path: {self.barrier(one, two)}.")
+        try:
+            nodes = networkx.shortest_path(self._forest, one, two)
+        except networkx.NetworkXNoPath:
+            raise ValueError(f"there is no path: {self.barrier(one, two)}.") from None
         minima, saddles = self.minima(), self.saddles()
         points = [minima[one]]
-        for number, edge in steps:
-            points += [saddles[edge.saddle], minima[number]]
+        for ends in pairwise(nodes):
+            points += [saddles[self._forest.edges[ends]["saddle"]], minima[ends[1]]]
         return DiscretePath(tuple(points))
 
     def completeness(self) -> Completeness:
@@ -325,25 +327,17 @@ class Landscape(RunView):
 
     @cached_property
     def _forest(self) -> "networkx.Graph":
-        """A minimum spanning forest, each of whose edges has its `Edge`."""
+        """A minimum spanning forest, each of whose edges has the number of its saddle."""
         import networkx
 
         graph = networkx.Graph()
         graph.add_nodes_from(range(len(self.minima())))
-        for weight, edge in enumerate(sorted(self._edges, key=_rank)):
+        lowest_first = sorted(self._edges, key=lambda edge: (edge.loss, edge.saddle))
+        for weight, edge in enumerate(lowest_first):
             a, b = edge.minima
             if a is not None and b is not None and not graph.has_edge(a, b):
-                graph.add_edge(a, b, weight=weight, edge=edge)
+                graph.add_edge(a, b, weight=weight, saddle=edge.saddle)
         return networkx.minimum_spanning_tree(graph)
-
-    def _steps(self, a: int, b: int) -> list[tuple[int, Edge]] | None:
-        """The minima on the lowest path behind `a`, each with the edge that leads to it."""
-        import networkx
-
-        if not networkx.has_path(self._forest, a, b):
-            return None
-        nodes = networkx.shortest_path(self._forest, a, b)
-        return [(two, self._forest.edges[one, two]["edge"]) for one, two in pairwise(nodes)]
 
     def _number(self, what: Any) -> int:
         if isinstance(what, Stationary) and what.morse_index == 0:
@@ -354,8 +348,3 @@ class Landscape(RunView):
             return self._minimum_at[Fingerprint.parse(what)]
         check_count("a minimum", what, 0, len(self.minima()) - 1)
         return what
-
-
-def _rank(edge: Edge) -> tuple[float, int]:
-    """Lowest pass first."""
-    return edge.loss, edge.saddle
