@@ -3,7 +3,6 @@
 Only the file is read, never a process.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ridgerider._check import one_line
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.runfile.rows import checked_leg
-from ridgerider._search.runfile.schema import BAD, Row
+from ridgerider._search.runfile.schema import Row
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class PartialRun:
             self._last, name = number, row["fingerprint"]
             try:
                 leg = self._leg(row, run.rows(name)[1])
-            except (sqlite3.Error, *BAD) as error:
+            except Exception as error:
                 what = schema.leg_name(name) if isinstance(name, str) else f"leg number {number}"
                 missing[what] = one_line(error)
                 continue
@@ -110,6 +109,6 @@ class PartialRun:
         """What `read` returns, or None and a note that it could not be read."""
         try:
             return read(*args)
-        except (sqlite3.Error, *BAD) as error:
+        except Exception as error:
             self.unreadable[what] = one_line(error)
             return None

@@ -22,7 +22,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import check_is_run, connect, is_growing, padded
 from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
-from ridgerider._search.runfile.schema import BAD, Damage, DamagedRun, Row
+from ridgerider._search.runfile.schema import Damage, DamagedRun, Row
 from ridgerider._search.tree.settings import Settings
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
 
@@ -256,7 +256,7 @@ class RunFile:
                         ends[key] = digest
             if not found and total != sum_of_digests(self._db):
                 found["the file"] = "rows are missing, or too many"
-        except (sqlite3.Error, *BAD) as error:
+        except Exception as error:
             found["the file"] = one_line(error)
         finally:
             with contextlib.suppress(sqlite3.Error):

@@ -18,7 +18,7 @@ from ridgerider._search.runfile.files import beside, held
 from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.runfile.rows import checked_leg
-from ridgerider._search.runfile.schema import BAD, Row
+from ridgerider._search.runfile.schema import Row
 from ridgerider._search.runfile.write import Store
 
 
@@ -79,7 +79,7 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     rows["meta"] = [{"key": key, "value": json.dumps(value)} for key, value in meta.items()]
     ends, legs = {row["fingerprint"]: row for row in rows["solutions"]}, dict[str, Row]()
     for row in rows["legs"]:
-        with contextlib.suppress(*BAD):
+        with contextlib.suppress(Exception):
             checked_leg(row, ends.get(row["fingerprint"]), schema.num_params(meta))
             legs[row["fingerprint"]] = row
     if "" not in legs:
@@ -100,7 +100,7 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
 
 def _is_good(table: str, row: Row) -> bool:
     """Whether a row is what was written, and can be read."""
-    with contextlib.suppress(*BAD):
+    with contextlib.suppress(Exception):
         schema.decode(table, row)
         return row["digest"] == schema.row_digest(table, row)
     return False

@@ -21,7 +21,6 @@ import contextlib
 import hashlib
 import json
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -42,18 +41,6 @@ REPAIRED = "repaired"  # in `meta`: whether branches may be missing
 NEEDED = ("name", "problem", "mover", "rider", "settings", "budget")  # entries of `meta` of any run
 MAX_TURN = 2**32 - 1
 MAX_NESTED = 50  # levels of JSON
-BAD = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    struct.error,
-    safetensors.SafetensorError,
-)
 
 Row = dict[str, Any]  # by column, as SQLite holds it
 
@@ -66,8 +53,8 @@ class Damage(ValueError):
     """One column of one row."""
 
     def __init__(self, where: object, column: str, why: object):
-        self.where, self.column, self.why = str(where), column, one_line(why)
-        super().__init__(f"{self.where}, column {column}: {self.why}")
+        self.column = column
+        super().__init__(f"{where}, column {column}: {one_line(why)}")
 
 
 @contextlib.contextmanager
@@ -77,7 +64,7 @@ def reading(where: object, column: str) -> Iterator[None]:
         yield
     except Damage:
         raise
-    except BAD as error:
+    except Exception as error:
         why = f"there is no {error}" if isinstance(error, KeyError) else error
         raise Damage(where, column, why) from error
 
@@ -308,7 +295,7 @@ def decode(table: str, row: Row) -> dict[str, Any]:
             continue
         try:
             found[name] = TABLES[table][name].read(stored)
-        except BAD as error:
+        except Exception as error:
             raise Damage(row_name(table, row), name, error) from error
     return found
 
