@@ -87,7 +87,7 @@ def run(*line: object, seconds: float = SECONDS) -> Ended:
 
 
 def contents(path) -> dict[str, list] | None:
-    """All rows of a run file, but for what repeats them; None if they cannot be read."""
+    """All rows of a run file, but for what repeats them and times; None if they cannot be read."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             return {
@@ -103,5 +103,5 @@ def contents(path) -> dict[str, list] | None:
 
 def _rows(db, table):
     db.row_factory = sqlite3.Row
-    where = "WHERE key != 'sum'" if table == "meta" else ""
+    where = "WHERE key NOT IN ('sum', 'seconds_compiling')" if table == "meta" else ""
     return db.execute(f"SELECT * FROM {table} {where}").fetchall()
