@@ -46,6 +46,7 @@ class PartialRun:
     unreadable: dict[str, str] = field(default_factory=dict)
     _legs_unreadable: dict[str, str] = field(default_factory=dict)
     _last: int = 0
+    _names: set[Fingerprint] = field(default_factory=set)
     _begun: tuple[str, Row | None] | None = None  # its name and the row of the start
     _damages: dict[str, str] | None = None
 
@@ -98,6 +99,9 @@ class PartialRun:
                 what = schema.leg_name(name) if isinstance(name, str) else f"leg number {number}"
                 missing[what] = one_line(error)
                 continue
+            if leg.fingerprint in self._names:  # it was settled since, which stores it again
+                continue
+            self._names.add(leg.fingerprint)
             below = leg.below and replace(leg.below, directions=leg.below.directions[:, :0])
             yield replace(leg, directions=leg.directions[:, :0], below=below)
 
