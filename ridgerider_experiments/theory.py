@@ -26,11 +26,12 @@ from scipy.optimize import minimize
 
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
-from ridgerider.types import Ride, Ridge, Spectrum
+from ridgerider.types import Ridge, Spectrum
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown
 
 SIZE, NUM_WAVES, LEVERS = 6, 8, 6
+KEY = jax.random.key(0)  # of rides that draw nothing
 GROWTH = "what is left of a tolerance of 1e-3 on the growth of every component"
 TIED = "1e-3 - largest difference of probability between tied actions"
 DIFFERENCES = (
@@ -128,9 +129,7 @@ def gradient_descent_turns(random: np.random.Generator) -> float | None:
     start = 1e-9 * unit(random) @ columns.T
     # While |x| stays below 1e-6 the Hessian is that of the saddle to about 1e-6.
     num_steps = int(np.log(1e3) / np.log(1 - alpha * eigenvalues[0]))
-    end = np.asarray(
-        _descend(problem, jnp.asarray(start), jnp.asarray(alpha), jnp.asarray(num_steps))
-    )
+    end = np.asarray(_descend(problem, *map(jnp.asarray, (start, alpha, num_steps))))
     before, after = start @ columns, end @ columns
     factors = (1 - alpha * eigenvalues) ** num_steps
     growth_error = abs(after[0] / before[0] / factors[0] - 1)
@@ -196,7 +195,10 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
         if eigenvalues[i] >= 0 or gamma < 0.05:
             continue
         alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
-        fall = loss - _two_steps(problem, x, columns[:, i] * np.sign(grad @ columns[:, i]), alpha)
+        uphill = columns[:, i] * np.sign(grad @ columns[:, i])
+        ridge = Ridge(jnp.asarray(-uphill), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
+        rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)
+        fall = loss - float(_ride(rider, problem, jnp.asarray(x), ridge, KEY).loss)
         margins.append(fall / (gamma * alpha * np.linalg.norm(grad)) - 1)
     # Flat ridges, where the paper's bound alone fails: f = -g t - e t^2 / 2 + t^3 / 6 beside a
     # curvature of 1. The ridge does not turn, beta and gamma are 1 and the gap is 1 + e.
@@ -220,15 +222,7 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
     )
 
 
-def _two_steps(problem: rr.Problem, x: np.ndarray, e: np.ndarray, alpha: float) -> float:
-    ridge = Ridge(jnp.asarray(-e), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
-    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)
-    return float(_ride(problem, rider, jnp.asarray(x), ridge).loss)
-
-
-@eqx.filter_jit
-def _ride(problem: rr.Problem, rider: rr.Rider, x: Array, ridge: Ridge) -> Ride:
-    return rider.ride(problem, x, ridge, jax.random.key(0))
+_ride = eqx.filter_jit(rr.Rider.ride)
 
 
 def residual_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
@@ -297,7 +291,7 @@ def gradient_along_ride(random: np.random.Generator, instances: int) -> dict[str
             rider = rr.Rider(
                 step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=num_steps, keep_path=True
             )
-            ride = jax.device_get(_ride(problem, rider, problem.x0, ridge))
+            ride = jax.device_get(_ride(rider, problem, problem.x0, ridge, KEY))
             steps = np.diff(ride.trace.path, axis=0)
             predicted = (ride.trace.eigenvalue[:-1, None] * steps).sum(axis=0)
             errors.append(np.linalg.norm(look(problem, ride.x)[1] - predicted))
@@ -320,7 +314,7 @@ def overlap_lowers_loss(random: np.random.Generator) -> float | None:
     ridge = spectrum.ridge(int(random.integers(is_negative.sum())))
     alpha = 0.05 * abs(float(ridge.eigenvalue)) / beta
     rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=60, keep_path=True)
-    trace = jax.device_get(_ride(problem, rider, problem.x0, ridge)).trace
+    trace = jax.device_get(_ride(rider, problem, problem.x0, ridge, KEY)).trace
     directions = np.diff(trace.path, axis=0) / alpha
     is_met = (trace.eigenvalue[:-1] < 0) & (
         np.tril(directions @ directions.T, -1) + np.triu(np.ones(2 * (len(directions),))) > 0
