@@ -77,7 +77,9 @@ def guesses(problem: rr.Problem, x: Vector, images: Array) -> Array:
 
 
 def accuracy(problem: rr.Problem, x: Vector, images: Any, labels: Any) -> float:
-    return float(np.mean(guesses(problem, x, jnp.asarray(images)) == labels))
+    return float(
+        np.mean(np.asarray(guesses(problem, x, jnp.asarray(images))) == np.asarray(labels))
+    )
 
 
 @eqx.filter_jit
