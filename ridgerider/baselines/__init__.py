@@ -6,7 +6,7 @@ A *method* is a value that is called as
 
 and works on any `Problem`. It makes run after run until the budget is used up or `until(x)`, called
 with the points where new runs ended, reads true. A *step* is one move that was tried: a gradient of
-a descent, a try of a ride together with its look at the curvature, a line search of
+a descent, a try of a ride together with its spectrum, a line search of
 `EigenvectorDescent`. What it computes is counted in the same ledger as a search, `Ends.cost`.
 
 ===========================================  ===========================================
@@ -26,7 +26,7 @@ method                                       the paper's name
 
 from ridgerider.baselines._descents import Descent as Descent
 from ridgerider.baselines._descents import EigenvectorDescent as EigenvectorDescent
-from ridgerider.baselines._ends import Ends as Ends
+from ridgerider.baselines._method import Ends as Ends
 from ridgerider.baselines._rides import RandomVectors as RandomVectors
 from ridgerider.baselines._rides import Rides as Rides
 from ridgerider.baselines._rides import fixed_ridge as fixed_ridge

@@ -1,6 +1,7 @@
 """The baselines that go straight down: along the gradient, or along the best eigenvector."""
 
 import math
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -11,20 +12,24 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ridgerider._check import check_at_least, check_positive
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider.baselines._ends import Ends, Tally, Until
+from ridgerider.baselines._method import Method, Runs
 
-CHUNK = 256  # steps of a descent between two looks at the budget
+CHUNK = 256  # steps of a descent between two checks of the budget
+MAX_DESCENT = 10_000  # steps of a run of gradient descent
+# The line search along an eigenvector tries this size and halves of it, so many in all.
+LARGEST, NUM_SIZES = 8.0, 12
+MAX_SEARCHES = 1000  # of a run
+ROUND_SIZE = 8  # runs of `EigenvectorDescent` between two checks of the budget
 
 
-class Descent(eqx.Module):
+class Descent(Method):
     """Gradient descent with a fixed step, from normal starts around the problem's own.
 
     **Arguments**
 
     - `spread`: the standard deviation of the starts; a small one is descent from the saddle.
     - `target`: a run ends once its loss is as low as this,
-    - `tolerance`: or its gradient's norm is,
-    - `max_length`: or it has made this many steps.
+    - `tolerance`: or its gradient's norm is. After 10,000 steps it ends as well.
 
     >>> from ridgerider.problems import wells
     >>> ends = Descent(spread=1.0, step_size=0.5)(wells(2), max_steps=2000)
@@ -36,36 +41,25 @@ class Descent(eqx.Module):
     step_size: Number = 0.1
     target: Number = -math.inf
     tolerance: Number = 1e-3
-    max_length: int = 10_000
 
     def __check_init__(self) -> None:
-        for name in ("spread", "step_size", "tolerance", "max_length"):
+        for name in ("spread", "step_size", "tolerance"):
             check_positive(name, getattr(self, name))
 
-    def __call__(
-        self,
-        problem: Problem,
-        *,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        seed: int = 0,
-        until: Until | None = None,
-    ) -> Ends:
-        tally = Tally(problem, max_steps, max_seconds, until)
+    def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         # Lanes run side by side, and each begins anew where its run ends. A small budget has few,
         # so that not all of it goes to runs that are cut off.
-        lanes = next((count for count in (64, 8) if tally.steps_left >= 2000 * count), 1)
+        lanes = next((count for count in (64, 8) if max_steps >= 2000 * count), 1)
         method = jax.tree.map(lambda number: jnp.asarray(number, problem.dtype), self)
-        state = _first_starts(problem, method, lanes, jax.random.key(seed))
-        while True:  # however small the budget, one chunk is made
+        state, left = _first_starts(problem, method, lanes, jax.random.key(seed)), max_steps
+        while True:
             state, *out = _descend(problem, method, state)
             is_end, x, loss = jax.device_get(out)
             step, lane = np.nonzero(is_end)
-            num_steps = int(min(is_end.size, tally.steps_left))
+            num_steps = int(min(is_end.size, left))
+            left -= num_steps
             cost = Cost(values=num_steps, gradients=num_steps)
-            tally.add(x[step, lane], loss[step, lane], (step + 1) * lanes, num_steps, cost)
-            if tally.is_over():
-                return tally.ends()
+            yield Runs(x[step, lane], loss[step, lane], (step + 1) * lanes, num_steps, cost)
 
     def start(self, problem: Problem, key: PRNGKeyArray) -> Vector:
         noise = jax.random.normal(key, (problem.size,), problem.dtype)
@@ -94,7 +88,7 @@ def _descend(
         is_end = (
             ~(loss > method.target)  # written so that a NaN ends a run
             | ~(jnp.linalg.norm(grad) > method.tolerance)
-            | (length + 1 >= method.max_length)
+            | (length + 1 >= MAX_DESCENT)
         )
         next_key = jax.random.split(key, 1)[0]
         again = method.start(problem, next_key)
@@ -109,15 +103,14 @@ def _descend(
     return state, *out
 
 
-class EigenvectorDescent(eqx.Module):
+class EigenvectorDescent(Method):
     """EVD: search along every eigenvector, both ways, move to the lowest point found, and repeat.
 
     **Arguments**
 
     - `spread`: the standard deviation of the starts around the problem's own.
-    - `largest`, `num_sizes`: the line search tries `largest` and halves of it, `num_sizes` in all.
-    - `target`, `tolerance`, `max_length`: a run ends at this loss, or when a search lowers the loss
-      by no more than `tolerance`, or after this many searches.
+    - `target`, `tolerance`: a run ends at this loss, or when a search lowers the loss by no more
+      than `tolerance`, or after 1000 searches.
 
     >>> from ridgerider.problems import wells
     >>> ends = EigenvectorDescent()(wells(2), max_steps=100)
@@ -126,59 +119,41 @@ class EigenvectorDescent(eqx.Module):
     """
 
     spread: Number = 1e-3
-    largest: Number = 8.0
     target: Number = -math.inf
     tolerance: Number = 1e-6
-    num_sizes: int = eqx.field(static=True, default=12)
-    max_length: int = eqx.field(static=True, default=1000)
-    round_size: int = eqx.field(static=True, default=8)
 
     def __check_init__(self) -> None:
-        for name in ("spread", "largest", "num_sizes", "max_length", "round_size"):
-            check_positive(name, getattr(self, name))
+        check_positive("spread", self.spread)
         check_at_least("tolerance", self.tolerance)
 
-    def __call__(
-        self,
-        problem: Problem,
-        *,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        seed: int = 0,
-        until: Until | None = None,
-    ) -> Ends:
-        tally = Tally(problem, max_steps, max_seconds, until)
+    def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         method = eqx.tree_at(lambda m: m.spread, self, jnp.asarray(self.spread, problem.dtype))
         key = jax.random.key(seed)
-        while not tally.is_over():
+        while True:
             key, here = jax.random.split(key)
             x, loss, lengths = jax.device_get(_search_lines(problem, method, here))
-            steps, tried = np.cumsum(lengths), 2 * self.num_sizes * problem.size
-            total = int(steps[-1])
+            total = int(lengths.sum())
             cost = Cost(
-                values=total * tried + len(x),
+                values=total * 2 * NUM_SIZES * problem.size + len(x),
                 hvps=total * problem.size,
                 hessians=total,
                 eigendecompositions=total,
             )
-            tally.add(x, loss, steps, total, cost)
-        return tally.ends()
+            yield Runs(x, loss, np.cumsum(lengths), total, cost)
 
 
 @eqx.filter_jit
 def _search_lines(
     problem: Problem, method: EigenvectorDescent, key: PRNGKeyArray
 ) -> tuple[Float[Array, "k n"], Float[Array, " k"], Int[Array, " k"]]:
-    def go_on(carry: tuple) -> Bool[Array, ""]:
+    def should_continue(carry: tuple) -> Bool[Array, ""]:
         _, loss, fell, length = carry
-        return (fell > method.tolerance) & (loss > method.target) & (length < method.max_length)
+        return (fell > method.tolerance) & (loss > method.target) & (length < MAX_SEARCHES)
 
     def step(carry: tuple) -> tuple:
         x, loss, _, length = carry
         rows = jnp.linalg.eigh(problem.hessian(x))[1].T
-        sizes = jnp.asarray(method.largest, x.dtype) * 0.5 ** jnp.arange(
-            method.num_sizes, dtype=x.dtype
-        )
+        sizes = jnp.asarray(LARGEST, x.dtype) * 0.5 ** jnp.arange(NUM_SIZES, dtype=x.dtype)
         moves = jnp.concatenate([sizes, -sizes])[:, None, None] * rows[None]
         points = x[None] + moves.reshape(-1, len(x))
         losses = jax.vmap(problem.value)(points)
@@ -191,7 +166,7 @@ def _search_lines(
         noise = jax.random.normal(key, (problem.size,), problem.dtype)
         x = problem.x0 + method.spread * noise
         begin = (x, problem.value(x), jnp.asarray(jnp.inf, x.dtype), jnp.array(0))
-        x, loss, _, length = jax.lax.while_loop(go_on, step, begin)
+        x, loss, _, length = jax.lax.while_loop(should_continue, step, begin)
         return x, loss, length
 
-    return jax.lax.map(run, jax.random.split(key, method.round_size))
+    return jax.lax.map(run, jax.random.split(key, ROUND_SIZE))
