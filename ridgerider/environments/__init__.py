@@ -28,7 +28,6 @@ from ridgerider.environments._scores import consistency_along as consistency_alo
 from ridgerider.environments._scores import rank_ridges as rank_ridges
 from ridgerider.environments._selection import RULES as RULES
 from ridgerider.environments._selection import Accuracies as Accuracies
-from ridgerider.environments._selection import Chosen as Chosen
 from ridgerider.environments._selection import extrapolate as extrapolate
 from ridgerider.environments._selection import select as select
 from ridgerider.environments._shared_features import SharedFeatures as SharedFeatures

@@ -10,7 +10,7 @@ e' H_i e, and H_i in the ridden part:
 over random unit vectors u, e normalised. This is not the paper's text to the letter. There the
 signs of b1 and b2 are those for the Hessian of -L: minimised as printed they lead to positive
 curvature; e' H e is not normalised, so unbounded; the denominator of L2 has H_1 twice; and L2 is a
-mean of ratios, whose gradients explode where u' H u is near 0. `is_literal` gives the printed form.
+mean of ratios, whose gradients explode where u' H u is near 0.
 
 With more than two environments |q_1 - q_2| and its like are means over all pairs.
 
@@ -54,7 +54,6 @@ class RidgeLosses(eqx.Module):
     - `gap`: of the difference of curvatures in L1; the direction stays on its ridge only while
       `correlation` exceeds gap * |q_1 - q_2|.
     - `probe_correlation`, `second`, `probe_gap`: b4, b5, b6.
-    - `is_literal`: the forms as printed, where `gap` and `probe_gap` are 1; see above.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -75,7 +74,6 @@ class RidgeLosses(eqx.Module):
     probe_correlation: float = 1.0
     second: float = 1.0
     probe_gap: float = 30.0
-    is_literal: bool = eqx.field(static=True, default=False)
 
     def __call__(
         self,
@@ -85,41 +83,27 @@ class RidgeLosses(eqx.Module):
         probes: Float[Array, "k r"],
     ) -> tuple[Scalar, Scalar]:
         """L1, small for a consistent ridge with low loss, and L2, 0 if all Hessians are equal."""
-        e = direction if self.is_literal else unit(direction)
+        e = unit(direction)
         problems = environments.ridden(params)
         values = jnp.stack([one.value(one.x0) for one in problems])
         images = environments.hvps(params, jnp.concatenate([e[None], probes]))
-        return self._ridge(images[:, 0], e, values), self._agreement(images[:, 1:], probes)
-
-    def _ridge(self, images: Float[Array, "environments r"], e: Vector, values: Array) -> Scalar:
-        curvatures = images @ e
-        gap = _pairs(curvatures, lambda one, two: jnp.abs(one - two))
-        down, gap = (-1.0, gap / (e @ e)) if self.is_literal else (1.0, self.gap * gap)
-        terms = (
-            down * self.correlation * _correlations(images, e)
-            + down * self.curvature * curvatures
-            + self.loss * values
-        )
-        return jnp.sum(terms) + gap
-
-    def _agreement(
-        self, images: Float[Array, "environments k r"], probes: Float[Array, "k r"]
-    ) -> Scalar:
-        squares = jax.vmap(_correlations, (1, 0), 1)(images, probes) ** 2
-        curvatures = jnp.einsum("ikr,kr->ik", images, probes)
-        apart = [_pairs(one, lambda a, b: jnp.abs(a - b)) for one in (squares, curvatures)]
-        sums = [
-            _pairs(squares, lambda a, b: a + self.second * (a if self.is_literal else b)),
-            _pairs(curvatures, lambda a, b: jnp.abs(a) + jnp.abs(b)),
-        ]
-        if self.is_literal:
-            return jnp.mean(self.probe_correlation * apart[0] / sums[0] + apart[1] / sums[1])
+        at_e, at_probes = images[:, 0], images[:, 1:]
+        terms = self.correlation * _correlations(at_e, e) + self.curvature * (at_e @ e)
+        ridge = jnp.sum(terms + self.loss * values) + self.gap * _pairs(at_e @ e, _apart)
+        squares = jax.vmap(_correlations, (1, 0), 1)(at_probes, probes) ** 2
+        curvatures = jnp.einsum("ikr,kr->ik", at_probes, probes)
         floor = jnp.finfo(probes.dtype).tiny ** 0.5
-        shares = [
-            jnp.mean(one) / (jnp.mean(total) + floor)
-            for one, total in zip(apart, sums, strict=True)
-        ]
-        return self.probe_correlation * shares[0] + self.probe_gap * shares[1]
+
+        def share(values: Array, size: Callable[[Array, Array], Array]) -> Scalar:
+            return jnp.mean(_pairs(values, _apart)) / (jnp.mean(_pairs(values, size)) + floor)
+
+        agreement = self.probe_correlation * share(squares, lambda a, b: a + self.second * b)
+        size = share(curvatures, lambda a, b: jnp.abs(a) + jnp.abs(b))
+        return ridge, agreement + self.probe_gap * size
+
+
+def _apart(one: Array, other: Array) -> Array:
+    return jnp.abs(one - other)
 
 
 def _correlations(
@@ -184,22 +168,20 @@ class CommonRide:
     - `params`: at the saddle and after each step; the featurizer changes on the way, too.
     - `scores`: of the common direction at each of these points; axes are environments and points.
     - `overlaps`: of each point's direction with the one before.
-    - `loss`: L1 + L2 after pre-training, of the network ridden.
-    - `num_dropped`: networks that were resampled because pre-training failed.
-    - `cost`: of training and riding, those dropped included. HVPs and gradients are counted for
-      each environment; a step that trains the featurizer differentiates them once more.
+    - `loss`: L1 + L2 after pre-training.
+    - `cost`: of training and riding. HVPs and gradients are counted for each environment; a step
+      that trains the featurizer differentiates them once more.
 
     >>> import jax.numpy as jnp
     >>> scores = Consistency(*(jnp.array([[-2.0], [-1.0]]),) * 4)
-    >>> CommonRide(({},), scores, jnp.ones(1), loss=-30.0, num_dropped=0).num_dropped
-    0
+    >>> CommonRide(({},), scores, jnp.ones(1), loss=-30.0).loss
+    -30.0
     """
 
     params: tuple[PyTree, ...]
     scores: Consistency
     overlaps: Float[Array, " points"]
     loss: float
-    num_dropped: int
     cost: Cost = Cost()
 
 
@@ -207,22 +189,16 @@ def ride_common(
     environments: Environments,
     settings: Algorithm4 = Algorithm4(),
     *,
-    initialize: Callable[[PRNGKeyArray], PyTree] | None = None,
     warm_start: Callable[[PyTree, PRNGKeyArray], PyTree] | None = None,
-    max_loss: float = float("inf"),
-    max_dropped: int = 0,
     seed: int = 0,
 ) -> CommonRide:
     """The paper's Algorithm 4 in any environments with a featurizer.
 
     **Arguments**
 
-    - `initialize`: draws the parameters, the ridden part near its saddle. Default: the start.
-    - `warm_start`: trains the featurizer of such parameters before anything else, say on the mean
-      loss with a head to be thrown away. Not in the paper, but on coloured MNIST essential: a
-      random featurizer has little to agree on.
-    - `max_loss`, `max_dropped`: draw another network while L1 + L2 exceeds `max_loss` after
-      pre-training, at most this many times. Default: keep the first.
+    - `warm_start(params, key)`: trains the featurizer of the start before anything else, say on
+      the mean loss with a head to be thrown away. Not in the paper, but on coloured MNIST
+      essential: a random featurizer has little to agree on.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -233,27 +209,22 @@ def ride_common(
     >>> both = Environments(problems, {"f": False, "w": True, "a": True})
     >>> settings = Algorithm4(batch=None, num_steps=2, feature_rate=0.01)
     >>> ride = ride_common(both, settings)
-    >>> len(ride.params), ride.num_dropped, bool(ride.scores.relative_gap[-1] < 0.1)
-    (3, 0, True)
+    >>> len(ride.params), bool(ride.scores.relative_gap[-1] < 0.1)
+    (3, True)
     """
-    check_count("max_dropped", max_dropped, 0)
     trained = split_by(environments.start, settings.trained, "trained")
-    for dropped in range(max_dropped + 1):
-        key = jax.random.fold_in(jax.random.key(seed), dropped)
-        first, second, third = jax.random.split(key, 3)
-        params = environments.start if initialize is None else initialize(first)
-        params = params if warm_start is None else warm_start(params, third)
-        train_key, draw = jax.random.split(second)
-        direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
-        state = _Training(params, direction, _optimizer(settings).init((params, direction)))
-        num_pretrain = jnp.array(settings.num_pretrain)
-        state, loss = _train(environments, settings, trained, state, train_key, num_pretrain)
-        if float(loss) <= max_loss or dropped == max_dropped:
-            break
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    _, second, third = jax.random.split(key, 3)
+    params = environments.start if warm_start is None else warm_start(environments.start, third)
+    train_key, draw = jax.random.split(second)
+    direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
+    state = _Training(params, direction, _optimizer(settings).init((params, direction)))
+    num_pretrain = jnp.array(settings.num_pretrain)
+    state, loss = _train(environments, settings, trained, state, train_key, num_pretrain)
     sign = _downhill(environments, settings, state, draw)
     points, scores, overlaps = [state.params], [_scores(environments, settings, state, key)], [1.0]
     # L1 + L2 in every training step, which way is down, and the scores at every point.
-    num_steps = (1 + dropped) * settings.num_pretrain + settings.num_steps * settings.num_inner
+    num_steps = settings.num_pretrain + settings.num_steps * settings.num_inner
     num_hvps = num_steps * (1 + settings.num_probes) + 1 + settings.num_steps
     cost = Cost(values=num_steps, gradients=num_steps + 1, hvps=num_hvps)
     for step in range(settings.num_steps):
@@ -272,7 +243,6 @@ def ride_common(
         scores=jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *scores),
         overlaps=jnp.asarray(overlaps),
         loss=float(loss),
-        num_dropped=dropped,
         cost=jax.tree.map(lambda spent: len(environments) * spent, cost),
     )
 

@@ -37,19 +37,6 @@ class Accuracies:
         return round(max(self.train) - min(self.train), 12)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The candidate that `rule` chose, and what it scored by that rule.
-
-    >>> select("fixed in advance", [Accuracies((0.8, 0.9))])
-    Chosen(index=0, rule='fixed in advance', value=nan)
-    """
-
-    index: int
-    rule: str
-    value: float
-
-
 def select(
     rule: str,
     scores: Sequence[Accuracies],
@@ -57,8 +44,8 @@ def select(
     rates: Sequence[float] | None = None,
     target: float | None = None,
     test: Callable[[int], float] | None = None,
-) -> Chosen:
-    """Choose one of several candidates by a named rule.
+) -> int:
+    """The number of the candidate that a named rule chooses.
 
     **Arguments**
 
@@ -68,11 +55,10 @@ def select(
     - `test`: the accuracy of a candidate in the test environment; for `oracle (test)` alone.
 
     >>> colour, shape = Accuracies((0.8, 0.9), (0.8, 0.9)), Accuracies((0.73, 0.72), (0.72, 0.73))
-    >>> select("train gap", [colour, shape]).index
+    >>> select("train gap", [colour, shape])
     1
-    >>> chosen = select("extrapolated validation", [colour, shape], rates=(0.2, 0.1), target=0.9)
-    >>> chosen.index, round(chosen.value, 3)
-    (1, 0.65)
+    >>> select("extrapolated validation", [colour, shape], rates=(0.2, 0.1), target=0.9)
+    1
     """
     if rule not in RULES:
         raise ValueError(f"`rule` must be one of {', '.join(RULES)}, not {rule!r}.")
@@ -84,7 +70,7 @@ def select(
     if rule == "fixed in advance":
         if len(scores) != 1:
             raise ValueError(f"`scores` must hold the one candidate fixed, not {len(scores)}.")
-        return Chosen(0, rule, float("nan"))
+        return 0
     if rule == "train gap":
         values = [float(np.mean(one.train)) - KAPPA * one.gap for one in scores]
     elif rule == "extrapolated validation":
@@ -94,8 +80,7 @@ def select(
     else:
         assert test is not None
         values = [test(index) for index in range(len(scores))]
-    best = int(np.argmax(values))
-    return Chosen(best, rule, values[best])
+    return int(np.argmax(values))
 
 
 def extrapolate(accuracies: Sequence[float], rates: Sequence[float], target: float) -> float:

@@ -166,7 +166,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
     ]
     chosen = {rule: choose(rule, scores, colored) for rule in RULES[:3]}
     tested = accuracies(trained, colored.load_test())
-    best = select(RULES[3], scores, test=tested.__getitem__).index
+    best = select(RULES[3], scores, test=tested.__getitem__)
     curve = [
         [step, *one.train, *one.validation, test]
         for step, one, test in zip(trained.steps, scores, tested, strict=True)
@@ -219,8 +219,8 @@ def accuracies(trained: Trained, environment: ColoredEnvironment) -> list[float]
 def choose(rule: str, scores: list[Accuracies], colored: ColoredImages) -> int:
     """Which candidate; fixed in advance is the last."""
     if rule == RULES[0]:
-        return len(scores) - 1 + select(rule, scores[-1:]).index
-    return select(rule, scores, rates=colored.flip_rates, target=colored.test_rate).index
+        return len(scores) - 1 + select(rule, scores[-1:])
+    return select(rule, scores, rates=colored.flip_rates, target=colored.test_rate)
 
 
 def ended(runs: list[dict[str, Any]], rule: str = RULES[0]) -> tuple[np.ndarray, ...]:

@@ -297,7 +297,6 @@ def ride_algorithm_4(
             "correlations": np.asarray(ride.scores.correlations).tolist(),
             "overlaps": np.asarray(ride.overlaps).tolist(),
             "loss": ride.loss,
-            "num_dropped": ride.num_dropped,
         },
     )
 

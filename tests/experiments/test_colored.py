@@ -91,11 +91,11 @@ def test_images_without_validation():
 def test_rules_choose_as_they_say():
     colour, shape = Accuracies((0.8, 0.9), (0.8, 0.9)), Accuracies((0.72, 0.73), (0.72, 0.73))
     seen = {"rates": (0.2, 0.1), "target": 0.9}
-    assert select("train gap", [colour, shape]).index == 1
-    chosen = select("extrapolated validation", [colour, shape], **seen)
+    assert select("train gap", [colour, shape]) == 1
+    assert select("extrapolated validation", [colour, shape], **seen) == 1
     # The paper's environments: A(.2) - 7 (A(.1) - A(.2)).
-    assert chosen.index == 1 and chosen.value == pytest.approx(0.72 - 7 * 0.01)
-    assert select("oracle (test)", [colour, shape], test=[0.2, 0.1].__getitem__).index == 0
+    assert extrapolate(shape.validation, *seen.values()) == pytest.approx(0.72 - 7 * 0.01)
+    assert select("oracle (test)", [colour, shape], test=[0.2, 0.1].__getitem__) == 0
     # A predictor that errs with a fixed rate on either colour: its accuracy is affine in the rate.
     rates = np.array([0.3, 0.2, 0.1])
     assert extrapolate(0.9 - 0.7 * rates, rates, 0.9) == pytest.approx(0.27)
