@@ -1,7 +1,7 @@
 """Algorithm 3: ride in many runs, and deploy what plays best with strangers."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,12 +29,13 @@ from ridgerider.coordination._game import (
     check_game,
     cross_play,
     game_problem,
-    with_strangers,
+    means,
 )
 from ridgerider.coordination._symmetry import SymmetryReport, symmetry_report
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
 CLUSTER_TOLERANCE = 3e-5
+NOISE = 0.01  # of the start, so that runs are independent
 # Two paths whose self-play differs by less, relatively, are images of each other.
 TIE = 1e-6
 # Moves a policy off a symmetry axis before it is polished, so that rounding does not choose the
@@ -140,10 +141,6 @@ def coordinate(
     max_ridges: int | None = None,
     members: Literal["one", "all"] = "one",
     rider: Rider = RIDER,
-    noise: float = 0.01,
-    weight: float = 1e-2,
-    max_saddle_steps: int = 100,
-    require_saddle: bool = True,
     seed: int = 0,
 ) -> Coordination:
     """Find a policy to play with a stranger who runs the same method.
@@ -159,9 +156,6 @@ def coordinate(
       them, which are as good as each other.
     - `rider`: its `finish` polishes the policies once the way is chosen. Give `spectrum` the gauge
       "random", or runs are not independent.
-    - `noise`, `weight`, `max_saddle_steps`: of `find_saddle`, towards high entropy.
-    - `require_saddle`: False rides from wherever the search for the saddle ends, and promises
-      nothing.
 
     >>> from ridgerider.problems import Levers
     >>> result = coordinate(Levers((1.0, 1.0, 1.0, 0.8)), num_runs=4)
@@ -179,16 +173,8 @@ def coordinate(
     for number in range(num_runs):
         state = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
         run_seed = int(state[0] >> 1)
-        saddle = find_saddle(
-            problem,
-            regularizer,
-            weight=weight,
-            noise=noise,
-            num_starts=1,
-            max_steps=max_saddle_steps,
-            seed=run_seed,
-        )
-        if require_saddle and not saddle.is_strict:
+        saddle = find_saddle(problem, regularizer, noise=NOISE, num_starts=1, seed=run_seed)
+        if not saddle.is_strict:
             raise ValueError(
                 "`game` must have a saddle near its `start`, where the gradient of self-play "
                 f"vanishes and some curvature leads up, but run {number} found none. "
@@ -303,26 +289,23 @@ def _candidate(
     ridges: Unsigned, chosen: list[tuple[list[Leg], float]], policies: PyTree, scores: np.ndarray
 ) -> Candidate:
     paths, margins = zip(*chosen, strict=True)
-    alone = [scores[(run,) * scores.ndim] for run in range(len(scores))]
     # For each ridge the cluster it was taken from, in each run.
     clusters = [
         [path[depth].clusters[index] for path in paths] for depth, (index, _) in enumerate(ridges)
     ]
     return Candidate(
         fingerprint=_name(ridges),
-        cross_play=float(scores.mean()),
-        with_strangers=with_strangers(scores),
-        self_play=float(np.mean(alone)),
+        **means(scores),
         multiplicity=max(cluster.multiplicity for column in clusters for cluster in column),
-        confidence=min(map(_index_confidence, clusters)),
+        confidence=min(map(index_confidence, clusters)),
         sign_confidence=_ratio(min(margins), float(np.ptp([path[-1].loss for path in paths]))),
         ridden=tuple(path[-1].fingerprint for path in paths),
         policies=policies,
     )
 
 
-def _index_confidence(clusters: Iterable[Cluster]) -> float:
-    clusters = tuple(clusters)
+def index_confidence(clusters: Sequence[Cluster]) -> float:
+    """Of one ridge, from the cluster it was taken from in each run."""
     if any(cluster.multiplicity > 1 for cluster in clusters):
         return 0.0
     spread = float(np.ptp([cluster.eigenvalue for cluster in clusters]))

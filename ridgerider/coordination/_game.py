@@ -26,8 +26,7 @@ class Game(Protocol):
       player two its part of `params_b`; with equal arguments it is `self_play`.
     - `entropy(params)`: of all policies; what is made large on the way to the saddle.
 
-    Two more are read where they are there: `num_players`, for a `cross_play` of as many arguments,
-    and `is_symmetric`, the claim that the arguments of `cross_play` may change places.
+    One more is read where it is there: `num_players`, for a `cross_play` of as many arguments.
 
     >>> from ridgerider.problems import Levers
     >>> isinstance(Levers(), Game)
@@ -83,12 +82,6 @@ def check_game(game: Game, num_runs: int) -> None:
             "`game` must pay the same for `self_play` as for `cross_play` of equal arguments, "
             f"not {alone[0]:.6g} and {same:.6g}."
         )
-    one, other = scores[tuple(range(scores.ndim))], scores[tuple(range(scores.ndim))[::-1]]
-    if getattr(game, "is_symmetric", False) and not abs(one - other) <= tolerance:
-        raise ValueError(
-            "`game` must have a symmetric `cross_play`, as its `is_symmetric` claims, but random "
-            f"policies score {one:.6g} one way round and {other:.6g} the other."
-        )
 
 
 @eqx.filter_jit
@@ -120,10 +113,15 @@ def cross_play(game: Game, policies: PyTree[Float[Array, "runs ..."]]) -> Float[
     return nested(*[policies] * players)
 
 
-def with_strangers(scores: np.ndarray) -> float:
-    """The mean over combinations in which every player comes from another run."""
-    axes = np.stack(np.meshgrid(*map(np.arange, scores.shape), indexing="ij")).reshape(
-        scores.ndim, -1
-    )
-    is_mixed = [len(set(column)) == scores.ndim for column in axes.T]
-    return float(scores.ravel()[is_mixed].mean())
+def means(scores: np.ndarray) -> dict[str, float]:
+    """Of the payoffs of all combinations of runs: all of them, a run with itself, and strangers.
+
+    With strangers every player comes from another run.
+    """
+    runs = np.indices(scores.shape).reshape(scores.ndim, -1).T
+    num_sources = np.array([len(set(row)) for row in runs])
+    return {
+        "cross_play": float(scores.mean()),
+        "self_play": float(scores.ravel()[num_sources == 1].mean()),
+        "with_strangers": float(scores.ravel()[num_sources == scores.ndim].mean()),
+    }

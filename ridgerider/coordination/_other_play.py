@@ -15,8 +15,8 @@ from ridgerider.coordination._game import (
     check_game,
     cross_play,
     game_problem,
+    means,
     num_players,
-    with_strangers,
 )
 
 LEARNING_RATE, NUM_STEPS = 0.3, 500  # of Adam
@@ -98,10 +98,7 @@ def _play(
     noises = noise * jax.random.normal(jax.random.key(seed), shape, problem.dtype)
     policies = jax.vmap(problem.unravel)(_ascend(game, problem, jnp.asarray(rows), noises))
     scores = np.asarray(cross_play(game, policies))
-    alone = [scores[(run,) * scores.ndim] for run in range(num_runs)]
-    return Baseline(
-        policies, scores, float(np.mean(alone)), float(scores.mean()), with_strangers(scores)
-    )
+    return Baseline(policies, scores, **means(scores))
 
 
 @eqx.filter_jit
