@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_callable, check_count, check_positive
+from ridgerider._check import check_callable, check_positive
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
@@ -27,6 +27,9 @@ from ridgerider._core.spectra.spectrum import Ridge
 # A gradient costs about three values, an HVP two gradients.
 VALUE, HVP = 1 / 3, 2
 NUM_ROWS = 512  # of the data, for the spectrum at the start and for straight steps
+NUM_HVPS = 40  # for the spectrum at the start
+# Eigenvalues that differ by less than this times the most negative one are one ridge.
+CLUSTER_TOLERANCE = 0.02
 # Along a straight step the loss is evaluated this far from the start.
 LENGTHS = np.sqrt(2.0) ** np.arange(-8, 13)
 
@@ -54,38 +57,31 @@ class Ridges(eqx.Module):
       times `stretch`, which costs next to nothing.
     - `stretch`: of the straight step. Beyond the lowest loss members differ more, and train a
       little longer.
-    - `num_hvps`: HVPs for the spectrum at the start.
-    - `cluster_tolerance`: eigenvalues that differ by less than this times the most negative one
-      are one ridge.
 
     >>> from ridgerider.problems import wells
-    >>> ridges = Ridges(num_hvps=2)(wells(2), jax.random.key(0))
+    >>> ridges = Ridges()(wells(2), jax.random.key(0))
     >>> [ridge.name for ridge in ridges]
     ['0+', '1+', '0-', '1-']
     """
 
     rider: Rider | None = None
     stretch: float = eqx.field(static=True, default=2.0)
-    num_hvps: int = eqx.field(static=True, default=40)
-    cluster_tolerance: float = eqx.field(static=True, default=0.02)
 
     def __check_init__(self) -> None:
         if self.rider is not None and not isinstance(self.rider, Rider):
             raise ValueError(f"`rider` must be a Rider or None, not {self.rider!r}.")
-        check_count("num_hvps", self.num_hvps)
-        for name in ("stretch", "cluster_tolerance"):
-            check_positive(name, getattr(self, name))
+        check_positive("stretch", self.stretch)
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
         seen = FixedRows(NUM_ROWS)(problem, key, 0)
         num_rows = 1 if seen.rows is None else seen.rows.size
-        ridges = self.distinct(seen, key)
+        ridges = distinct_ridges(seen, key)
         if not ridges:
             raise ValueError(
                 "`problem.start` must have negative curvature to set out along, but none was "
                 "found; rr.network_start looks for such a start."
             )
-        spectrum_cost = Cost(gradients=1, hvps=min(self.num_hvps, problem.size))
+        spectrum_cost = Cost(gradients=1, hvps=min(NUM_HVPS, problem.size))
         for sign, (number, ridge) in product((1, -1), enumerate(ridges)):
             name = f"{number}{'+' if sign > 0 else '-'}"
             ridge = replace(ridge, direction=ridge.direction * sign)
@@ -102,15 +98,15 @@ class Ridges(eqx.Module):
             yield Beginning(name, x, work, cost + spectrum_cost)
             spectrum_cost = Cost()  # charged to the first one
 
-    def distinct(self, problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
-        """One ridge for each distinct negative eigenvalue at the start, most negative first."""
-        num_hvps = min(self.num_hvps, problem.size)
-        tolerance = self.cluster_tolerance
-        lowest = BlockSpectrum.for_networks(num_hvps, num_hvps, tolerance, tolerance)
-        spectrum = lowest(problem, problem.x0, key)
-        eigenvalues = np.asarray(spectrum.eigenvalues)
-        is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < tolerance * eigenvalues[0])
-        return [spectrum.ridge(number) for number in range(int(is_ridge.sum()))]
+
+def distinct_ridges(problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
+    """One ridge for each distinct negative eigenvalue at the start, most negative first."""
+    num_hvps = min(NUM_HVPS, problem.size)
+    lowest = BlockSpectrum.for_networks(num_hvps, num_hvps, CLUSTER_TOLERANCE, CLUSTER_TOLERANCE)
+    spectrum = lowest(problem, problem.x0, key)
+    eigenvalues = np.asarray(spectrum.eigenvalues)
+    is_ridge = spectrum.is_downhill & (eigenvalues < CLUSTER_TOLERANCE * eigenvalues[0])
+    return [spectrum.ridge(number) for number in range(int(is_ridge.sum()))]
 
 
 class RandomDirections(eqx.Module):

@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from zlib import crc32
 
@@ -152,7 +153,6 @@ def ensemble(
     apply: Apply | None = None,
     finish: Train | None = None,
     begin: Begin = Ridges(),
-    num_candidates: int | None = None,
     budget: float | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -168,9 +168,8 @@ def ensemble(
       for as many epochs. With a `folder`, an interrupted call continues where it was. Default: Adam
       at 3e-3 in batches of 128, 50 epochs.
     - `begin`: where members begin; default `Ridges()`, one straight step along each distinct ridge.
-    - `num_candidates`: so many beginnings are made, and the `k` of them that predict most
-      differently, on at most 1024 of the training inputs, are trained. Default: 2 `k` of straight
-      steps, else `k`. No more are made than there are.
+      Of straight steps 2 `k` are made, or as many as there are, and the `k` of them that predict
+      most differently, on at most 1024 of the training inputs, are trained.
     - `budget`: continue with further members while the work, in gradients of one example, stays
       below this.
     - `progress`: called with a line after each epoch.
@@ -189,12 +188,10 @@ def ensemble(
     finish, apply = _checked(problem, k, apply, finish, begin)
     if budget is not None:
         check_positive("budget", budget)
-    if num_candidates is None:
-        num_candidates = 2 * k if isinstance(begin, Ridges) and begin.rider is None else k
-    check_count("num_candidates", num_candidates, k)
+    has_straight_steps = isinstance(begin, Ridges) and begin.rider is None
     key, began = jax.random.key(seed), time.perf_counter()
     more = begin(problem, key)
-    first = list(islice(more, num_candidates))
+    first = list(islice(more, 2 * k if has_straight_steps else k))
     if len(first) < k:
         raise ValueError(
             f"`k` must be at most {len(first)}, as many beginnings as there are (each ridge both "
@@ -211,7 +208,7 @@ def ensemble(
         if not np.isfinite(np.asarray(one.x)).all():
             dropped[one.name] = "where it set out, the parameters are not finite"
             continue
-        with listening(None if progress is None else _Lines(one.name, progress)):
+        with listening(progress and partial(_say, progress, one.name)):
             member = _trained(problem, finish, one, key)
         # What it took to begin is part of the work already, for the first ones.
         work += member.work - (one.work if any(one is other for other in first) else 0)
@@ -231,15 +228,8 @@ def ensemble(
     return Ensemble(problem, apply, finish, tuple(members), dropped, work, seconds, seed)
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """A line for each epoch of a member's training."""
-
-    name: str
-    say: Callable[[str], None]
-
-    def __call__(self, epoch: Epoch) -> None:
-        self.say(f"member {self.name}: {epoch}")
+def _say(progress: Callable[[str], None], name: str, epoch: Epoch) -> None:
+    progress(f"member {name}: {epoch}")
 
 
 def _trained(problem: Problem, finish: Train, one: Beginning, key: PRNGKeyArray) -> Member:

@@ -12,7 +12,8 @@ import pytest
 import ridgerider as rr
 from ridgerider.data import digits
 from ridgerider.ensembles import Beginning, Fresh, RandomDirections, Ridges
-from ridgerider.ensembles._ensemble import farthest_first
+from ridgerider.ensembles._begin import distinct_ridges
+from ridgerider.ensembles._ensemble import _most_different_first, farthest_first
 from ridgerider.problems import classifier, wells
 
 ADAM = jax.tree_util.Partial(optax.adam, 0.02)
@@ -40,7 +41,7 @@ def train(**settings):
 def test_straight_steps_end_where_the_loss_is_lowest_on_their_line():
     # sum of x^4 / 4 - d x^2 / 2: along axis i the lowest loss is at sqrt(d_i).
     problem, key = wells(3), jax.random.key(0)
-    found = list(Ridges(num_hvps=3, cluster_tolerance=1e-3, stretch=1.0)(problem, key))
+    found = list(Ridges(stretch=1.0)(problem, key))
     assert [one.name for one in found] == ["0+", "1+", "2+", "0-", "1-", "2-"]
     depths = -np.linalg.eigvalsh(np.asarray(problem.hessian(problem.x0)))
     for one in found:
@@ -53,12 +54,12 @@ def test_straight_steps_end_where_the_loss_is_lowest_on_their_line():
         assert 2**-0.3 < length / np.sqrt(depths[number]) < 2**0.3
     for one, other in zip(found[:3], found[3:], strict=True):
         np.testing.assert_allclose(one.x, -other.x)  # the other way
-    far = list(Ridges(num_hvps=3, cluster_tolerance=1e-3, stretch=2.0)(problem, key))
+    far = list(Ridges(stretch=2.0)(problem, key))
     np.testing.assert_allclose(far[0].x, 2 * found[0].x)
 
 
 def test_the_first_beginning_pays_for_the_look():
-    found = list(Ridges(num_hvps=3, cluster_tolerance=1e-3)(wells(3), jax.random.key(0)))
+    found = list(Ridges()(wells(3), jax.random.key(0)))
     assert [int(one.cost.hvps) for one in found] == [3, 0, 0, 0, 0, 0]
     assert found[0].work > found[1].work == found[2].work
 
@@ -66,7 +67,7 @@ def test_the_first_beginning_pays_for_the_look():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_near_zero_there_is_one_ridge_less_than_classes(seed):
     problem = small_problem(np.float64, seed=seed)
-    found = Ridges(num_hvps=40).distinct(problem, jax.random.key(seed))
+    found = distinct_ridges(problem, jax.random.key(seed))
     pixels = inputs_with_ones(problem.args[0])
     residual = 0.1 - np.eye(10)[np.asarray(problem.args[1])]
     expected = np.linalg.svd(residual.T @ pixels / len(pixels), compute_uv=False)[:9]
@@ -85,7 +86,7 @@ def inputs_with_ones(images):
 
 def test_a_rider_rides_each_ridge():
     rider = rr.Rider(step=rr.FixedStep(0.1), finish=None, max_steps=4)
-    begin = Ridges(rider, num_hvps=3, cluster_tolerance=1e-3)
+    begin = Ridges(rider)
     found = list(begin(wells(3), jax.random.key(0)))
     assert len(found) == 6
     for one in found:
@@ -108,7 +109,7 @@ def test_fresh_starts_have_the_variance_of_their_fan_in():
 def test_nothing_to_set_out_along_is_said():
     bowl = rr.Problem(lambda x: jnp.sum(x**2), jnp.zeros(3))
     with pytest.raises(ValueError, match=r"`problem.start` must have negative curvature"):
-        next(Ridges(num_hvps=3)(bowl, jax.random.key(0)))
+        next(Ridges()(bowl, jax.random.key(0)))
 
 
 # --- members
@@ -160,25 +161,22 @@ def test_members_are_picked_for_diversity():
     # Points on a line, two of them nearly the same: these are not both among the first three.
     places = np.array([0.0, 0.01, 1.0, 0.5])
     assert farthest_first(np.abs(places[:, None] - places[None])) == [0, 2, 3, 1]
-    found = rr.ensemble(small_problem(), 4, finish=train(epochs=3), num_candidates=4)
+    found = rr.ensemble(small_problem(), 4, finish=train(epochs=3))
     two = found.pick(2, inputs())
     matrix = found.disagreement(inputs())
     assert len(two) == 2 and two.members[0].name == found.members[0].name
     assert two.disagreement(inputs())[0, 1] == matrix[0].max()
 
 
-def copies(problem, key):
-    """Three times the same, then another."""
-    ridges = Ridges()(problem, key)
-    first = next(ridges)
-    yield from (Beginning(f"copy {number}", first.x) for number in range(3))
-    yield next(ridges)
-
-
 def test_copies_are_not_picked():
-    finish = train(epochs=1, target=None)
-    found = rr.ensemble(small_problem(), 2, finish=finish, begin=copies, num_candidates=4)
-    assert [member.name for member in found.members] == ["copy 0", "1+"]
+    problem = small_problem()
+    ridges = Ridges()(problem, jax.random.key(0))
+    first, other = next(ridges), next(ridges)
+    copies = [Beginning(f"copy {number}", first.x) for number in range(3)]
+    ordered = _most_different_first(problem, problem.loss.logits, [*copies, other], 2)
+    assert [one.name for one in ordered[:2]] == ["copy 0", "1+"]
+    lost = Beginning("lost", problem.x0 * jnp.nan)
+    assert _most_different_first(problem, problem.loss.logits, [lost, *copies], 2)[-1] is lost
 
 
 # --- what goes wrong
@@ -255,8 +253,6 @@ def test_parameters_that_are_not_finite_are_not_trained():
         yield Beginning("lost", problem.x0 * jnp.nan)
         yield from Fresh()(problem, key)
 
-    found = rr.ensemble(small_problem(), 1, finish=train(epochs=1), begin=begin, num_candidates=3)
-    assert len(found) == 1 and found.members[0].name.startswith("fresh")
     two = rr.ensemble(small_problem(), 1, finish=train(epochs=1), begin=begin)
     assert two.dropped == {"lost": "where it set out, the parameters are not finite"}
 
@@ -291,7 +287,6 @@ def test_an_interrupted_ensemble_goes_on(tmp_path):
         ({"apply": lambda p, x: x[:, 0, 0]}, r"must return logits of shape \(256, classes\)"),
         ({"finish": rr.Descend()}, "`finish` must be a Train, not Descend"),
         ({"begin": None}, r"`begin` must be callable as begin\(problem, key\), not None"),
-        ({"num_candidates": 1}, "`num_candidates` must be a whole number of at least 2, not 1"),
         ({"budget": -1}, "`budget` must be positive, not -1"),
     ],
 )
@@ -313,7 +308,6 @@ def test_labels_out_of_range_are_refused_before_any_training():
 def test_bad_beginnings_are_refused():
     for make, message in [
         (lambda: Ridges(rider=3), "`rider` must be a Rider or None, not 3"),
-        (lambda: Ridges(num_hvps=0), "`num_hvps` must be a whole number"),
         (lambda: Ridges(stretch=0), "`stretch` must be positive, not 0"),
         (lambda: RandomDirections(-1.0), "`length` must be positive, not -1.0"),
         (lambda: Fresh(3), r"`init` must be callable as init\(key\), not 3"),
