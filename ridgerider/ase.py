@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._core.problem.numpy_functions import from_functions
+from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.result import Result
 from ridgerider._search.results.solutions import Solution
@@ -23,7 +23,7 @@ with needs("ase", "ridgerider.ase"):
     from ase.io import write as write_atoms
 
 
-def problem(atoms: Atoms, *, step: float | None = None, check: bool = True) -> Problem:
+def problem(atoms: Atoms, *, check: bool = True) -> Problem:
     """The problem of minimising the energy over the positions of all atoms that are not fixed.
 
     `FixAtoms` constraints are kept; others are refused. The cell, if there is one, stays as it is.
@@ -33,7 +33,7 @@ def problem(atoms: Atoms, *, step: float | None = None, check: bool = True) -> P
     **Arguments**
 
     - `atoms`: with a calculator. Where they are now is where the search begins; they are copied.
-    - `step`, `check`: as for `Problem.from_functions`.
+    - `check`: as for `Problem.from_functions`.
 
     >>> from ase import Atoms
     >>> from ase.calculators.lj import LennardJones
@@ -48,8 +48,7 @@ def problem(atoms: Atoms, *, step: float | None = None, check: bool = True) -> P
         raise ValueError("`atoms` must have a calculator: set atoms.calc.")
     energy = EnergyAndForces(atoms)
     start = energy.atoms.positions[energy.is_free]
-    functions = from_functions(start, energy, None, None, None, None, step, check)
-    return Problem(functions, start)
+    return Problem(NumpyFunctions(start, energy, check=check), start)
 
 
 class EnergyAndForces:

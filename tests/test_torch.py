@@ -91,10 +91,10 @@ def test_every_forward_pass_is_counted():
         return F.mse_loss(outputs, targets)
 
     problem = ridgerider.torch.problem(mlp(torch.float64), counted_loss, *examples(torch.float64))
-    assert problem.calls().values == len(calls)
+    assert problem.loss.calls["values"] == len(calls)
     with problem.ledger() as ledger:
         jax.block_until_ready((problem.grad(problem.x0), problem.hessian(problem.x0)))
-    assert problem.calls().values == len(calls)
+    assert problem.loss.calls["values"] == len(calls)
     counts = (ledger.calls.values, ledger.calls.gradients, ledger.calls.hvps)
     assert counts == (2, 2, problem.size)  # the gradient, once more with its graph
 

@@ -132,6 +132,7 @@ def finish_at(
     *,
     is_converged: Bool[Array, ""],
     is_saddle: Bool[Array, ""],
+    is_level: bool | Bool[Array, ""] = False,
     **more: Any,
 ) -> Finish:
     """What was verified at a point; `more` are further fields."""
@@ -147,7 +148,7 @@ def finish_at(
         cost=cost + spent,
         num_flat=here.curvature.num_flat,
         error=here.error,
-        doubt_number=doubt,
+        doubt_number=jnp.where((doubt == 0) & is_level, LEVEL, doubt),
         **fields,
     )
 
@@ -223,8 +224,8 @@ class Descend(eqx.Module):
             up, down = (end.x + sign * KICK * lowest for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
             one = is_due.astype(int)
-            counts = end.num_kicks + one, end.cost + Cost(values=2 * one)
-            end = eqx.tree_at(lambda f: (f.num_kicks, f.cost), end, counts)
+            cost = end.cost + Cost(values=2 * one)
+            end = replace(end, num_kicks=end.num_kicks + one, cost=cost)
             return end, kicked, is_due, None if trail is None else trail.add(kicked, is_due)
 
         if self.max_kicks == 0:
@@ -249,7 +250,7 @@ class Descend(eqx.Module):
         is_level, is_converged = here.curvature.scale <= state.floor, self._is_converged(here)
         if not is_dense(problem) and self.max_hvps > NUM_PAIRS:
             curvature, spent = lowest_curvature(problem, here.x, here.grad, key, self.max_hvps)
-            here, cost = eqx.tree_at(lambda v: v.curvature, here, curvature), cost + spent
+            here, cost = replace(here, curvature=curvature), cost + spent
         has_run_off = state.has_run_off
         end = finish_at(
             problem,
@@ -258,14 +259,13 @@ class Descend(eqx.Module):
             is_converged=is_converged,
             # At infinity negative curvature fades, unless it is that of a saddle.
             is_saddle=here.curvature.is_negative & (~has_run_off | state.stays_negative),
+            is_level=is_level,
             num_steps=before.num_steps + state.num_steps,
             num_kicks=before.num_kicks,
             is_at_infinity=has_run_off,
             limit=jnp.where(has_run_off, state.ahead_loss, jnp.nan),
             runaway=jnp.where(has_run_off, state.next - here.x, 0),
         )
-        doubt = jnp.where((end.doubt_number == 0) & is_level, LEVEL, end.doubt_number)
-        end = eqx.tree_at(lambda f: f.doubt_number, end, doubt)
         return end, here.curvature.rows[0], state.trail
 
     def _taken(self, state: "_Settling", seen: View) -> "_Settling":
@@ -293,21 +293,16 @@ class Descend(eqx.Module):
         )
         stays = is_ahead & (seen.curvature.least < here.curvature.least / 2)
         unit = jnp.where(state.num_rounds == 0, seen.curvature.scale, state.unit)
-        return _Settling(
+        return replace(
+            state,
             here=taken,
-            next=state.next,
-            todo=state.todo,
-            begin=state.begin,
             unit=unit,
             floor=jnp.minimum(100 * _eps(here.x) * jnp.abs(taken.loss), 1e-3 * unit),
-            num_back=state.num_back,
-            num_rounds=state.num_rounds,
             num_polish=state.num_polish + is_newton.astype(int),
             num_ahead=num_ahead,
             ahead_loss=jnp.where(falls, seen.loss, taken.loss),
             ahead_slope=jnp.where(falls, slope, -(taken.grad @ taken.downhill)),
             is_settled=is_newton & ~is_better,
-            has_run_off=num_ahead == FAR,
             stays_negative=stays & (here.curvature.least < 0),
             num_steps=state.num_steps + (is_newton & is_better).astype(int),
             cost=state.cost + seen.cost,
@@ -355,22 +350,20 @@ class Descend(eqx.Module):
             trail = trail.back(state.begin, halfway, todo == BACK)
         num_ahead = jnp.where((todo == DONE) | (todo == AHEAD), state.num_ahead, -1)
         ahead = here.x + 4.0 ** jnp.maximum(num_ahead, 0).astype(here.x.dtype) * here.downhill
-        return eqx.tree_at(
-            lambda s: (s.next, s.todo, s.begin, s.num_back, s.num_rounds, s.num_steps, s.cost),
-            eqx.tree_at(lambda s: s.trail, state, trail, is_leaf=lambda leaf: leaf is None),
-            (
-                jnp.select(
-                    [todo == DESCENT, todo == BACK, todo == NEWTON, todo == AHEAD],
-                    [x, halfway, here.x + here.step, ahead],
-                    state.next,
-                ),
-                todo,
-                jnp.where(todo == DESCENT, here.x, state.begin),
-                state.num_back + (todo == BACK).astype(int),
-                state.num_rounds + (todo == DESCENT).astype(int),
-                state.num_steps + num_steps,
-                state.cost + cost,
+        return replace(
+            state,
+            next=jnp.select(
+                [todo == DESCENT, todo == BACK, todo == NEWTON, todo == AHEAD],
+                [x, halfway, here.x + here.step, ahead],
+                state.next,
             ),
+            todo=todo,
+            begin=jnp.where(todo == DESCENT, here.x, state.begin),
+            num_back=state.num_back + (todo == BACK).astype(int),
+            num_rounds=state.num_rounds + (todo == DESCENT).astype(int),
+            num_steps=state.num_steps + num_steps,
+            cost=state.cost + cost,
+            trail=trail,
         )
 
     def _is_converged(self, here: View) -> Bool[Array, ""]:
@@ -434,26 +427,22 @@ def _optimized(
         return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
 
     def step(carry: tuple) -> tuple:
-        x, loss, grad, state, num_steps, cost, trail = carry
+        x, loss, grad, state, num_steps, count, trail = carry
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, state = optimizer.update(grad, state, x, value=loss, grad=grad, value_fn=value)
         x = optax.apply_updates(x, updates)
-        loss, grad = value_and_grad(x)
-        tries = jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
-        cost = cost + Cost(values=1 + tries, gradients=1 + tries)
+        count += 1 + jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
         trail = None if trail is None else trail.add(x, jnp.array(True))
-        return x, loss, grad, state, num_steps + 1, cost, trail
+        return x, *value_and_grad(x), state, num_steps + 1, count, trail
 
     def descend() -> tuple:
-        cost = Cost(values=1, gradients=1)
-        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), cost, trail)
-        end, _, _, _, num_steps, cost, way = jax.lax.while_loop(should_continue, step, first)
-        return end, num_steps, cost, way
+        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), jnp.array(1), trail)
+        end, _, _, _, *counts, way = jax.lax.while_loop(should_continue, step, first)
+        return end, *counts, way
 
-    def stay() -> tuple:
-        return x, jnp.array(0), jax.tree.map(jnp.asarray, Cost()), trail
-
-    return jax.lax.cond(is_wanted, descend, stay)
+    nothing = (x, jnp.array(0), jnp.array(0), trail)
+    end, num_steps, count, trail = jax.lax.cond(is_wanted, descend, lambda: nothing)
+    return end, num_steps, Cost(values=count, gradients=count), trail
 
 
 class _Settling(eqx.Module):
@@ -475,11 +464,14 @@ class _Settling(eqx.Module):
     ahead_loss: Scalar
     ahead_slope: Scalar
     is_settled: Bool[Array, ""]  # the last Newton step did not help
-    has_run_off: Bool[Array, ""]
     stays_negative: Bool[Array, ""]
     num_steps: Int[Array, ""]
     cost: Cost
     trail: Trail | None
+
+    @property
+    def has_run_off(self) -> Bool[Array, ""]:
+        return self.num_ahead == FAR
 
 
 def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
@@ -495,7 +487,7 @@ def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
         trail=trail,
         **dict.fromkeys(counts, none),
         **dict.fromkeys(("unit", "floor", "ahead_loss", "ahead_slope"), zero),
-        **dict.fromkeys(("is_settled", "has_run_off", "stays_negative"), no),
+        **dict.fromkeys(("is_settled", "stays_negative"), no),
     )
 
 

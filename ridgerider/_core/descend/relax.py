@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
@@ -35,7 +36,7 @@ WHOLE = 3  # times as many steps where a batch is all of the data: they are chea
 SAMPLE = FixedRows(4096)  # rows that the loss is judged by
 SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
 DECAY = 1 / 3  # of all steps, during which the rate falls to zero
-BETA, BETA_SQUARES, EPS = 0.9, 0.999, 1e-8  # of Adam
+ADAM = optax.scale_by_adam()
 
 
 class Relax(HostFinish):
@@ -72,26 +73,20 @@ class Relax(HostFinish):
     ) -> Finish:
         del spectrum
         self.check_not_traced(x)
-        per_epoch = max(_num_rows(problem) // MICRO_SIZE, 1)
-        fewest = self.min_steps if _is_noisy(problem) else WHOLE * self.min_steps
+        num_rows = problem.num_examples if problem.has_examples else 1
+        per_epoch = max(num_rows // MICRO_SIZE, 1)
+        is_noisy = num_rows > MICRO_SIZE  # a batch is less than all of the data
+        fewest = self.min_steps if is_noisy else WHOLE * self.min_steps
         most = max(self.epochs * per_epoch, fewest)
-        zero = jnp.zeros_like(x)
-        begin = State(jnp.asarray(x), zero, zero, jnp.array(0))
-        descent = _Descent(problem, key, most, begin)
+        descent = _Descent(problem, key, most, is_noisy, (jnp.asarray(x), ADAM.init(x)))
         descent.choose_rate()
-        while descent.left > 0 and descent.is_finite and descent.loss > self.target:
+        while descent.left > 0 and np.isfinite(descent.loss) and descent.loss > self.target:
             tell(Epoch(descent.done // per_epoch, most // per_epoch, descent.loss, {}))
-            descent.do_round(max(per_epoch, most // 40))
+            descent.do_round(max(per_epoch, most // 40), min(per_epoch, MAX_CHUNKS))
         return descent.finish()
 
 
-class State(eqx.Module):
-    """A point, and the means of gradients and of their squares on the way to it."""
-
-    x: Vector
-    mean: Vector
-    squares: Vector
-    count: Int[Array, ""]
+State = tuple[Vector, Any]  # a point, and Adam's means of gradients and their squares
 
 
 @dataclass
@@ -101,6 +96,7 @@ class _Descent:
     problem: Problem
     key: PRNGKeyArray
     most: int
+    is_noisy: bool
     state: State
     done: int = 0
     rate: float = RATES[0]
@@ -117,15 +113,11 @@ class _Descent:
         return self.losses[-1]
 
     @property
-    def is_finite(self) -> bool:
-        return bool(np.isfinite(self.loss))
-
-    @property
     def left(self) -> int:
         return self.most - self.done
 
     def evaluate(self, state: State) -> float:
-        return float(compiled(_value)(self.problem, state.x))
+        return float(compiled(_value)(self.problem, state[0]))
 
     def choose_rate(self) -> None:
         """Take the first steps with each rate, and keep those that lowered the loss most."""
@@ -137,13 +129,13 @@ class _Descent:
             self.rate, self.state = RATES[best] / 3, tried[best]
             self.note(losses[best], count)
 
-    def do_round(self, count: int) -> None:
+    def do_round(self, count: int, max_chunks: int) -> None:
         """A round; where it does not pay, the next has a larger batch and a smaller rate."""
         num_steps = max(min(count, self.left) // self.num_chunks, 1)
         state = self.steps(num_steps, self.rate)
         loss = self.evaluate(state)
         # Where a batch is all of the data there is no noise, and a plateau is only slow.
-        wanted = SLOW if _is_noisy(self.problem) else 1.0
+        wanted = SLOW if self.is_noisy else 1.0
         self.num_slow = 0 if loss <= wanted * min(self.losses) else self.num_slow + 1
         if np.isfinite(loss):
             self.state = state
@@ -153,24 +145,23 @@ class _Descent:
         self.note(loss, num_steps * self.num_chunks)
         if self.num_slow == PATIENCE:
             self.num_slow = 0
-            self.num_chunks = min(2 * self.num_chunks, _max_chunks(self.problem))
+            self.num_chunks = min(2 * self.num_chunks, max_chunks)
             self.rate /= 2
 
     def steps(self, count: int, rate: float) -> State:
         """`count` steps. The rate falls to zero along with what is left."""
         self.num_gradients += count * self.num_chunks
-        dtype = self.state.x.dtype
         ends = [
             rate * min(1.0, max(left, 0) / (DECAY * self.most))
             for left in (self.left, self.left - count * self.num_chunks)
         ]
         key = jax.random.fold_in(self.key, self.done)  # the same batches for each rate
-        rates = jnp.asarray(ends, dtype)
+        rates = jnp.asarray(ends, self.problem.dtype)
         state, num_chunks = self.state, jnp.asarray(self.num_chunks)
         for first, last in slices(count):
             span = jnp.asarray([first, last, count])
             state = compiled(_steps)(self.problem, state, key, rates, num_chunks, span)
-            jax.block_until_ready(state.x)
+            jax.block_until_ready(state)
         return state
 
     def note(self, loss: float, count: int) -> None:
@@ -180,31 +171,17 @@ class _Descent:
         self.sizes.append(self.num_chunks * MICRO_SIZE)
 
     def finish(self) -> Finish:
-        x = self.state.x
+        x, adam = self.state
         history = {"loss": self.losses, "rate": self.rates, "batch_size": self.sizes}
         return trained(
             x,
             self.loss,
             grad_norm=float(compiled(_grad_norm, "little")(self.problem, x)),
-            is_converged=self.is_finite,
-            num_steps=int(self.state.count),
+            is_converged=bool(np.isfinite(self.loss)),
+            num_steps=int(adam.count),
             cost=Cost(values=len(self.losses), gradients=self.num_gradients + 1),
             history={name: np.asarray(column) for name, column in history.items()},
         )
-
-
-def _num_rows(problem: Problem) -> int:
-    """How many examples there are; 1 if the data cannot be cut."""
-    return problem.num_examples if problem.has_examples else 1
-
-
-def _is_noisy(problem: Problem) -> bool:
-    """Whether a batch is less than all of the data."""
-    return _num_rows(problem) > MICRO_SIZE
-
-
-def _max_chunks(problem: Problem) -> int:
-    return min(max(_num_rows(problem) // MICRO_SIZE, 1), MAX_CHUNKS)
 
 
 def _value(problem: Problem, x: Vector) -> Scalar:
@@ -224,27 +201,22 @@ def _steps(
     span: Int[Array, "3"],
 ) -> State:
     """Steps of Adam, from the first to the last of so many, with a rate that changes evenly."""
-    num_rows = _num_rows(problem)
+    num_rows = problem.num_examples if problem.has_examples else 1
 
     def on_batch(index: Int[Array, ""]) -> Problem:
         if num_rows <= MICRO_SIZE:
             return problem
-        most = _max_chunks(problem)
+        most = min(num_rows // MICRO_SIZE, MAX_CHUNKS)
         chunks = jnp.minimum(num_chunks, most)
         here = jax.random.fold_in(key, index)
         rows = strata(here, most * MICRO_SIZE, chunks * MICRO_SIZE, num_rows)
         return problem.on_rows(rows.reshape(most, MICRO_SIZE), chunks)
 
     def step(index: Int[Array, ""], state: State) -> State:
-        grad = on_batch(index).grad(state.x)
-        number = state.count + 1
-        mean = BETA * state.mean + (1 - BETA) * grad
-        squares = BETA_SQUARES * state.squares + (1 - BETA_SQUARES) * grad**2
-        power = number.astype(mean.dtype)
-        unbiased = mean / (1 - BETA**power)
-        sizes = jnp.sqrt(squares / (1 - BETA_SQUARES**power))
-        share = index.astype(mean.dtype) / jnp.maximum(span[2], 1).astype(mean.dtype)
-        rate = rates[0] + share * (rates[1] - rates[0])
-        return State(state.x - rate * unbiased / (sizes + EPS), mean, squares, number)
+        x, adam = state
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            update, adam = ADAM.update(on_batch(index).grad(x), adam)
+        share = index.astype(x.dtype) / jnp.maximum(span[2], 1).astype(x.dtype)
+        return x - (rates[0] + share * (rates[1] - rates[0])) * update, adam
 
     return jax.lax.fori_loop(span[0], span[1], step, state)

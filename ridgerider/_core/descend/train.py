@@ -126,57 +126,52 @@ class Train(HostFinish):
     ) -> Finish:
         del spectrum
         self.check_not_traced(x)
-        num_batches = self._num_batches(problem)
+        num_batches = 1
+        if self.batches is not None:
+            size = self.batches.size  # type: ignore[attr-defined]
+            num_batches = problem.num_examples // size
+            if not num_batches:
+                raise ValueError(
+                    "`batches` must have a size of at most the number of examples, "
+                    f"{problem.num_examples}, not {size}."
+                )
+
+        def evaluate(x: Vector) -> dict[str, float]:
+            found = {} if self.metrics is None else dict(self.metrics(problem.unravel(x)))
+            row = {"loss": _on_all(problem, x, "value"), **found}
+            return {name: float(value) for name, value in row.items()}
+
         path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
-        now = self._read(path, problem, x)
-        if now is None:
-            row = self._evaluate(problem, x)
-            history = {name: np.array([value]) for name, value in row.items()}
-            now = _Now(x, _built(self.optimizer).init(problem.unravel(x)), history)
-        while now.is_finite and now.number < self.epochs and not self._is_reached(now):
-            self._tell(now)
+        state = _built(self.optimizer).init(problem.unravel(x))
+        if path is not None and path.exists():
+            now = _read(path, state)
+        else:
+            history = {name: np.array([value]) for name, value in evaluate(x).items()}
+            now = _Now(x, state, history)
+        while True:
+            is_reached = self.target is not None and now.last <= self.target
+            row = {name: float(column[-1]) for name, column in now.history.items()}
+            tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
+            if not np.isfinite(now.last) or now.number >= self.epochs or is_reached:
+                break
             check_time()
             batch_key = jax.random.fold_in(key, now.number)
             at, state = _epoch(
                 self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches
             )
-            now = now.then(at, state, self._evaluate(problem, at))
+            now = now.then(at, state, evaluate(at))
             if path is not None:
                 _write(path, now)
-        self._tell(now)
+        losses, is_finite = now.history["loss"], bool(np.isfinite(now.last))
         return trained(
             now.x,
-            now.loss,
+            float(losses[-1] if is_finite or not now.number else losses[-2]),
             grad_norm=float(jnp.linalg.norm(_on_all(problem, now.x, "grad"))),
-            is_converged=now.is_finite and (self.target is None or self._is_reached(now)),
+            is_converged=is_finite and (self.target is None or is_reached),
             num_steps=now.number * num_batches,
             cost=Cost(values=now.number + 1, gradients=now.number * num_batches + 1),
             history=now.history,
         )
-
-    def _is_reached(self, now: "_Now") -> bool:
-        return self.target is not None and bool(now.losses[-1] <= self.target)
-
-    def _evaluate(self, problem: Problem, x: Vector) -> dict[str, float]:
-        found = {} if self.metrics is None else dict(self.metrics(problem.unravel(x)))
-        row = {"loss": _on_all(problem, x, "value"), **found}
-        return {name: float(value) for name, value in row.items()}
-
-    def _tell(self, now: "_Now") -> None:
-        row = {name: float(column[-1]) for name, column in now.history.items()}
-        tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
-
-    def _num_batches(self, problem: Problem) -> int:
-        """In an epoch; raises if there is not enough data for one batch."""
-        if self.batches is None:
-            return 1
-        size = self.batches.size  # type: ignore[attr-defined]
-        if size > problem.num_examples:
-            raise ValueError(
-                f"`batches` must have a size of at most the number of examples, "
-                f"{problem.num_examples}, not {size}."
-            )
-        return problem.num_examples // size
 
     def _name(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> str:
         """A file name that depends on all that decides a training, but how long it may last."""
@@ -186,20 +181,6 @@ class Train(HostFinish):
             array = np.asarray(fetch(jax.random.key_data(leaf) if is_key(leaf) else leaf))
             hashed.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
         return f"training-{hashed.hexdigest()[:16]}.npz"
-
-    def _read(self, path: Path | None, problem: Problem, x: Vector) -> "_Now | None":
-        if path is None or not path.exists():
-            return None
-        with np.load(path) as stored:
-            like = _built(self.optimizer).init(problem.unravel(x))
-            leaves = [jnp.asarray(stored[f"state {i}"]) for i in range(len(jax.tree.leaves(like)))]
-            history = {
-                name.removeprefix("history "): stored[name]
-                for name in stored
-                if name.startswith("history ")
-            }
-            state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-            return _Now(jnp.asarray(stored["x"]), state, history)
 
 
 @dataclass(frozen=True)
@@ -211,21 +192,13 @@ class _Now:
     history: dict[str, np.ndarray]
 
     @property
-    def losses(self) -> np.ndarray:
-        return self.history["loss"]
-
-    @property
     def number(self) -> int:
-        return len(self.losses) - 1
+        return len(self.history["loss"]) - 1
 
     @property
-    def is_finite(self) -> bool:
-        return bool(np.isfinite(self.losses[-1]))
-
-    @property
-    def loss(self) -> float:
-        """At `x`."""
-        return float(self.losses[-1] if self.is_finite or not self.number else self.losses[-2])
+    def last(self) -> float:
+        """The last loss, finite or not."""
+        return float(self.history["loss"][-1])
 
     def then(self, x: Vector, state: Any, row: dict[str, float]) -> "_Now":
         history = {name: np.append(self.history[name], value) for name, value in row.items()}
@@ -233,29 +206,19 @@ class _Now:
         return _Now(x if is_finite else self.x, state if is_finite else self.state, history)
 
 
-def trained(
-    x: Vector,
-    loss: float,
-    grad_norm: float,
-    is_converged: bool,
-    num_steps: int,
-    cost: Cost,
-    history: dict[str, np.ndarray],
-) -> Finish:
-    """The end of a training on the host: its kind is never verified."""
-    loss, grad_norm, least = (np.asarray(one, x.dtype) for one in (loss, grad_norm, np.nan))  # type: ignore[assignment]
+def trained(x: Vector, loss: float, grad_norm: float, **more: Any) -> Finish:
+    """The end of a training on the host, never verified; `more` are further fields."""
+    numbers = {"loss": loss, "grad_norm": grad_norm, "least_eigenvalue": np.nan}
+    fields: dict[str, Any] = {name: np.asarray(one, x.dtype) for name, one in numbers.items()}
+    for name in ("is_converged", "num_steps"):
+        fields[name] = np.asarray(more.pop(name))
     return Finish(
         x=x,
-        loss=loss,  # type: ignore[arg-type]  # on the host
-        grad_norm=grad_norm,  # type: ignore[arg-type]
-        least_eigenvalue=least,  # type: ignore[arg-type]
-        is_converged=np.asarray(is_converged),  # type: ignore[arg-type]
-        is_saddle=np.asarray(False),  # type: ignore[arg-type]
-        num_steps=np.asarray(num_steps),  # type: ignore[arg-type]
+        is_saddle=np.asarray(False),  # type: ignore[arg-type]  # on the host
         num_kicks=np.asarray(0),  # type: ignore[arg-type]
-        cost=cost,
         doubt_number=TRAINED,
-        history=history,
+        **fields,
+        **more,
     )
 
 
@@ -311,6 +274,16 @@ def _on_all(problem: Problem, x: Vector, what: str) -> Array:
         return mean
     last = getattr(problem.on_rows(jnp.arange(count - rest, count)[None]), what)(x)
     return mean * ((count - rest) / count) + last * (rest / count)
+
+
+def _read(path: Path, like: Any) -> _Now:
+    """A training as `_write` left it; `like` is a state of its optimizer."""
+    with np.load(path) as stored:
+        leaves, structure = jax.tree.flatten(like)
+        state = [jnp.asarray(stored[f"state {i}"]) for i in range(len(leaves))]
+        names = [name for name in stored if name.startswith("history ")]
+        history = {name.removeprefix("history "): stored[name] for name in names}
+        return _Now(jnp.asarray(stored["x"]), jax.tree.unflatten(structure, state), history)
 
 
 def _write(path: Path, now: _Now) -> None:

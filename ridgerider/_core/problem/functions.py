@@ -11,10 +11,11 @@ the noise of the gradients, whichever is larger, and at least eps / `step` times
 and fourth derivatives, which few ask for, are differences of products.
 """
 
-import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -24,14 +25,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.host import call_host
-from ridgerider._core.problem.ledger import Calls, Ledger
+from ridgerider._core.problem.ledger import Ledger
 
 Point = Float[np.ndarray, " n"]
 Block = Float[np.ndarray, "b n"]
 Rows = Int[np.ndarray, " m"] | None
-GRADIENTS_PER_HVP = 4  # of differences
 STEPS = (1, -1, 2, -2)
+# Whose ledgers are open in this thread, or in one that it waits for.
+_open: ContextVar[tuple["Functions", ...]] = ContextVar("open", default=())
 
 
 class Lock:
@@ -55,18 +58,18 @@ class Functions:
     - `step`: of differences, relative to max(1, |x|); None where products are known.
     - `noise`: what a product may be off by, relative to its length.
 
-    What goes wrong in a function is NaN inside, and its message is kept in `failure`. Each bridge
-    counts the calls that it makes in `calls`: points for values and gradients, vectors for HVPs; a
-    Hessian is one Hessian, and as many HVPs as there are parameters.
+    An error in a function is NaN inside, and its message is kept in the ledgers that are open. Each
+    bridge counts the calls that it makes in `calls`: points for values and gradients, vectors for
+    HVPs; a Hessian is one Hessian, and as many HVPs as there are parameters. A copy that is sent to
+    another process counts from zero.
     """
 
     def __init__(self, size: int, dtype: Any, block: int = 1, name: str = "loss"):
         self.size, self.dtype, self.block, self.__name__ = size, np.dtype(dtype), block, name
         self.step: float | None = None
         self.noise = 0.0
-        self.values_per_gradient = 0  # where gradients are differences of values
-        self.calls = Calls()
-        self.failure, self.num_failures = "", 0
+        self.calls = Counter[str]()
+        self._ledgers: list[Ledger] = []
         self._last: tuple[Any, ...] | None = None
         # One call at a time, since many calculators are not made for threads; one ledger at a time.
         self._calling, self._recording = Lock(), Lock()
@@ -79,11 +82,11 @@ class Functions:
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         """H(x) times each row of `v`."""
-        self.calls.add(hvps=len(v))
+        self.calls.update(hvps=len(v))
         return self.differences(x, v, rows)[0]
 
     def dense(self, x: Point, rows: Rows) -> Float[np.ndarray, "n n"]:
-        self.calls.add(hessians=1)
+        self.calls.update(hessians=1)
         return self.multiply(x, np.eye(self.size, dtype=self.dtype), rows)
 
     def params_of(self, x: Point) -> PyTree | None:
@@ -98,16 +101,20 @@ class Functions:
     @contextmanager
     def ledger(self) -> Iterator[Ledger]:
         """See `Problem.ledger`."""
-        ledger = Ledger()
-        with self._recording.lock:
+        ledger, outer = Ledger(), _open.get()
+        is_nested = any(one is self for one in outer)
+        with nullcontext() if is_nested else self._recording.lock:
             with self._calling.lock:
                 self.forget()
-            before, num_failures = self.calls.total(), self.num_failures
+            before = self.calls.copy()
+            self._ledgers.append(ledger)
+            token = _open.set((*outer, self))
             try:
                 yield ledger
             finally:
-                ledger.calls = jax.tree.map(operator.sub, self.calls.total(), before)
-                ledger.failure = self.failure if self.num_failures > num_failures else ""
+                _open.reset(token)
+                self._ledgers.pop()
+                ledger.calls = Cost(**(self.calls - before))
 
     # --- what JAX sees
 
@@ -188,7 +195,7 @@ class Functions:
     def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         def measure(v: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
             vectors = v.reshape(-1, self.size)
-            self.calls.add(hvps=len(vectors))
+            self.calls.update(hvps=len(vectors))
             return (self.differences(x, vectors, rows)[1],)
 
         return self._for_each(measure, ((),), x.dtype, (x, *rows), v)
@@ -213,10 +220,10 @@ class Functions:
         All arrays have the same number of leading axes, of length 1 where an array is shared. What
         raises an error must not end the program: it is NaN there, and a reason here.
         """
-        points = _lead(one.shape[:-1] for one in outer)
-        lead = _lead((points or inner.shape[:-1], inner.shape[:-1]))
-        outer = tuple(_spread(one, points) for one in outer)
-        inner = _spread(inner, lead)
+        points = np.broadcast_shapes(*(one.shape[:-1] for one in outer))
+        lead = np.broadcast_shapes(points, inner.shape[:-1])
+        outer = tuple(np.broadcast_to(one, (*points, one.shape[-1])) for one in outer)
+        inner = np.broadcast_to(inner, (*lead, self.size))
         results = tuple(np.empty((*lead, *shape), dtype) for shape in shapes)
         with self._calling.lock:
             try:
@@ -228,8 +235,8 @@ class Functions:
                     for result, one in zip(results, found, strict=True):
                         result[place] = np.reshape(one, result[place].shape)
             except Exception as error:
-                self.failure = f"{type(error).__name__}: {error}".rstrip(".")
-                self.num_failures += 1
+                for ledger in self._ledgers:
+                    ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
                 self.forget()
                 for result in results:
                     result[...] = np.nan
@@ -240,21 +247,11 @@ class Functions:
         return np.array(x, self.dtype if x.dtype.kind == "f" else x.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None, "failure": ""}
+        return {**self.__dict__, "_last": None, "_ledgers": [], "calls": Counter()}
 
 
 def _given(*args: Array | None) -> list[Array]:
     return [arg for arg in args if arg is not None]
-
-
-def _lead(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The leading axes of all of them together; most often they are equal, which is fast."""
-    distinct = set(shapes)
-    return distinct.pop() if len(distinct) == 1 else np.broadcast_shapes(*distinct)
-
-
-def _spread(one: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
-    return one if one.shape[:-1] == lead else np.broadcast_to(one, (*lead, one.shape[-1]))
 
 
 def is_equal(one: Any, two: Any) -> bool:

@@ -4,7 +4,6 @@ What a program costs is computed along with it for a loss in JAX (`Cost`). For P
 calls themselves are counted, so that finite differences, idle lanes and checks are part of it.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,34 +12,6 @@ import numpy as np
 from ridgerider._core.problem.cost import Cost
 
 COUNTED = ("values", "gradients", "hvps", "hessians")
-
-
-class Calls:
-    """Counts calls; may be used by many threads. A copy that is sent elsewhere begins at zero.
-
-    >>> calls = Calls()
-    >>> calls.add(values=1, gradients=1)
-    >>> calls.total().gradients
-    1
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values = self._gradients = self._hvps = self._hessians = 0
-
-    def add(self, values: int = 0, gradients: int = 0, hvps: int = 0, hessians: int = 0) -> None:
-        with self._lock:
-            self._values += values
-            self._gradients += gradients
-            self._hvps += hvps
-            self._hessians += hessians
-
-    def total(self) -> Cost:
-        with self._lock:
-            return Cost(self._values, self._gradients, self._hvps, self._hessians)
-
-    def __reduce__(self) -> tuple[type, tuple]:
-        return Calls, ()
 
 
 @dataclass

@@ -7,26 +7,40 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import check_callable, check_count, check_positive
+from ridgerider._check import check_callable, check_count
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a loss of which only the value is known
-CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times eps^(1/3)
+CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times a typical one
 MAX_COORDINATES = 200  # that are looked at one by one to name the worst
 
 
 class NumpyFunctions(Functions):
-    """`value_and_grad(params)`, `hvp(params, v)` and `hessian(params)` of the user's own."""
+    """`value_and_grad(params)`, `hvp(params, v)` and `hessian(params)`, checked at `start`.
+
+    The arguments are those of `Problem.from_functions`.
+    """
 
     def __init__(
         self,
         start: PyTree,
         value_and_grad: Callable[..., Any] | None,
-        value: Callable[..., Any] | None,
-        hvp: Callable[..., Any] | None,
-        hessian: Callable[..., Any] | None,
-        batch: int | None,
+        value: Callable[..., Any] | None = None,
+        hvp: Callable[..., Any] | None = None,
+        hessian: Callable[..., Any] | None = None,
+        batch: int | None = None,
+        check: bool = True,
     ):
+        if (value_and_grad is None) == (value is None):
+            raise ValueError(
+                "either `value_and_grad` or, with None in its place, `value` is needed."
+            )
+        given = {"value_and_grad": value_and_grad, "value": value, "hvp": hvp, "hessian": hessian}
+        for name, function in given.items():
+            if function is not None:
+                check_callable(name, function)
+        if batch is not None:
+            check_count("batch", batch)
         leaves, structure = jax.tree.flatten(start)
         self._structure: Any = structure
         self._shapes = [np.shape(leaf) for leaf in leaves]
@@ -38,38 +52,54 @@ class NumpyFunctions(Functions):
         super().__init__(int(self._ends[-1]), dtype, batch or 1, name)
         self._value_and_grad, self._value, self._hvp = value_and_grad, value, hvp
         self._hessian, self._is_block = hessian, batch is not None
-        if value_and_grad is None:
-            self.values_per_gradient = 4 * self.size
+        if value is not None and self.size > MAX_SIZE_OF_VALUES:
+            raise ValueError(
+                f"`value` alone suffices for at most {MAX_SIZE_OF_VALUES} parameters, not "
+                f"{self.size}: pass `value_and_grad`."
+            )
+        x = self._ravel("start", jax.tree.map(np.asarray, start)).astype(self.dtype)
+        _check_once(self, x)
+        nearby = _nearby(self, x)
+        if check and value is None:
+            check_gradient(self, nearby)
+        if hvp is None and hessian is None:
+            # Gradients by differences of values have an error of eps^(4/5).
+            measure_noise(self, nearby, _eps(self) ** (1 / 3 if value is None else 4 / 15))
+        elif check:
+            check_products(self, nearby)
 
     def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
         del rows
-        if self._is_block and self._value_and_grad is not None:
-            self.calls.add(values=len(x), gradients=len(x))
-            values, grads = _pair(self._value_and_grad(self._unravel(x)))
-            return np.asarray(values), self._ravel("gradient", grads, (len(x),))
-        one = self._from_values if self._value_and_grad is None else self._one
-        values, grads = zip(*map(one, x), strict=True)
-        return np.array(values), np.array(grads)
+        if self._value_and_grad is None:
+            values, grads = zip(*map(self._from_values, x), strict=True)
+            return np.array(values), np.array(grads)
+        self.calls.update(values=len(x), gradients=len(x))
+        given = x if self._is_block else x[0]
+        value, grad = _pair(self._value_and_grad(self._unravel(given)))
+        if np.shape(value) != given.shape[:-1]:
+            raise ValueError(
+                "`value_and_grad` must return a real scalar first, for each point of a block, not "
+                f"shape {np.shape(value)}."
+            )
+        return np.reshape(value, len(x)), self._ravel("gradient", grad, given).reshape(x.shape)
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         if self._hvp is None and self._hessian is None:
             return super().multiply(x, v, rows)
         if self._hvp is None:
             return v @ self.dense(x, rows).T
-        self.calls.add(hvps=len(v))
-        hvp, params = self._hvp, self._unravel(x)
-        if not self._is_block:
-            return np.array([self._ravel("product", hvp(params, self._unravel(one))) for one in v])
-        parts = [v[begin : begin + self.block] for begin in range(0, len(v), self.block)]
-        products = [
-            self._ravel("product", hvp(params, self._unravel(part)), (len(part),)) for part in parts
-        ]
+        self.calls.update(hvps=len(v))
+        params, products = self._unravel(x), []
+        for begin in range(0, len(v), self.block):
+            given = v[begin : begin + self.block] if self._is_block else v[begin]
+            product = self._hvp(params, self._unravel(given))
+            products.append(self._ravel("product", product, given).reshape(-1, self.size))
         return np.concatenate(products)
 
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         if self._hessian is None:
             return super().dense(x, rows)
-        self.calls.add(hvps=self.size, hessians=1)
+        self.calls.update(hvps=self.size, hessians=1)
         matrix = np.asarray(self._hessian(self._unravel(x)))
         if matrix.shape != (self.size, self.size):
             raise ValueError(
@@ -78,19 +108,9 @@ class NumpyFunctions(Functions):
             )
         return matrix
 
-    def _one(self, x: Point) -> tuple[Any, Point]:
-        assert self._value_and_grad is not None
-        self.calls.add(values=1, gradients=1)
-        value, grad = _pair(self._value_and_grad(self._unravel(x)))
-        if np.shape(value) != ():
-            raise ValueError(
-                f"`value_and_grad` must return a real scalar first, not shape {np.shape(value)}."
-            )
-        return value, self._ravel("gradient", grad)
-
     def _from_values(self, x: Point) -> tuple[float, Point]:
         """The gradient by differences of values, of fourth order."""
-        self.calls.add(gradients=1)
+        self.calls.update(gradients=1)
         h = _eps(self) ** 0.2 * max(1.0, float(np.linalg.norm(x)))
 
         def along(row: Point) -> float:
@@ -102,7 +122,7 @@ class NumpyFunctions(Functions):
 
     def _at(self, x: Point) -> float:
         assert self._value is not None
-        self.calls.add(values=1)
+        self.calls.update(values=1)
         return float(self._value(self._unravel(x)))
 
     def _unravel(self, x: np.ndarray) -> PyTree:
@@ -115,7 +135,9 @@ class NumpyFunctions(Functions):
         ]
         return jax.tree.unflatten(self._structure, leaves)
 
-    def _ravel(self, what: str, tree: PyTree, lead: tuple[int, ...] = ()) -> np.ndarray:
+    def _ravel(self, what: str, tree: PyTree, like: np.ndarray | None = None) -> np.ndarray:
+        """The pytree as a vector or, if it is a block, as many as there are in `like`."""
+        lead = () if like is None else like.shape[:-1]
         if self._is_vector and type(tree) is np.ndarray and tree.shape == (*lead, self.size):
             return tree
         leaves, structure = jax.tree.flatten(tree)
@@ -133,51 +155,10 @@ class NumpyFunctions(Functions):
         return np.concatenate([np.reshape(leaf, (*lead, -1)) for leaf in leaves], axis=-1)
 
 
-def from_functions(
-    start: PyTree,
-    value_and_grad: Callable[..., Any] | None,
-    value: Callable[..., Any] | None,
-    hvp: Callable[..., Any] | None,
-    hessian: Callable[..., Any] | None,
-    batch: int | None,
-    step: float | None,
-    check: bool,
-) -> NumpyFunctions:
-    """The functions, checked and measured at `start`."""
-    if (value_and_grad is None) == (value is None):
-        raise ValueError("either `value_and_grad` or, with None in its place, `value` is needed.")
-    given = {"value_and_grad": value_and_grad, "value": value, "hvp": hvp, "hessian": hessian}
-    for name, function in given.items():
-        if function is not None:
-            check_callable(name, function)
-    if batch is not None:
-        check_count("batch", batch)
-    check_positive("step", step)
-    functions = NumpyFunctions(start, value_and_grad, value, hvp, hessian, batch)
-    if value is not None and functions.size > MAX_SIZE_OF_VALUES:
-        raise ValueError(
-            f"`value` alone suffices for at most {MAX_SIZE_OF_VALUES} parameters, not "
-            f"{functions.size}: pass `value_and_grad`."
-        )
-    x = functions._ravel("start", jax.tree.map(np.asarray, start)).astype(functions.dtype)
-    _check_once(functions, x)
-    nearby = _nearby(functions, x)
-    if check:
-        check_gradient(functions, nearby)
-    if hvp is None and hessian is None:
-        measure_noise(functions, nearby, step)
-    elif check:
-        check_products(functions, nearby)
-    return functions
-
-
-def measure_noise(functions: Functions, x: Point, step: float | None = None) -> None:
+def measure_noise(functions: Functions, x: Point, typical: float) -> None:
     """Choose the step of differences at which two of them agree best, and say how well."""
     units = np.array([_random_unit(functions, seed) for seed in (1, 2)])
-    third = _eps(functions) ** (1 / 3)
-    if functions.values_per_gradient:  # gradients are themselves differences
-        third = _eps(functions) ** (4 / 15)
-    sizes = [step] if step is not None else [third * factor for factor in CANDIDATES]
+    sizes = [typical * factor for factor in CANDIDATES]
     found = []
     for size in sizes:
         functions.step = size
@@ -194,8 +175,6 @@ def measure_noise(functions: Functions, x: Point, step: float | None = None) -> 
 
 def check_gradient(functions: Functions, x: Point) -> None:
     """Raise unless the gradient is that of the values, and name the coordinate that is worst."""
-    if functions.values_per_gradient:
-        return
     _, (grad,) = functions._in_blocks(x[None], None)
     slope, error = _slope(functions, x, _random_unit(functions))
     along = float(grad @ _random_unit(functions))

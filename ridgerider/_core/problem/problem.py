@@ -22,9 +22,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.functions import GRADIENTS_PER_HVP, Functions
+from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.ledger import Ledger
-from ridgerider._core.problem.numpy_functions import from_functions
+from ridgerider._core.problem.numpy_functions import NumpyFunctions
 
 Scalar = Float[Array, ""]
 Vector = Float[Array, " n"]
@@ -87,7 +87,6 @@ class Problem(eqx.Module):
         hessian: Callable[..., Any] | None = None,
         value: Callable[..., Any] | None = None,
         batch: int | None = None,
-        step: float | None = None,
         check: bool = True,
     ) -> "Problem":
         """A problem of Python callables on NumPy arrays, in place of a loss written in JAX.
@@ -101,15 +100,14 @@ class Problem(eqx.Module):
         - `value_and_grad(params)`: the loss and its gradient, shaped as `params`.
         - `start`: any pytree of arrays; where the search begins.
         - `hvp(params, v)`: the Hessian's product with `v`, shaped as `params`. Without it products
-          are differences, of four gradients each; what they may be off by is measured along with
-          them and added to residuals and errors.
+          are differences, of four gradients each, whose step is the one of five around eps^(1/3)
+          for which two differences agree best close to the start; what they may be off by is
+          measured along with them and added to residuals and errors.
         - `hessian(params)`: the whole matrix, for small problems.
         - `value(params)`: the loss alone, a last resort for at most 100 parameters; with None for
           `value_and_grad`. A gradient is then 4 values for each parameter.
         - `batch`: the functions take up to so many points (`hvp`: vectors) at once, along a leading
           axis of each leaf. None: one at a time, without that axis.
-        - `step`: of differences, relative to max(1, |x|). Default: one of five around eps^(1/3),
-          for which two differences agree best close to the start.
         - `check`: compare the gradient with differences of values, and products with differences
           of gradients, before anything else.
 
@@ -121,7 +119,7 @@ class Problem(eqx.Module):
         [-1.0, 0.0]
         """
         _checked_start(start)
-        functions = from_functions(start, value_and_grad, value, hvp, hessian, batch, step, check)
+        functions = NumpyFunctions(start, value_and_grad, value, hvp, hessian, batch, check)
         return Problem(functions, start)
 
     def __hash__(self) -> int:
@@ -250,23 +248,9 @@ class Problem(eqx.Module):
             return lambda v: self._mean(lambda args: functions.product(x, v, *args))
         if self.rows is None or len(self.rows) == 1:
             return jax.linearize(self.grad, x)[1]
-
-        def hvp(v: Vector) -> Vector:
-            return self._mean(
-                lambda args: jax.jvp(lambda x: jax.grad(self._value)(x, args), (x,), (v,))[1]
-            )
-
-        return hvp
-
-    def expanded_at(self, x: Vector) -> tuple[Scalar, Vector, Callable[[Vector], Vector]]:
-        """The value, the gradient and `v -> hvp(x, v)`, from one linearisation where it fits."""
-        in_chunks = self.rows is not None and len(self.rows) > 1
-        if in_chunks or isinstance(self.loss, Functions):
-            return self.value(x), self.grad(x), self.hvp_at(x)
-        (value, grad), along = jax.linearize(
-            lambda x: self._mean(lambda args: jax.value_and_grad(self._value)(x, args)), x
+        return lambda v: self._mean(
+            lambda args: jax.jvp(lambda x: jax.grad(self._value)(x, args), (x,), (v,))[1]
         )
-        return value, grad, lambda v: along(v)[1]
 
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
         return _hessian(self, x)
@@ -282,10 +266,6 @@ class Problem(eqx.Module):
             return jnp.zeros((), x.dtype), Cost()
         functions = self.loss
         return self._mean(lambda args: functions.error(x, v, *args)), Cost(hvps=1)
-
-    def calls(self) -> Cost:
-        """How often functions outside of JAX were called so far in this process; else zero."""
-        return self.loss.calls.total() if isinstance(self.loss, Functions) else Cost()
 
     @contextmanager
     def ledger(self) -> Iterator[Ledger]:
@@ -307,23 +287,6 @@ class Problem(eqx.Module):
             return
         with self.loss.ledger() as ledger:
             yield ledger
-
-    def failure(self) -> str:
-        """What last went wrong in functions outside of JAX; empty if nothing did."""
-        return self.loss.failure if isinstance(self.loss, Functions) else ""
-
-    def forget_failure(self) -> None:
-        if isinstance(self.loss, Functions):
-            self.loss.failure = ""
-
-    def priced(self, cost: Cost) -> Cost:
-        """With the gradients that products by differences took, and the values of gradients."""
-        if not isinstance(self.loss, Functions):
-            return cost
-        own = GRADIENTS_PER_HVP if self.loss.step is not None else 0
-        gradients = cost.gradients + own * cost.hvps
-        values = cost.values + self.loss.values_per_gradient * gradients
-        return eqx.tree_at(lambda c: (c.values, c.gradients), cost, (values, gradients))
 
     def _value(self, x: Vector, args: tuple[Any, ...]) -> Scalar:
         if isinstance(self.loss, Functions):

@@ -98,7 +98,7 @@ class Follow(eqx.Module):
         del key
         ridge = self.begin(x, ridge) if ridge.memory is None else ridge
         counted = Counted(problem)
-        loss, grad, hvp = problem.expanded_at(x)
+        loss, grad, hvp = problem.value(x), problem.grad(x), problem.hvp_at(x)
         counted.charge(gradients=1)  # the rider counts the value
         error = _error(counted, x, grad)
         mistake, damping = self._judge(ridge, x, loss)

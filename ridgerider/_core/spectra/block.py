@@ -251,7 +251,7 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     """The methods "gradient" and "network"."""
     is_network, num_probes = settings.rule.method == "network", settings.rule.num_probes
     num_hvps = min(settings.max_hvps, problem.size)
-    _, grad, hvp = problem.expanded_at(x)
+    grad, hvp = problem.grad(x), problem.hvp_at(x)
     random = jax.random.normal(key, x.shape, x.dtype)
     start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
     space, probes = _krylov(hvp, start, num_hvps, num_probes, key)

@@ -174,9 +174,10 @@ class _Found:
 
 def _search_all(problem: Problem, max_rides: int, seed: int) -> _Found:
     found, key = _Found(), branch_key(seed, Fingerprint())
-    end = jax.device_get(eqx.filter_jit(finish_one)(problem, Rider(), problem.x0, key))
+    with problem.ledger() as ledger:
+        end = jax.device_get(eqx.filter_jit(finish_one)(problem, Rider(), problem.x0, key))
     found.ends.append((np.asarray(end.x), end))
-    found.cost += problem.priced(end.cost)
+    found.cost += ledger.charge([end.cost])[0]
     if end.kind == "minimum":
         landscape = explore(problem.with_start(jnp.asarray(end.x)), max_rides=max_rides, seed=seed)
         found.cost += landscape.cost

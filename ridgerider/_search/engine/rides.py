@@ -12,6 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from ridgerider._core.descend.trail import taken_points
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.ride import Ride
@@ -67,18 +68,18 @@ class Rides:
         """The start as a leg of no steps. Raises if there is nothing to ride."""
         began = time.perf_counter()
         with problem.ledger() as ledger:
-            leg = self._start(problem, settings)
+            leg = self._start(problem, settings, ledger)
         (cost,) = ledger.charge([leg.cost])
         return replace(leg, cost=replace(cost, seconds=time.perf_counter() - began))
 
-    def _start(self, problem: Problem, settings: Settings) -> Leg:
+    def _start(self, problem: Problem, settings: Settings, ledger: Ledger) -> Leg:
         problem.check_deterministic()
         rider, key = self.rule, branch_key(settings.seed, Fingerprint())
         loss = fetch(compiled(value_at)(problem, problem.x0))
         spectrum = fetch(look_alone(problem, rider, problem.x0, key))
         if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
             what = "loss" if not np.isfinite(loss) else "Hessian"
-            why = f" ({problem.failure()})" if problem.failure() else ""
+            why = f" ({ledger.failure})" if ledger.failure else ""
             raise ValueError(
                 f"the {what} at `start` must be finite, but it is NaN or infinite{why}."
             )
@@ -109,7 +110,8 @@ class Rides:
         for first in range(0, len(branches), size):
             began = time.perf_counter()
             with problem.ledger() as ledger:
-                some = _ride(problem, self.rule, settings, branches[first : first + size], size)
+                group = branches[first : first + size]
+                some = _ride(problem, self.rule, settings, group, size, ledger)
                 for leg in some:
                     check_leg(problem, self.symmetry, leg)
             seconds = (time.perf_counter() - began) / len(some)
@@ -191,10 +193,14 @@ def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
 
 
 def _ride(
-    problem: Problem, rider: Rider, settings: Settings, branches: list[Branch], num_lanes: int
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    branches: list[Branch],
+    num_lanes: int,
+    ledger: Ledger,
 ) -> list[Leg]:
     """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
-    problem.forget_failure()
     lanes = [_lane(problem, settings, branch) for branch in branches]
     rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
     keys = [key for _, _, key in lanes]
@@ -215,7 +221,17 @@ def _ride(
     below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
     views = dict(zip(saddles, side_by_side(look_at, problem, rider, below, num_lanes), strict=True))
     return [
-        _leg(problem, rider, settings, branch, ride, looks[row], finishes.get(row), views.get(row))
+        _leg(
+            problem,
+            rider,
+            settings,
+            branch,
+            ride,
+            looks[row],
+            finishes.get(row),
+            views.get(row),
+            ledger,
+        )
         for row, (branch, ride) in enumerate(zip(branches, rides, strict=True))
     ]
 
@@ -239,6 +255,7 @@ def _leg(
     spectrum: Any,
     finish: Any,
     saddle: Any,
+    ledger: Ledger,
 ) -> Leg:
     """The leg, from what is on the host."""
     ride, ended = ridden
@@ -261,8 +278,8 @@ def _leg(
         finish = replace(finish, path=path)
     ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
     is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
-    if problem.failure() and not (is_whole and (finish is None or np.isfinite(finish.loss))):
-        ended_by.append(f"failed: {problem.failure()}")
+    if ledger.failure and not (is_whole and (finish is None or np.isfinite(finish.loss))):
+        ended_by.append(f"failed: {ledger.failure}")
     return Leg(
         fingerprint=branch.fingerprint,
         x=ride.x,

@@ -111,13 +111,12 @@ def data_loss(x, data):
     return jnp.mean(jnp.tanh(data @ x) ** 2) - jnp.sum(x**3)
 
 
-def test_one_expansion_has_value_gradient_and_product():
+def test_the_hvp_at_a_point_is_that_of_batches_and_chunks():
     data = jax.random.normal(jax.random.key(0), (200, 6))
     problem = rr.Problem(data_loss, jnp.linspace(0.1, 0.6, 6), data)
     x, v = problem.x0 + 0.3, jnp.cos(jnp.arange(6.0))
     chunks = problem.on_rows(jnp.arange(200).reshape(4, 50))
     for one in (problem, rr.FixedRows()(problem, jax.random.key(0), 0), chunks):
-        value, grad, hvp = one.expanded_at(x)
-        np.testing.assert_allclose(value, problem.value(x), rtol=1e-12)
-        np.testing.assert_allclose(grad, problem.grad(x), atol=1e-12)
-        np.testing.assert_allclose(hvp(v), problem.hvp(x, v), atol=1e-11)
+        np.testing.assert_allclose(one.value(x), problem.value(x), rtol=1e-12)
+        np.testing.assert_allclose(one.grad(x), problem.grad(x), atol=1e-12)
+        np.testing.assert_allclose(one.hvp_at(x)(v), problem.hvp(x, v), atol=1e-11)
