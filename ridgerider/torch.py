@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_callable, check_choice, check_count, needs
-from ridgerider._core.points.network import NetworkStart, started
+from ridgerider._core.points.network import NetworkStart
+from ridgerider._core.points.network import network_start as start_of
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
 from ridgerider._core.problem.host import call_host
 from ridgerider._core.problem.numpy_functions import check_gradient
@@ -130,7 +131,17 @@ def network_start(
         scaled.load_state_dict(new, strict=False)
         return problem(scaled, own, inputs, targets)
 
-    return started(params, _outputs(module), x, y, loss, head, factor, seed, problem_from)
+    return start_of(
+        params,
+        _outputs(module),
+        x,
+        y,
+        loss=loss,
+        head=head,
+        factor=factor,
+        seed=seed,
+        problem_from=problem_from,
+    )
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,6 @@ from ridgerider._core.problem.problem import Problem, Scalar
 from ridgerider._core.ride.rider import NETWORK_EFFORT, look_on
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.block import BlockSpectrum
-from ridgerider._core.spectra.spectrum import Cluster
 
 Apply = Callable[[PyTree, Array], Array]
 LossOf = Callable[[Array, Array], Scalar]
@@ -137,6 +136,7 @@ def network_start(
     head: Callable[[PyTree], Any] | None = None,
     factor: float = 0.01,
     seed: int = 0,
+    problem_from: Callable[[PyTree], Problem] | None = None,
 ) -> NetworkStart:
     """A start near a saddle for any network: its last linear layer scaled, nothing else touched.
 
@@ -152,6 +152,8 @@ def network_start(
     - `head(params)`: the leaf of the last layer, or a tuple of leaves. Default: the leaves each of
       whose slices moves one output alone, and moves it linearly.
     - `factor`: what the head is multiplied by.
+    - `problem_from(params)`: the problem that starts from scaled parameters, for networks that are
+      not written in JAX; of `apply` it then needs values and first derivatives only.
 
     >>> import ridgerider as rr
     >>> from ridgerider.data import digits
@@ -175,40 +177,40 @@ def network_start(
             "ridgerider.torch.network_start(module, inputs, targets)."
         )
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
-    is_whole = jnp.issubdtype(targets.dtype, jnp.integer)
-    network = Network(apply, loss or (cross_entropy if is_whole else mean_squares))
-
-    def problem_from(start: PyTree) -> Problem:
-        return Problem(network, start, inputs, targets)
-
-    return started(params, apply, inputs, targets, loss, head, factor, seed, problem_from)
-
-
-def started(
-    params: PyTree,
-    apply: Apply,
-    inputs: Array,
-    targets: Array,
-    loss: Any,
-    head: Callable[[PyTree], Any] | None,
-    factor: float,
-    seed: int,
-    problem_from: Callable[[PyTree], Problem],
-) -> NetworkStart:
-    """`network_start` for the problem that `problem_from` makes of scaled parameters.
-
-    Of `apply` it needs values and first derivatives.
-    """
-    _check_arguments(params, apply, inputs, targets, loss, head, factor)
-    params = jax.tree.map(jnp.asarray, params)
-    looked = _checked_outputs(params, apply, inputs, targets, loss is None, seed)
-    is_head = _named(params, head) if head is not None else _find_head(params, looked)
+    check_callable("apply", apply, "apply(params, inputs)")
+    for name, given, form in (("loss", loss, "outputs, targets"), ("head", head, "params")):
+        if given is not None:
+            check_callable(name, given, f"{name}({form})")
+    check_positive("factor", factor)
+    if not jax.tree.leaves(params):
+        raise ValueError("`params` must hold at least one parameter, but it is an empty pytree.")
+    if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
+        raise ValueError(
+            "`inputs` and `targets` must have a common leading length of at least 1, not the "
+            f"shapes {inputs.shape} and {targets.shape}."
+        )
+    params, is_whole = jax.tree.map(jnp.asarray, params), jnp.issubdtype(targets.dtype, jnp.integer)
+    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
+    seen = _checked_outputs(params, random, apply, few)
+    count = seen.outputs.shape[-1]
+    if loss is None and is_whole:  # labels
+        low, high = int(jnp.min(targets)), int(jnp.max(targets))
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"`targets` must be from 0 to {count - 1}, as there are {count} outputs, but they "
+                f"go from {low} to {high}."
+            )
+    is_head = _named(params, head) if head is not None else _find_head(params, seen)
     start = jax.tree.map(
         lambda leaf, is_in: leaf * jnp.asarray(factor, leaf.dtype) if is_in else leaf,
         params,
         is_head,
     )
-    problem, key = problem_from(start), jax.random.key(seed)
+    if problem_from is None:
+        network = Network(apply, loss or (cross_entropy if is_whole else mean_squares))
+        problem = Problem(network, start, inputs, targets)
+    else:
+        problem = problem_from(start)
     norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
@@ -216,11 +218,19 @@ def started(
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
     # The program by which a search computes the spectrum at its start.
     look = compiled(look_on, NETWORK_EFFORT)
+    key = jax.random.key(seed)
     spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]
-    reason = _useless(params, apply, inputs, is_head, value, found, seed)
-    if reason:
-        warnings.warn(reason, stacklevel=3)
+    least, reason = found[0].eigenvalue if found else 0.0, ""
+    # A length of 10 along the ridge lowers the loss by 50 |eigenvalue| at best.
+    if not found or 50 * abs(least) < USEFUL * abs(value):
+        curvature = (
+            f"its least eigenvalue is {least:.2g}" if found else "it has no negative eigenvalue"
+        )
+        reason = (
+            f"The start is useless: {curvature}{_why_useless(params, random, apply, few, is_head)}"
+        )
+        warnings.warn(reason, stacklevel=2)
     heads = zip(jax.tree.leaves_with_path(params), jax.tree.leaves(is_head), strict=True)
     return NetworkStart(
         params=start,
@@ -332,33 +342,17 @@ def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Sca
     return jnp.sum(outputs * weights.astype(outputs.dtype))
 
 
-def _useless(
-    params: PyTree,
-    apply: Apply,
-    inputs: Array,
-    is_head: PyTree,
-    loss: float,
-    found: tuple[Cluster, ...],
-    seed: int,
-) -> str:
-    """Why no ridge that leaves this start leads anywhere; empty if one does."""
-    least = found[0].eigenvalue if found else 0.0
-    # A length of 10 along the ridge lowers the loss by 50 |eigenvalue| at best.
-    if 50 * abs(least) >= USEFUL * abs(loss) and found:
-        return ""
-    curvature = f"its least eigenvalue is {least:.2g}" if found else "it has no negative eigenvalue"
-    what = f"The start is useless: {curvature}"
+def _why_useless(params: PyTree, random: PyTree, apply: Apply, few: Array, is_head: PyTree) -> str:
+    """Why no ridge leads anywhere, as far as that can be told."""
     # With a random head: the slope of the outputs by the other leaves, and their spread.
-    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
     mixed = jax.tree.map(lambda own, other, is_in: other if is_in else own, params, random, is_head)
     grad = jax.grad(_one_output)(mixed, apply, few, 0)
     in_head = jax.tree.leaves(is_head)
     slopes = zip(jax.tree.leaves(grad), in_head, strict=True)
     if not any(np.any(leaf) for leaf, is_in in slopes if not is_in):
         return (
-            f"{what}, for the derivative of the features before the head by every parameter is "
-            "zero. Does an activation have none where it is evaluated (relu or abs at zero, sign, "
-            "round)?"
+            ", for the derivative of the features before the head by every parameter is zero. "
+            "Does an activation have none where it is evaluated (relu or abs at zero, sign, round)?"
         )
     leaves = zip(jax.tree.leaves_with_path(params), in_head, strict=True)
     small = [
@@ -369,19 +363,18 @@ def _useless(
     if small:
         names = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
         return (
-            f"{what}, for the layers before the head are small themselves ({names}): the "
-            "curvature is of the order of their product, a saddle of higher order, and "
-            "normalisation layers see nothing but their epsilon. Pass the parameters as they are "
-            "initialised."
+            f", for the layers before the head are small themselves ({names}): the curvature is of "
+            "the order of their product, a saddle of higher order, and normalisation layers see "
+            "nothing but their epsilon. Pass the parameters as they are initialised."
         )
     outputs = np.asarray(apply(mixed, few))
     spread = np.max(np.abs(outputs - outputs.mean(axis=0))) / max(np.max(np.abs(outputs)), 1e-30)
     if spread < 1e-3:
         return (
-            f"{what}, for the features before the head are the same for all examples, by "
+            ", for the features before the head are the same for all examples, by "
             f"{spread:.1g} of their size (a dead normalisation layer?)."
         )
-    return f"{what}."
+    return "."
 
 
 def _is_small(leaf: np.ndarray) -> bool:
@@ -395,48 +388,20 @@ def _is_small(leaf: np.ndarray) -> bool:
     return bool(leaf.size > 1 and np.ptp(leaf) == 0 and 0 < size < SMALL)
 
 
-def _check_arguments(
-    params: PyTree, apply: Any, inputs: Array, targets: Array, loss: Any, head: Any, factor: Any
-) -> None:
-    check_callable("apply", apply, "apply(params, inputs)")
-    for name, given, form in (("loss", loss, "outputs, targets"), ("head", head, "params")):
-        if given is not None:
-            check_callable(name, given, f"{name}({form})")
-    check_positive("factor", factor)
-    if not jax.tree.leaves(params):
-        raise ValueError("`params` must hold at least one parameter, but it is an empty pytree.")
-    if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
-        raise ValueError(
-            "`inputs` and `targets` must have a common leading length of at least 1, not the "
-            f"shapes {inputs.shape} and {targets.shape}."
-        )
-
-
-def _checked_outputs(
-    params: PyTree, apply: Apply, inputs: Array, targets: Array, is_default: bool, seed: int
-) -> _Looked:
-    few = inputs[:NUM_LOOKED_AT]
+def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -> _Looked:
+    """The network on a few examples. Raises unless each of them has outputs by itself."""
     shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
     if not shape or shape[0] != len(few):
         raise ValueError(
             f"`apply` must return an array with a row for each of the {len(few)} inputs, not "
             f"{'no array' if shape is None else f'one of shape {shape}'}."
         )
-    evaluate = compiled(_evaluated, "none")
-    looked = jax.device_get(evaluate(apply, params, _random_around(params, seed), few))
-    outputs = looked.outputs
-    rounding = float(np.finfo(outputs.dtype).eps) ** 0.5
-    if not np.max(np.abs(looked.alone - outputs[:1])) <= rounding * np.max(np.abs(outputs)):
+    seen = jax.device_get(compiled(_evaluated, "none")(apply, params, random, few))
+    rounding = float(np.finfo(seen.outputs.dtype).eps) ** 0.5
+    off = np.max(np.abs(seen.alone - seen.outputs[:1]))
+    if not off <= rounding * np.max(np.abs(seen.outputs)):
         raise ValueError(
             "`apply` must treat each example by itself, but the outputs of the first change with "
             "the others. Does the network use the statistics of its batch, or draw random numbers?"
         )
-    if is_default and jnp.issubdtype(targets.dtype, jnp.integer):  # labels
-        low, high = (int(end) for end in (np.asarray(targets).min(), np.asarray(targets).max()))
-        count = outputs.shape[-1]
-        if low < 0 or high >= count:
-            raise ValueError(
-                f"`targets` must be from 0 to {count - 1}, as there are {count} outputs, but they "
-                f"go from {low} to {high}."
-            )
-    return looked
+    return seen
