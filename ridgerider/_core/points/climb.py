@@ -24,6 +24,7 @@ the ridge, the gradient, the step before and the last turn of the ridge span, wi
 under the Hessian. All of the gradient lies in it.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import equinox as eqx
@@ -52,6 +53,7 @@ TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_
 DOWN = 10  # times `max_steps`: a descent may go on for so long
 NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
 UP = 5  # times `max_steps`: so may a climb without a matrix
+NUM_MODES = 16  # the lowest ones at a stationary point, without a matrix
 
 
 class Climb(eqx.Module):
@@ -71,12 +73,8 @@ class Climb(eqx.Module):
       goes; a descent needs none. 0 forms the Hessian at each step. Default: 4, and 0 for up to 8
       parameters. In either case the Hessian is formed where a leg begins, and at a new point.
       Without a matrix climbs and descents take as many, 10 by default and 4 at least.
-    - `num_modes`: how many of the lowest modes are looked for at a point without a matrix.
-    - `num_mixed`: climbs from each minimum after those along its modes, both ways, that set out
-      four times as far along a mixture of all modes, the soft ones more. Default: one for every two
-      modes, and none for up to 8 parameters.
-    - `num_aside`: the same from each saddle, three and six times as far in turn, to other saddles.
-      Default: 1, and none for up to 8 parameters.
+    - `num_aside`: climbs from each saddle, both ways along a mixture of all modes, the soft ones
+      more, to other saddles. Default: 1, and none for up to 8 parameters.
     - `num_second`: climbs from each transition state, both ways along so many of its softest modes,
       that stay on the crest of its own ridge as well: to saddles of index 2, and from these, which
       are left like all saddles, to transition states that no minimum leads to. Default: 4, and none
@@ -91,19 +89,16 @@ class Climb(eqx.Module):
     max_steps: int = eqx.field(static=True, default=60)
     max_distance: Number = 10.0
     num_products: int | None = eqx.field(static=True, default=None)
-    num_mixed: int | None = eqx.field(static=True, default=None)
     num_aside: int | None = eqx.field(static=True, default=None)
     num_second: int | None = eqx.field(static=True, default=None)
     engine: Literal["auto", "dense", "hvp"] = eqx.field(static=True, default="auto")
-    num_modes: int = eqx.field(static=True, default=16)
 
     def __check_init__(self) -> None:
         check_choice("engine", self.engine, ("auto", "dense", "hvp"))
-        check_count("num_modes", self.num_modes, 2)
         for name in ("radius", "max_radius", "max_distance"):
             check_positive(name, getattr(self, name))
         check_count("max_steps", self.max_steps)
-        for name in ("num_products", "num_mixed", "num_aside", "num_second"):
+        for name in ("num_products", "num_aside", "num_second"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
 
@@ -112,10 +107,6 @@ class Climb(eqx.Module):
         if self.engine == "auto":
             return problem.size < DENSE_BELOW
         return self.engine == "dense"
-
-    def steps_up(self, problem: Problem) -> int:
-        """How many steps a climb may take."""
-        return self.max_steps if self.has_matrix(problem) else UP * self.max_steps
 
     def is_kept(self, problem: Problem) -> bool:
         """Whether the Hessian of the step before is updated."""
@@ -129,8 +120,8 @@ class Climb(eqx.Module):
         return min(_given_or(self.num_products, problem, 4), problem.size)
 
     def mixed(self, problem: Problem, num_modes: int) -> int:
-        """How many mixtures of modes are climbed from a minimum."""
-        return _given_or(self.num_mixed, problem, (num_modes + 1) // 2)
+        """How many mixtures of modes are climbed from a minimum, four times as far."""
+        return _given_or(None, problem, (num_modes + 1) // 2)
 
     def aside(self, problem: Problem) -> int:
         """How many mixtures of modes are climbed from a saddle."""
@@ -278,7 +269,8 @@ def _step(
         move.radius, error, is_taken, error < 0.3, grow=1.5, shrink=2, most=climb.max_radius
     )
     num_steps = move.num_steps + 1
-    most = jnp.where(move.is_up, climb.steps_up(problem), DOWN * climb.max_steps)
+    up = 1 if climb.has_matrix(problem) else UP
+    most = jnp.where(move.is_up, up, DOWN) * climb.max_steps
     size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
     is_far = jnp.linalg.norm(new - move.begin) > climb.max_distance * size
     is_stuck = ~is_finite & (radius < tolerance_of(None, new.dtype) * size)
@@ -303,16 +295,14 @@ def _step(
     def taken(one: Array, two: Array) -> Array:
         return jnp.where(is_taken, one, two)
 
-    return Move(
+    return replace(
+        move,
         x=taken(new, move.x),
-        begin=move.begin,
         loss=taken(loss, move.loss),
         grad=taken(grad, move.grad),
         hessian=hessian,
         memory=jnp.stack([away, direction - move.direction])[: len(move.memory)],
         direction=direction,
-        is_up=move.is_up,
-        is_second=move.is_second,
         has_crossed=move.has_crossed | modes.is_down[row],
         radius=radius,
         num_steps=num_steps,

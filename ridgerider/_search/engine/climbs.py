@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.points.climb import (
     ENDINGS,
+    NUM_MODES,
     STATIONARY,
     TRACE,
     Climb,
@@ -210,7 +211,7 @@ class MapPoints:
 
 
 def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray) -> Place:
-    num_modes = None if climbs.rule.has_matrix(problem) else climbs.rule.num_modes
+    num_modes = None if climbs.rule.has_matrix(problem) else NUM_MODES
     look = compiled(look_around, "little")
     return fetch(look(problem, climbs.symmetry, num_modes, place(problem, x)))
 

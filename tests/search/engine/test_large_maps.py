@@ -146,5 +146,3 @@ def test_a_map_without_a_matrix_is_resumed_to_the_same(tmp_path):
 def test_bad_input():
     with pytest.raises(ValueError, match="`engine` must be 'auto', 'dense' or 'hvp', not 'steam'"):
         rr.Climb(engine="steam")
-    with pytest.raises(ValueError, match="`num_modes` must be a whole number of at least 2"):
-        rr.Climb(num_modes=1)
