@@ -170,52 +170,47 @@ class Functions:
         values, grads = zip(*blocks, strict=True)
         return np.concatenate(values), np.concatenate(grads)
 
-    def _evaluated(self, x: np.ndarray, rows: Rows = None) -> tuple[np.ndarray, np.ndarray]:
-        """Values and gradients at points with any leading axes; one point is remembered."""
-        points = x.reshape(-1, self.size)
-        if len(points) > 1:
-            return self._in_blocks(points, rows)
-        last = self._last
-        if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
-            last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
-        return last[2], last[3]
-
     def _values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         return self._values_and_grads(x, *rows)[:1]
 
     def _values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return self._for_each(self._evaluated, ((), (self.size,)), x.dtype, rows, x)
+        def evaluate(points: Block, rows: Rows = None) -> tuple[np.ndarray, ...]:
+            if len(points) > 1:
+                return self._in_blocks(points, rows)
+            last = self._last  # one point is remembered
+            if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
+                last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
+            return last[2:]
+
+        return self._for_each(evaluate, ((), (self.size,)), x, *rows)
 
     def _products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def multiply(v: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            return (self.multiply(x, v.reshape(-1, self.size), rows),)
+        def multiply(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+            return (self.multiply(x, v, rows),)
 
-        return self._for_each(multiply, ((self.size,),), x.dtype, (x, *rows), v)
+        return self._for_each(multiply, ((self.size,),), v, x, *rows)
 
     def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def measure(v: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            vectors = v.reshape(-1, self.size)
-            self.calls.update(hvps=len(vectors))
-            return (self.differences(x, vectors, rows)[1],)
+        def measure(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+            self.calls.update(hvps=len(v))
+            return (self.differences(x, v, rows)[1],)
 
-        return self._for_each(measure, ((),), x.dtype, (x, *rows), v)
+        return self._for_each(measure, ((),), v, x, *rows)
 
     def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def dense(_: np.ndarray, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
+        def dense(_: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
             return (self.dense(x, rows),)
 
-        shape = (self.size, self.size)
-        return self._for_each(dense, (shape,), x.dtype, (x, *rows), x)
+        return self._for_each(dense, ((self.size, self.size),), x, x, *rows)
 
     def _for_each(
         self,
         compute: Callable[..., tuple[np.ndarray, ...]],
         shapes: tuple[tuple[int, ...], ...],
-        dtype: np.dtype,
-        outer: tuple[np.ndarray, ...],
         inner: np.ndarray,
+        *outer: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
-        """`compute(inner, *outer)` at each index of the outer arrays, with all that share it.
+        """`compute(vectors, *outer)` at each index of the outer arrays, with all that share it.
 
         All arrays have the same number of leading axes, of length 1 where an array is shared. What
         raises an error must not end the program: it is NaN there, and a reason here.
@@ -224,15 +219,15 @@ class Functions:
         lead = np.broadcast_shapes(points, inner.shape[:-1])
         outer = tuple(np.broadcast_to(one, (*points, one.shape[-1])) for one in outer)
         inner = np.broadcast_to(inner, (*lead, self.size))
-        results = tuple(np.empty((*lead, *shape), dtype) for shape in shapes)
+        results = tuple(np.empty((*lead, *shape), inner.dtype) for shape in shapes)
         with self._calling.lock:
             try:
                 for where in np.ndindex(points):
                     axes = zip(where, points, strict=True)
                     place = tuple(slice(None) if size == 1 else at for at, size in axes)
                     given = [self._own(one[where]) for one in outer]
-                    found = compute(self._own(inner[place]), *given)
-                    for result, one in zip(results, found, strict=True):
+                    vectors = self._own(inner[place]).reshape(-1, self.size)
+                    for result, one in zip(results, compute(vectors, *given), strict=True):
                         result[place] = np.reshape(one, result[place].shape)
             except Exception as error:
                 for ledger in self._ledgers:
