@@ -113,46 +113,28 @@ def find_saddle(
         check_callable("regularizer", regularizer, "regularizer(params)")
     penalty = Penalty(regularizer, jnp.asarray(weight, problem.dtype)) if regularizer else None
     found: list[tuple[tuple, Saddle]] = []
+    unit = jnp.maximum(1, jnp.sqrt(jnp.mean(problem.x0**2)))
     for number in range(num_starts):
-        x, key = _start(problem, noise, seed, number)
-        x, cost = _search(problem, penalty, index, max_steps, x, key)
-        found.append(_judge(problem, index, regularizer is not None, x, key, cost))
+        key = jax.random.key(seed)
+        key = jax.random.fold_in(key, number) if number else key
+        size = (noise + SPREAD * number * unit).astype(problem.dtype)
+        x = problem.x0 + size * jax.random.normal(key, (problem.size,), problem.dtype)
+        wanted, known, before = jnp.array(-1 if index is None else index), None, Cost()
+        if penalty is not None:
+            here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
+            x = here.x
+            if index is None and not here.is_stationary():
+                # A least gradient that is not zero: continue to the saddle of this index.
+                wanted = jnp.maximum(here.num_downhill, 1)
+        elif problem.size >= DENSE_BELOW:
+            spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
+            known, before = spectrum.eigenvectors, spectrum.cost
+        here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
+        found.append(_judge(problem, index, penalty is not None, here.x, key, before + cost))
         if not found[-1][1].reason:
             break
     total = sum((saddle.cost for _, saddle in found), Cost())
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
-
-
-def _start(problem: Problem, noise: float, seed: int, number: int) -> tuple[Vector, PRNGKeyArray]:
-    key = jax.random.key(seed)
-    key = jax.random.fold_in(key, number) if number else key
-    x = problem.x0
-    unit = jnp.maximum(1, jnp.sqrt(jnp.mean(x**2)))
-    size = noise + SPREAD * number * unit
-    return x + size.astype(x.dtype) * jax.random.normal(key, x.shape, x.dtype), key
-
-
-def _search(
-    problem: Problem,
-    penalty: Penalty | None,
-    index: int | None,
-    max_steps: int,
-    x: Vector,
-    key: PRNGKeyArray,
-) -> tuple[Vector, Cost]:
-    wanted = jnp.array(-1 if index is None else index)
-    known, before = None, Cost()
-    if penalty is not None:
-        here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
-        x = here.x
-        if index is None and not here.is_stationary():
-            # A least gradient that is not zero: on to the saddle that looks like what is around.
-            wanted = jnp.maximum(here.num_downhill, 1)
-    elif problem.size >= DENSE_BELOW:
-        spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
-        known, before = spectrum.eigenvectors, spectrum.cost
-    here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
-    return here.x, before + cost
 
 
 def _judge(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ridgerider._check import check_callable, check_count
-from ridgerider._core.problem.functions import Block, Functions, Point, Rows
+from ridgerider._core.problem.functions import STEPS, Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a loss of which only the value is known
 CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times a typical one
@@ -243,7 +243,7 @@ def _nearby(functions: Functions, x: Point) -> Point:
 def _slope(functions: Functions, x: Point, row: Point) -> tuple[float, float]:
     """The derivative of the value along a row, and what it may be off by."""
     h = _eps(functions) ** (1 / 3) * max(1.0, float(np.linalg.norm(x)))
-    points = np.array([x + step * h * row for step in (1, -1, 2, -2)])
+    points = np.array([x + step * h * row for step in STEPS])
     values, _ = functions._in_blocks(points, None)
     near, far = (values[0] - values[1]) / (2 * h), (values[2] - values[3]) / (4 * h)
     rounding = 10 * _eps(functions) * float(np.abs(values).max()) / h
