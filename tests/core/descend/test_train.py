@@ -182,7 +182,7 @@ def test_an_optimizer_without_a_name_is_handed_over_again_and_must_be_the_same(t
     rr.search(valley(), with_rate(0.05), max_rides=1, max_depth=1, out=path)
     with pytest.raises(ValueError, match="an optimizer that is not named: pass the `rider`"):
         rr.resume(path, valley(), max_rides=2)
-    with pytest.raises(ValueError, match="ridden with another `rider`"):
+    with pytest.raises(ValueError, match="made with another `rider`"):
         rr.resume(path, valley(), with_rate(0.04), max_rides=2)
     assert len(rr.resume(path, valley(), with_rate(0.05), max_rides=2)) == 2
 
