@@ -9,14 +9,14 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import dask
-from distributed import Client, KilledWorker, LocalCluster, WorkerPlugin
+from distributed import Client, KilledWorker, LocalCluster
+from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
 from ridgerider._search.crew.job import Job, open_job
 from ridgerider._search.tree.tree import Branch, Leg
 from ridgerider.workers._pool import ONE_THREAD
 
-NUM_DELIVERIES = 20  # of a job, until it is no accident
 # Each death is told to us, who count them, and is blamed on one task alone.
 OWN_CLUSTER = {
     "distributed.scheduler.allowed-failures": 0,
@@ -38,6 +38,7 @@ class DaskExecutor(ClientExecutor):
         timeout: float,
     ):
         self.cluster, self._lease, self._job = None, lease, ""
+        self._content: DaskFuture | None = None  # of the job
         self._capacity, self._counted = 1, 0.0
         if address is None:
             # Read when a worker dies: 15 s later, a local cluster closes one that is not back.
@@ -75,9 +76,12 @@ class DaskExecutor(ClientExecutor):
             )
         if not isinstance(fn, Job):
             return super().submit(fn, *args, **kwargs)
-        if fn.parcel[0] != self._job:
-            self._deliver(fn)
-        return super().submit(ride_parcel, fn.parcel[:2], self._lease, *args)
+        name, about, content = fn.parcel
+        is_there = self._content is not None and self._content.status in ("pending", "finished")
+        if name != self._job or not is_there:
+            # As a result of its own, which Dask brings to each worker that rides, once.
+            self._job, self._content = name, self._client.submit(bytes, content, pure=False)
+        return super().submit(ride_job, self._content, name, about, self._lease, *args)
 
     def _wrap_future(self, future: Any) -> Future:
         # Dask's own asks for the status after the result: that of a worker which has left meanwhile
@@ -90,8 +94,8 @@ class DaskExecutor(ClientExecutor):
     def shutdown(self, wait: bool = True, **keywords: Any) -> None:
         super().shutdown(wait)
         self._closing.set()
+        self._content = None
         with contextlib.suppress(OSError):
-            self._forget()
             self._client.close()
             if self.cluster is not None:
                 self.cluster.close()
@@ -102,25 +106,6 @@ class DaskExecutor(ClientExecutor):
         while not self._closing.wait(2):
             if len(cluster.workers) < len(cluster.worker_spec):
                 cluster.scale(len(cluster.worker_spec))
-
-    def _deliver(self, job: Job) -> None:
-        """Leave the job on each worker. If one dies on the way, all of them get it once more."""
-        self._forget()
-        for attempt in range(1, NUM_DELIVERIES + 1):
-            try:
-                self._client.register_plugin(Parcel(job.parcel))
-                break
-            except OSError:
-                if attempt == NUM_DELIVERIES or self._client.status != "running":
-                    raise
-                with contextlib.suppress(OSError, ValueError):
-                    self._client.unregister_worker_plugin(job.parcel[0])
-                time.sleep(1)
-        self._job = job.parcel[0]
-
-    def _forget(self) -> None:
-        if self._job:
-            self._client.unregister_worker_plugin(self._job)
 
 
 async def hand_over(future: Any, ours: Future) -> None:
@@ -137,29 +122,11 @@ async def hand_over(future: Any, ours: Future) -> None:
         ours.set_exception(error)
 
 
-class Parcel(WorkerPlugin):
-    """Leaves a job on each worker, now and when it joins; it is opened by the first ride."""
-
-    idempotent = True
-
-    def __init__(self, parcel: tuple[str, dict[str, Any], bytes]):
-        self.name, self.parcel = parcel[0], parcel
-
-    def setup(self, worker: Any) -> None:
-        _delivered[self.name] = self.parcel[2]
-
-    def teardown(self, worker: Any) -> None:
-        _delivered.pop(self.name, None)
-
-
-_delivered: dict[str, bytes] = {}
-
-
-def ride_parcel(
-    address: tuple[str, dict[str, Any]], lease: float | None, branches: list[Branch]
+def ride_job(
+    content: bytes, name: str, about: dict[str, Any], lease: float | None, branches: list[Branch]
 ) -> list[Leg]:
     """Run in a worker. If it takes longer than its lease, the alarm ends the process."""
-    job = open_job(*address, _delivered[address[0]])
+    job = open_job(name, about, content)
     if lease is not None:
         signal.setitimer(signal.ITIMER_REAL, lease)
     try:

@@ -1,18 +1,17 @@
 """Processes on this machine that are replaced when they die."""
 
+import atexit
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
-import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,10 +21,9 @@ from ridgerider._search.tree.tree import Branch, Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything
-NUM_STARTS = 3  # processes that end by themselves before they are up, until it is no accident
+NUM_STARTS = 3  # processes that die while they open a job, until it is no accident
 NUM_KILLS = 1000  # processes that others kill before they are up
 PAUSES = (0.1, 5.0)  # seconds before the next start: the first, doubled each time, and the most
-AT_ENTRY = "RIDGERIDER_WORKER_NOTE"  # where a process says that it came upon an entry unprotected
 
 #: The environment of a process that computes with one thread. The number of threads decides how
 #: sums are split, and so their last bits: set this before Python starts, and a search without an
@@ -61,13 +59,14 @@ def process_pool(num_workers: int, *, lease: float | None = None) -> "ProcessPoo
 class ProcessPool(Executor):
     """Processes that are replaced when they die. Made by `process_pool`.
 
-    Each is a pool of one behind a thread of this process, so that a death breaks nothing else.
+    Each has a thread of this process that waits for it, so that a death breaks nothing else.
     """
 
     losses = (WorkerLost,)
 
     def __init__(self, num_workers: int, lease: float | None = None):
-        _check_entry()
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise OSError("a worker must not start workers: protect the entry of your script.")
         check_count("num_workers", num_workers)
         check_positive("lease", lease)
         self.capacity = 2 * num_workers  # so that none waits for its next task
@@ -112,132 +111,92 @@ class ProcessPool(Executor):
 
 
 class _Worker:
-    """One process, started when it is needed and again after its death."""
+    """One process behind a pipe, started when it is needed and again after its death."""
 
     _starting = threading.Lock()  # the environment is changed while a process starts
 
     def __init__(self, lease: float | None):
-        self.pid: int | None = None
-        self._pool: ProcessPoolExecutor | None = None
+        self.pid: int | None = None  # once it is up
         self._lease, self._job, self._stopped = lease, "", threading.Event()
-        self._child: BaseProcess | None = None  # while it starts
+        self._child: BaseProcess | None = None
+        atexit.register(self.stop)
 
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        pool = self._ready(work)
-        try:
-            if isinstance(work, Job):
-                return self._wait(pool.submit(_ride, work.parcel[0], *args))
-            return self._wait(pool.submit(work, *args))
-        except BrokenProcessPool:
-            self.clear()
-            raise WorkerLost("it was killed, crashed or ran out of memory") from None
-
-    def _ready(self, work: Callable[..., Any]) -> ProcessPoolExecutor:
-        """A process that has the job. One that dies before is no fault of the task to come."""
-        for _ in range(NUM_STARTS):
-            pool = self._pool or self._start()
-            if not isinstance(work, Job) or work.parcel[0] == self._job:
-                return pool
-            try:
-                pool.submit(_open, *work.parcel).result()
-            except BrokenProcessPool:
-                self.clear()
-            else:
-                self._job = work.parcel[0]
-                return pool
-        raise WorkerLost("it died when it opened the job")
+        if not isinstance(work, Job):
+            self._start()
+            return self._ask(self._lease, work, *args)
+        for _ in range(NUM_STARTS):  # a process that dies before is no fault of the task to come
+            self._start()
+            with contextlib.suppress(WorkerLost):
+                if self._job != work.parcel[0]:
+                    self._ask(None, _open, *work.parcel)
+                    self._job = work.parcel[0]
+                break
+        else:
+            raise WorkerLost("it died when it opened the job")
+        return self._ask(self._lease, _ride, self._job, *args)
 
     def stop(self) -> None:
         self._stopped.set()
-        self._kill()
+        if self._child is not None:
+            self._child.kill()
 
-    def _start(self) -> ProcessPoolExecutor:
-        ended, pause = 0, PAUSES[0]
-        with tempfile.TemporaryDirectory() as scratch:
-            note = Path(scratch) / "note"
-            for _ in range(NUM_KILLS):
-                pool = self._try_to_start(note)
-                if pool is not None:
-                    return pool
-                if note.exists():
-                    raise OSError(
-                        "a worker process cannot be started: the entry of your script must be "
-                        'protected by `if __name__ == "__main__":`, as each worker imports it.'
-                    )
-                code = None if self._child is None else self._child.exitcode
-                ended += code is None or code >= 0  # else a signal ended it
-                if ended == NUM_STARTS:
-                    raise OSError(
-                        f"a worker process cannot be started: it ends by itself, with exit code "
-                        f"{code}, while it imports your script or the library."
-                    )
-                self._stopped.wait(pause)
-                pause = min(2 * pause, PAUSES[1])
+    def _start(self) -> None:
+        """Start a process if there is none."""
+        if self.pid is not None:
+            return
+        pause = PAUSES[0]
+        for _ in range(NUM_KILLS):
+            if self._stopped.is_set():
+                raise WorkerLost("the pool was shut down")
+            context = multiprocessing.get_context("spawn")
+            self._pipe, far = context.Pipe()
+            self._child = context.Process(target=_serve, args=[far])
+            with self._starting, _environment(ONE_THREAD):
+                self._child.start()
+            far.close()
+            with contextlib.suppress(WorkerLost):
+                self.pid = self._ask(START_SECONDS, os.getpid)
+                if self._stopped.is_set():  # meanwhile
+                    self.stop()
+                return
+            if self._child.exitcode != -signal.SIGKILL:
+                raise OSError(
+                    "a worker process cannot be started: it ended with exit code "
+                    f"{self._child.exitcode} while it imported your script or the library; the "
+                    'entry of your script must be protected by `if __name__ == "__main__":`, as '
+                    "each worker imports it."
+                )
+            self._stopped.wait(pause)
+            pause = min(2 * pause, PAUSES[1])
         raise OSError(f"a worker process cannot be started: it was killed {NUM_KILLS} times.")
 
-    def _try_to_start(self, note: Path) -> ProcessPoolExecutor | None:
-        """A process that is up; None if it died on the way there."""
-        if self._stopped.is_set():
-            raise WorkerLost("the pool was shut down")
-        context = _Spawning()
-        with self._starting, _environment({**ONE_THREAD, AT_ENTRY: str(note)}):
-            pool = ProcessPoolExecutor(1, context, initializer=_die_with_parent)
-            ready = pool.submit(os.getpid)
-        self._child = context.child
-        try:
-            self.pid = ready.result(START_SECONDS)
-        except BrokenProcessPool:
-            pool.shutdown(wait=True)
-            if self._child is not None:
-                self._child.join(START_SECONDS)
-            return None
-        self._pool = pool
-        if self._stopped.is_set():  # meanwhile
-            self._kill()
-        return pool
-
-    def _wait(self, future: "Future[T]") -> T:
-        try:
-            return future.result(self._lease)
-        except TimeoutError:
-            if future.done():
-                raise  # the work's own
-            self._kill()
+    def _ask(self, seconds: float | None, work: Callable[..., Any], *args: Any) -> Any:
+        """What `work` returns or raises in the process; one that does not answer is killed."""
+        why = "it was killed, crashed or ran out of memory"
+        with contextlib.suppress(EOFError, OSError):
+            self._pipe.send((work, args))
+            if self._pipe.poll(seconds):
+                is_done, found = self._pipe.recv()
+                why = ""
+            else:
+                why = f"it did not answer within its lease of {seconds} s"
+        if why:
             self.clear()
-            raise WorkerLost(f"it did not answer within its lease of {self._lease} s") from None
-
-    def _kill(self) -> None:
-        pid = self.pid or (self._child.pid if self._child is not None else None)
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            raise WorkerLost(why)
+        if not is_done:
+            raise found
+        return found
 
     def clear(self) -> None:
-        pool, self._pool, self._job, self.pid = self._pool, None, "", None
-        if pool is not None:
-            pool.shutdown(wait=True)
+        self.pid, self._job = None, ""
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+            self._pipe.close()
 
 
-class _Spawning(SpawnContext):
-    """A context that remembers the process it has made."""
-
-    child: BaseProcess | None = None
-
-    def Process(self, *args: Any, **keywords: Any) -> Any:  # type: ignore[override]
-        self.child = SpawnContext.Process(*args, **keywords)
-        return self.child
-
-
-def _check_entry() -> None:
-    """Raise in a worker that imports the script of its parent and comes upon another pool."""
-    note = os.environ.get(AT_ENTRY)
-    if note and getattr(multiprocessing.current_process(), "_inheriting", False):
-        with contextlib.suppress(OSError):
-            Path(note).touch()
-        raise OSError("a worker must not start workers: protect the entry of your script.")
-
-
-def _die_with_parent() -> None:
+def _serve(pipe: Connection) -> None:
     """Run in each worker: one whose parent was killed would wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -247,6 +206,18 @@ def _die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    while True:
+        asked = pipe.recv_bytes()
+        try:
+            work, args = pickle.loads(asked)
+            answer = True, work(*args)
+        except BaseException as error:
+            error.add_note(traceback.format_exc())
+            answer = False, error
+        try:
+            pipe.send(answer)
+        except Exception as error:  # it cannot be pickled
+            pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
 
 
 def _open(*parcel: Any) -> None:
