@@ -17,7 +17,7 @@ from ridgerider.problems.tree import make_tree
 from ridgerider.types import Measures, Progress
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
-Bar = Callable[[Path, int], AbstractContextManager[Callable[[Progress], None]]]
+Bar = Callable[[Path], AbstractContextManager[Callable[[Progress], None]]]
 TREE = make_tree(depth=6, seed=1)
 
 
@@ -128,7 +128,7 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
     for part in parts():
         path = directory / f"{part.name}.sqlite"
         rider = replace(part.rider, keep_path=True)
-        with bar(path, part.max_rides) as progress:
+        with bar(path) as progress:
             result = rr.search(
                 part.problem,
                 rider,

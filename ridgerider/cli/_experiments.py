@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ridgerider._check import check_count
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
-from ridgerider.cli._shown import console, shown_progress
+from ridgerider.cli._shown import say, shown_progress
 
 GROUP = "ridgerider.experiments"
 
@@ -77,10 +76,10 @@ def reproduce(
         workers=workers,
         data=data,
         options=options,
-        say=console.print,
+        say=say,
     )
-    console.print((directory / "table.md").read_text(), soft_wrap=True)
-    console.print(f"results: {directory / 'results.json'}", soft_wrap=True)
+    say((directory / "table.md").read_text())
+    say(f"results: {directory / 'results.json'}")
 
 
 def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> None:
@@ -89,8 +88,8 @@ def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> Non
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
     run_all = _module("page").run_all
-    failed = run_all(directory, quick=quick, seed=seed, workers=workers, say=console.print)
-    console.print(str(directory / "index.html"), soft_wrap=True)
+    failed = run_all(directory, quick=quick, seed=seed, workers=workers, say=say)
+    say(str(directory / "index.html"))
     if failed:
         raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
 
@@ -105,16 +104,13 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
     done = []
     for one in parts.run(directory, seed, shown_progress):
         done.append(one)
-        console.print(f"{one.part.title}: {one.found} in {len(one.result)} rides", soft_wrap=True)
-    table = Table("problem", "size", "rides", "found", "HVPs", "gradients", "seconds")
-    for one in done:
         cost = one.result.cost
-        row = (one.part.name, one.part.problem.size, len(one.result), one.found)
-        counts = (int(cost.hvps), int(cost.gradients), f"{cost.seconds:.1f}")
-        table.add_row(*map(str, (*row, *counts)))
-    console.print(table)
-    console.print(f"run files: {directory}/*.sqlite   (ridgerider show FILE)", soft_wrap=True)
-    console.print(str(parts.write_index(directory, done)), soft_wrap=True)
+        say(
+            f"{one.part.title}: {one.found} in {len(one.result)} rides, {int(cost.hvps)} HVPs, "
+            f"{int(cost.gradients)} gradients, {cost.seconds:.1f} s"
+        )
+    say(f"run files: {directory}/*.sqlite   (ridgerider show FILE)")
+    say(str(parts.write_index(directory, done)))
 
 
 def bench(
@@ -127,12 +123,10 @@ def bench(
     directory, benchmarks, rows = directory_for(out, "bench"), _module("bench"), []
     check_count("--seed", seed, 0, 2**31 - 1)
     for row in benchmarks.compare(name, part, seed):
-        console.print(
-            f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}", soft_wrap=True
-        )
+        say(f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}")
         rows.append(row)
     directory.mkdir(parents=True, exist_ok=True)
     text = benchmarks.table(rows)
     (directory / "results.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
     (directory / "table.md").write_text(text)
-    console.print(f"\n{text}\nresults: {directory / 'results.json'}", soft_wrap=True)
+    say(f"\n{text}\nresults: {directory / 'results.json'}")

@@ -77,9 +77,6 @@ Dask = Annotated[
         "without an address, on a local one.",
     ),
 ]
-Lease = Annotated[
-    float | None, typer.Option(help="Replace a worker that takes more seconds than this for a leg.")
-]
 
 # Arguments of `rr.search`, `rr.explore` and `rr.resume` under their own names.
 ARGUMENTS: dict[str, tuple[Any, str]] = {

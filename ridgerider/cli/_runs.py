@@ -96,8 +96,6 @@ def report(
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
     measure_run(run, signature, metric, problem)
-    if out is not None and out.is_dir():
-        out = out / "report.html"
     loaded = needed_problem(run, problem, "`--landscape`") if problem or rides else None
     scenes = [rides] if rides else []
     say(str(rr.report.report(run, out, problem=loaded, landscapes=scenes, say=say)))
@@ -179,8 +177,6 @@ def compare(
 
     With --problem, solutions with flat directions and at infinity are compared as a search does.
     """
-    if out is not None and out.is_dir():
-        out = out / "compare.html"
     loaded = None if problem is None else load_problem(problem)
     say(str(rr.report.compare(runs, out, problem=loaded, say=say)))
 

@@ -22,7 +22,6 @@ from ridgerider.cli._options import (
     SEARCH,
     Dask,
     Engine,
-    Lease,
     Metrics,
     NewProblem,
     Out,
@@ -48,42 +47,25 @@ OWN = {
 
 
 @contextmanager
-def crew(
-    workers: int | None, dask: str | None, lease: float | None, round_size: int
-) -> Iterator[Executor | None]:
-    """The executor that the options ask for; None to ride in this process."""
-    if workers is not None:
-        check_count("--workers", workers)
-    if workers is None and dask is None:
-        if lease is not None:
-            raise ValueError("`--lease` needs workers: see --workers and --dask.")
-        yield None
-        return
-    if dask not in (None, LOCAL_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
-        raise ValueError(f"`--dask` must be an address such as tcp://host:8786, not {dask!r}.")
-    if round_size < (workers or 2):
-        say(f"no more than {round_size} at once will ride: that is the run's --round-size")
-    if dask is None:
-        executor: Executor = rr.workers.process_pool(workers or 1, lease=lease)
-    else:
-        address = None if dask == LOCAL_CLUSTER else dask
-        executor = rr.workers.dask(address, num_workers=workers, lease=lease)
-    with executor:
-        yield executor
-
-
-@contextmanager
-def _riding(
+def riding(
     place: AbstractContextManager[Path],
-    executor: AbstractContextManager[Executor | None],
-    max_rides: int | None,
+    workers: int | None,
+    dask: str | None,
+    round_size: int,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A run file, and what every search is handed; afterwards, what was found is shown."""
-    with (
-        executor as riders,
-        place as path,
-        shown_progress(path, max_rides) as progress,
-    ):
+    executor: AbstractContextManager[Executor | None] = nullcontext()
+    if workers is not None:
+        check_count("--workers", workers)
+    if dask not in (None, LOCAL_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
+        raise ValueError(f"`--dask` must be an address such as tcp://host:8786, not {dask!r}.")
+    if (workers or dask) and round_size < (workers or 2):
+        say(f"no more than {round_size} at once will ride: that is the run's --round-size")
+    if dask is not None:
+        executor = rr.workers.dask(None if dask == LOCAL_CLUSTER else dask, num_workers=workers)
+    elif workers is not None:
+        executor = rr.workers.process_pool(workers)
+    with executor as riders, place as path, shown_progress(path) as progress:
         yield path, {"executor": riders, "progress": progress}
     print_run(path)
     say(f"run file: {path}")
@@ -96,17 +78,10 @@ def search(
     out: Out = None,
     engine: Engine = "auto",
     step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
-    delta_break: Annotated[
-        float, typer.Option(help="Halve a step until its overlap is at least this.")
-    ] = 0.95,
-    gauge: Annotated[
-        str, typer.Option(help="Direction inside a repeated eigenvalue: gradient or random.")
-    ] = "gradient",
     signature: Signature = None,
     metric: Metrics = None,
     workers: Workers = None,
     dask: Dask = None,
-    lease: Lease = None,
     **settings: Any,
 ) -> None:
     """Search a problem for different solutions."""
@@ -115,12 +90,11 @@ def search(
     is_small = load_problem(problem).size < DENSE_BELOW
     is_dense = engine == "dense" or (engine == "auto" and is_small)
     rider = rr.Rider(
-        spectrum=(rr.DenseSpectrum if is_dense else rr.BlockSpectrum)(gauge=gauge),  # type: ignore[arg-type]
+        spectrum=rr.DenseSpectrum() if is_dense else rr.BlockSpectrum(),
         update=rr.Project() if is_dense else rr.Davidson(),
-        step=rr.Backtracking(step_size, delta_break),
+        step=rr.Backtracking(step_size),
     )
-    executor = crew(workers, dask, lease, settings["round_size"])
-    with _riding(new_run(out, problem), executor, settings["max_rides"]) as (path, shared):
+    with riding(new_run(out, problem), workers, dask, settings["round_size"]) as (path, shared):
         result = rr.search(problem, rider, out=path, measures=measures, **shared, **settings)
     assert result.problem is not None
     start, norm = result.leg(""), float(jnp.linalg.norm(result.problem.grad(result.problem.x0)))
@@ -155,33 +129,23 @@ def explore(
     metric: Metrics = None,
     workers: Workers = None,
     dask: Dask = None,
-    lease: Lease = None,
     **settings: Any,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
     climb = rr.Climb(engine=engine)  # type: ignore[arg-type]  # which it checks
     own_symmetry, own_valid = OWN.get(problem, ("none", "none"))
-    settings["symmetry"] = _symmetry(own_symmetry if symmetry is None else symmetry)
-    settings["valid"] = _valid(own_valid if valid is None else valid)
+    symmetry, valid = symmetry or own_symmetry, valid or own_valid
+    found: Any = SYMMETRIES.get(symmetry) or load_attribute("`--symmetry` must be", symmetry)
+    is_made = callable(found) and not isinstance(found, rr.Symmetry)
+    settings["symmetry"] = found() if is_made else found
+    if re.fullmatch(r"[-+.\de]+,[-+.\de]+", valid):
+        low, high = map(float, valid.split(","))
+        settings["valid"] = low, high
+    elif valid != "none":
+        settings["valid"] = load_attribute("`--valid` must be", valid)
     measures = chosen_measures(signature, metric, problem)
-    executor = crew(workers, dask, lease, settings["round_size"])
-    with _riding(new_run(out, problem), executor, settings["max_rides"]) as (path, shared):
+    with riding(new_run(out, problem), workers, dask, settings["round_size"]) as (path, shared):
         rr.explore(problem, climb, out=path, measures=measures, **shared, **settings)
-
-
-def _symmetry(name: str) -> rr.Symmetry | None:
-    found: Any = SYMMETRIES.get(name) or load_attribute("`--symmetry` must be", name)
-    return found() if callable(found) and not isinstance(found, rr.Symmetry) else found
-
-
-def _valid(text: str) -> Any:
-    if text == "none":
-        return None
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        return load_attribute("`--valid` must be", text)
-    return low, high
 
 
 @takes(rr.resume, (*BUDGET, "num_lanes"))
@@ -194,15 +158,12 @@ def resume(
     trust: Trust = False,
     workers: Workers = None,
     dask: Dask = None,
-    lease: Lease = None,
     **settings: Any,
 ) -> None:
     """Continue a search that was interrupted, or that has another budget now."""
     before = rr.load(run)
     given = {name: value for name, value in settings.items() if value is not None}
-    max_rides = given.get("max_rides", before.meta["budget"].get("max_rides"))
     name = problem_name(run, problem, trust)
     measures = chosen_measures(signature, metric, problem or before.name)
-    executor = crew(workers, dask, lease, before.settings.round_size)
-    with _riding(nullcontext(run), executor, max_rides) as (_, shared):
+    with riding(nullcontext(run), workers, dask, before.settings.round_size) as (_, shared):
         rr.resume(run, name, measures=measures, **shared, **given)

@@ -1,7 +1,6 @@
 """What is shown on a terminal: progress, what was found, one leg."""
 
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,48 +51,25 @@ def hint() -> None:
 
 
 @contextmanager
-def shown_progress(path: Path, max_rides: int | None) -> Iterator[Callable[[rr.Progress], None]]:
+def shown_progress(path: Path) -> Iterator[Callable[[rr.Progress], None]]:
     """A bar on a terminal, a plain line every few seconds elsewhere."""
-    name, last = f"{path.parent.name}/{path.stem}", 0.0
     _under_way[:] = [path]
-    began, steps_before = time.monotonic(), None
-
-    def status(done: rr.Progress) -> list[str]:
-        nonlocal began, steps_before
-        if steps_before is None:  # the first leg compiles, and a resumed run has others behind it
-            began, steps_before = time.monotonic(), done.num_steps
-        rate = (done.num_steps - steps_before) / max(time.monotonic() - began, 1e-9)
-        limit = "" if max_rides is None else f"/{max_rides}"
-        best = f"{done.best_loss:.6g}" if done.num_minima else "-"
-        words = [f"{done.num_rides}{limit} rides", f"{done.num_open} open"]
-        words += [count(done.num_minima, "minimum", "minima"), f"best loss {best}"]
-        return [*words, f"{rate:.0f} steps/s", *([done.training] if done.training else [])]
-
-    def plain(done: rr.Progress) -> None:
-        nonlocal last
-        line = ", ".join(status(done))
-        if time.monotonic() - last >= 5:
-            last = time.monotonic()
-            say(f"{name}: {line}")
-
     try:
         if not console.is_terminal:
-            yield plain
+            yield rr.Bar()
             return
-        label, name = TextColumn("{task.fields[name]}", markup=False), shortened(name, 20)
-        length = 20 if console.width >= 110 else 10
-        room = console.width - len(name) - length - 2
-        with Bar(
-            label, BarColumn(length), TextColumn("{task.description}"), console=console
-        ) as bar:
-            task = bar.add_task("looking at the start", total=max_rides, name=name)
-            yield lambda done: bar.update(
-                task,
-                completed=done.num_rides,
-                # Full when the tree is exhausted, whatever the budget.
-                total=max_rides if done.num_open else done.num_rides,
-                description=fitting_words(status(done), room),
-            )
+        name, label = shortened(f"{path.parent.name}/{path.stem}", 20), "{task.fields[name]}"
+        columns = TextColumn(label, markup=False), BarColumn(10), TextColumn("{task.description}")
+        with Bar(*columns, console=console) as bar:
+            task = bar.add_task("evaluating the start", total=1, name=name)
+
+            def show(done: rr.Progress) -> None:
+                words = str(done).split(", ")
+                while len(words) > 1 and len(", ".join(words)) > console.width - len(name) - 12:
+                    words.pop()
+                bar.update(task, completed=done.fraction, description=", ".join(words))
+
+            yield show
     except KeyboardInterrupt as error:
         hint()
         raise typer.Exit(getattr(error, "code", 130)) from None
@@ -138,18 +114,15 @@ def _print_search(path: Path, result: rr.Result) -> None:
     if len(reader.groups) > len(legs):
         say(f"... and {len(reader.groups) - len(legs)} more")
     ends = ", ".join(f"{reason} {number}" for reason, number in result.endings().most_common())
-    kinds = ", ".join(f"{kind} {number}" for kind, number in result.kinds().most_common())
     # By a signature the headline counts solutions, and points that are one minimum may be several.
     by_points = "" if reader.signature else f"{count(len(minima), 'minimum', 'minima')}; "
     say(
         f"{count(len(result), 'leg', 'legs')}, "
         f"{count(result.num_open(), 'branch', 'branches')} open; "
-        f"{by_points}descents ended at: {kinds or '-'}; "
-        f"legs ended by: {ends or '-'}"
+        f"{by_points}legs ended by: {ends or '-'}"
     )
     if num_links:
-        is_linked = "leg came" if num_links == 1 else "legs came"
-        say(f"{num_links} {is_linked} to points where others had come before, and linked to these")
+        say(f"{count(num_links, 'leg', 'legs')} reached points that were known, linked to these")
     if any(one.num_copies > 1 for one in minima):
         say("symmetric copies were not ridden: --members all rides them, too")
 
@@ -169,7 +142,7 @@ def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str
     if reader.has_descents:
         ends = [leg["solution"] for leg in legs]
         columns["least eigenvalue"] = [_number(end["least_eigenvalue"]) for end in ends]
-        columns["flat"] = [str(end["num_flat"]) for end in ends]
+        columns["flat"] = [_number(end["num_flat"]) for end in ends]
     return columns
 
 
@@ -238,21 +211,6 @@ def print_table(columns: dict[str, list[str]]) -> None:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     console.print(table)
-
-
-def fitting_words(words: list[str], width: int) -> str:
-    """The words that fit into a line: rides, best loss, minima, then the others.
-
-    >>> fitting_words(["3/9 rides", "12 open", "2 minima", "best loss -1.25"], width=26)
-    '3/9 rides, best loss -1.25'
-    """
-    order = sorted(range(len(words)), key=lambda i: (0, 3, 2, 1).index(i) if i < 4 else i)
-    kept: list[int] = []
-    for i in order:
-        if kept and len(", ".join(words[j] for j in [*kept, i])) > width:
-            break
-        kept.append(i)
-    return ", ".join(words[i] for i in sorted(kept))
 
 
 def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:

@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._search.results.result import Result
 from ridgerider._search.tree.tree import Fingerprint, Leg
@@ -112,7 +111,6 @@ class PlaneOfRides:
     b: Float[np.ndarray, " rows"]
     loss: Float[np.ndarray, "rows columns"]
     paths: list[Path]
-    cost: Cost
 
 
 def plane_of_rides(
@@ -128,8 +126,8 @@ def plane_of_rides(
     >>> from ridgerider.problems import wells
     >>> result = rr.search(wells(2), rr.Rider(finish=None, keep_path=True), max_rides=4)
     >>> found = plane_of_rides(result, "0+", "1+", num_points=5)
-    >>> found.loss.shape, len(found.paths), found.cost.values
-    ((5, 5), 4, 25)
+    >>> found.loss.shape, len(found.paths)
+    ((5, 5), 4)
     """
     if result.problem is None:
         raise ValueError(
@@ -155,7 +153,6 @@ def plane_of_rides(
         b=b,
         loss=plane.loss(result.problem, a, b),
         paths=paths,
-        cost=Cost(values=num_points**2),
     )
 
 

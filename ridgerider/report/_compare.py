@@ -23,13 +23,13 @@ from ridgerider._search.same.points import IS_SOLUTION, StationaryPoints
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
 from ridgerider.report._plain import count
+from ridgerider.report._read import COSTS
 from ridgerider.report._step_chart import step_chart
 
 AXES: dict[str, Callable[[Leg], Any]] = {
     "evaluations": lambda row: row.cost.values + row.cost.gradients + row.cost.hvps,
     "seconds": lambda row: row.cost.seconds,
 }
-COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
 

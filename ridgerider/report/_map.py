@@ -16,7 +16,7 @@ from ridgerider.plot._map import tree_places
 
 NOTHING: dict[str, Any] = {
     "completeness": "",
-    **{name: [] for name in ("minima", "saddles", "junctions", "tree", "places")},
+    **{name: [] for name in ("minima", "saddles", "junctions", "places")},
 }
 
 
@@ -44,7 +44,6 @@ def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
 
 def _content(landscape: Landscape) -> dict[str, Any]:
     edges = {edge.saddle: edge for edge in landscape.edges()}
-    junctions = landscape.junctions()
     leaves = landscape.meta["problem"]["params"]
     shape = leaves[0][1]
     # Parameters that are one array with rows of three are points in space.
@@ -57,10 +56,8 @@ def _content(landscape: Landscape) -> dict[str, Any]:
             for number, one in enumerate(landscape.saddles())
         ],
         "junctions": [
-            {"saddle": one.saddle, "loss": one.loss, "parts": list(one.parts)} for one in junctions
-        ],
-        "tree": [
-            {"saddle": one.saddle, "minima": list(edges[one.saddle].minima)} for one in junctions
+            {"saddle": one.saddle, "loss": one.loss, "parts": list(one.parts)}
+            for one in landscape.junctions()
         ],
         "places": tree_places(landscape),
     }

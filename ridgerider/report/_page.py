@@ -182,8 +182,9 @@ def _hash(text: str) -> str:
 
 
 def place_for(out: str | os.PathLike | None, default: Path) -> Path:
-    """Where to write a page, in a directory that must exist."""
+    """Where to write a page: a file, or a directory for the default name; it must exist."""
     place = default if out is None else Path(out)
+    place = place / default.name if place.is_dir() else place
     if not place.parent.is_dir():
         raise ValueError(
             f"`out` must be in a directory that exists, but {one_line(place.parent)} does not."

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,12 @@ from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._differ import differences
-from ridgerider.report._plain import number, plain, plain_cluster, plain_cost, plain_finish
+from ridgerider.report._plain import number, plain
 from ridgerider.report._trace import certificate_of, pack_trace
 
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
 MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
+COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 MAX_COMPARED = 48  # solutions side by side on a page
 
 
@@ -79,7 +79,13 @@ class Reader:
                 shown["way"] = self._orders[shown["fingerprint"]]
             self._by_name[shown["fingerprint"]] = shown
             self.legs.append(shown)
-            clusters = [plain_cluster(one) for one in leg.clusters[: self._max_clusters]]
+            clusters = [
+                [
+                    number(getattr(one, name))
+                    for name in ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
+                ]
+                for one in leg.clusters[: self._max_clusters]
+            ]
             trace = pack_trace(leg.trace, self._max_points)
             self.details.append(
                 {"clusters": clusters, "num_clusters": len(leg.clusters), "trace": trace}
@@ -237,7 +243,7 @@ class Reader:
         numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
         if signatures is not None:
             numbers = signature_classes(signatures)
-        self._members, labels = {}, dict[int, str]()
+        self._members, self.labels = {}, {}
         for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
             found = {name: measures[name].get(leg["fingerprint"]) for name in names}
             if any(value is not None for value in found.values()):
@@ -247,8 +253,7 @@ class Reader:
                 leg["group"] = group
                 self._members.setdefault(group, []).append(leg)
                 if signatures is not None:
-                    labels.setdefault(group, _label(signatures[place]))
-        self.labels = _told_apart(labels)
+                    self.labels.setdefault(group, _label(signatures[place]))
         if signatures is None:
             self.groups = [self._by_name[str(name)] for name in self.classes.names]
         else:
@@ -269,6 +274,7 @@ class Reader:
 
 
 def _plain_leg(leg: Leg) -> dict[str, Any]:
+    end = leg.finish
     shown: dict[str, Any] = {
         "fingerprint": str(leg.fingerprint),
         "loss": number(leg.loss),
@@ -277,11 +283,17 @@ def _plain_leg(leg: Leg) -> dict[str, Any]:
         "num_ridges": leg.num_ridges,
         "num_branches": 2 * len(leg.turns),
         "eigenvalue": number(leg.trace["eigenvalue"][0]) if leg.trace else None,
-        "cost": plain_cost(leg.cost),
+        "cost": [float(getattr(leg.cost, name)) for name in COSTS],
         "certificate": certificate_of(leg.trace),
     }
-    if leg.finish is not None:
-        shown["solution"] = plain_finish(leg.finish)
+    if end is not None:
+        numbers = ("loss", "grad_norm", "least_eigenvalue", "num_flat", "limit", "num_steps")
+        shown["solution"] = {
+            "kind": end.kind,
+            "doubt": end.doubt,
+            "cost": [float(getattr(end.cost, name)) for name in COSTS],
+            **{name: number(getattr(end, name)) for name in numbers},
+        }
     if leg.linked_to is not None:
         shown["linked_to"] = str(leg.linked_to)
     return shown
@@ -303,16 +315,3 @@ def _label(signature: Any) -> str:
     """A signature in a few letters."""
     text = signature if isinstance(signature, str) else json.dumps(signature)
     return text if len(text) <= 40 else f"{text[:26]} … {text[-8:]}"
-
-
-def _told_apart(labels: dict[int, str]) -> dict[int, str]:
-    """Those that differ only in what was left out get a number.
-
-    >>> _told_apart({0: "[1 … 2]", 1: "left", 2: "[1 … 2]"})
-    {0: '[1 … 2] (no. 1)', 1: 'left', 2: '[1 … 2] (no. 3)'}
-    """
-    num = Counter(labels.values())
-    return {
-        group: label if num[label] == 1 else f"{label} (no. {group + 1})"
-        for group, label in labels.items()
-    }

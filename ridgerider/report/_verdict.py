@@ -36,10 +36,19 @@ def verdict(reader: Reader) -> dict[str, Any]:
     'Finished: all 2 branches that were found were ridden.'
     """
     state, first, go_on = _state(reader)
-    best = reader.best()
-    parts = [first, _certificates(reader), _ends(reader), _best(reader, best), *_doubts(reader)]
-    parts = [part for part in parts if part]
-    headline = _headline(reader)
+    what = count(len(reader.groups), "different minimum", "different minima")
+    if reader.signature is not None:
+        num = count(len(reader.groups), "different solution", "different solutions")
+        what = f"{num} by `{reader.signature}`"
+    headline = f"{what} ({count(reader.num_points, 'point', 'points')})"
+    parts, best = [first, _certificates(reader), _ends(reader)], reader.best()
+    if best is not None:
+        where = best["fingerprint"] or "the start"
+        found = {name: reader.metric(best, name) for name in reader.metric_names}
+        said = [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
+        lowest = f"Lowest loss {reader.level(best):.6g} at {where}"
+        parts.append(f"{', '.join([lowest, *said])}.")
+    parts = [part for part in (*parts, *_doubts(reader)) if part]
     return {
         "state": state,
         "headline": headline,
@@ -51,23 +60,17 @@ def verdict(reader: Reader) -> dict[str, Any]:
     }
 
 
-def _headline(reader: Reader) -> str:
-    num, points = len(reader.groups), reader.num_points
-    if reader.signature is not None:
-        what = f"{count(num, 'different solution', 'different solutions')} by `{reader.signature}`"
-    else:
-        what = count(num, "different minimum", "different minima")
-    return f"{what} ({count(points, 'point', 'points')})"
-
-
 def _state(reader: Reader) -> tuple[str, str, str]:
     """Finished, stopped by a budget, or neither; what to say of it; and how to go on."""
     num, waiting = reader.num_rides, reader.file.num_open
     go_on = f"ridgerider resume {shlex.quote(str(reader.path))}"
     if not waiting and reader.legs:
         what = count(num, "branch that was found was", "branches that were found were")
-        every = "all " if num != 1 else ""
-        return "finished", f"Finished: {every}{what} ridden{_within(reader)}.", ""
+        settings = reader.meta.get("settings") or {}
+        names = [name for name in ("max_depth", "max_ridges") if settings.get(name) is not None]
+        limits = " and ".join(f"`{name}` {settings[name]}" for name in names)
+        say = f"Finished: {'all ' if num != 1 else ''}{what} ridden"
+        return "finished", f"{say} (within {limits})." if limits else f"{say}.", ""
     left = f"{count(waiting, 'branch', 'branches')} open"
     for name, (done, limit) in reader.spent().items():
         if done >= limit:
@@ -77,13 +80,6 @@ def _state(reader: Reader) -> tuple[str, str, str]:
             say = f"Stopped after {spent}, as `{name}` says, with {left}."
             return "stopped", say, f"{go_on} --{name.replace('_', '-')} {2 * max(done, limit):g}"
     return "open", f"Not finished: {count(num, 'ride', 'rides')}, {left}.", go_on
-
-
-def _within(reader: Reader) -> str:
-    settings = reader.meta.get("settings") or {}
-    names = [name for name in ("max_depth", "max_ridges") if settings.get(name) is not None]
-    limits = [f"`{name}` {settings[name]}" for name in names]
-    return f" (within {' and '.join(limits)})" if limits else ""
 
 
 def _certificates(reader: Reader) -> str:
@@ -110,15 +106,6 @@ def _ends(reader: Reader) -> str:
     if not found:
         return "Rides were not followed by descents." if reader.num_rides else ""
     return f"Descents ended at {', '.join(count(found[k], *KINDS[k]) for k in KINDS if found[k])}."
-
-
-def _best(reader: Reader, best: dict[str, Any] | None) -> str:
-    if best is None:
-        return ""
-    found = {name: reader.metric(best, name) for name in reader.metric_names}
-    said = [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
-    where = best["fingerprint"] or "the start"
-    return ", ".join([f"Lowest loss {reader.level(best):.6g} at {where}", *said]) + "."
 
 
 def _doubts(reader: Reader) -> list[str]:

@@ -94,7 +94,7 @@ function way(a, b) {
   const from = new Map([[a, null]]), queue = [a];
   while (queue.length) {
     const here = queue.shift();
-    for (const edge of data.tree) {
+    for (const edge of data.junctions.map((one) => ({ saddle: one.saddle, minima: data.saddles[one.saddle].ends }))) {
       const next = edge.minima[0] === here ? edge.minima[1] : edge.minima[1] === here ? edge.minima[0] : null;
       if (next !== null && !from.has(next)) {
         from.set(next, [here, edge.saddle]);
