@@ -13,14 +13,14 @@ plane and not its own.
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._check import check_count
-from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.compile import compiled
 from ridgerider._search.results.result import Result
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
@@ -66,21 +66,19 @@ class Plane:
         >>> plane.loss(problem, np.array([0.0, 1.0]), np.array([0.0, 1.0, 2.0])).tolist()
         [[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]
         """
-        origin, first, second, columns = (
-            jnp.asarray(one, problem.dtype) for one in (self.origin, self.first, self.second, a)
-        )
-        rows = [
-            _row(problem, origin + second * value, first, columns)
-            for value in jnp.asarray(b, problem.dtype)
-        ]
-        return np.asarray(jnp.stack(rows))
+        rows = (self.origin + value * self.second + a[:, None] * self.first for value in b)
+        return np.stack([losses_at(problem, row) for row in rows])
 
 
-@eqx.filter_jit
-def _row(
-    problem: Problem, x: Vector, first: Vector, columns: Float[Array, " columns"]
-) -> Float[Array, " columns"]:
-    return jax.vmap(lambda a: problem.value(x + a * first))(columns)
+def losses_at(
+    problem: Problem, points: Float[np.ndarray, "points size"]
+) -> Float[np.ndarray, " points"]:
+    """The loss at each of the points, which fit into memory together."""
+    return np.asarray(compiled(_losses)(problem, jnp.asarray(points, problem.dtype)))
+
+
+def _losses(problem: Problem, points: Array) -> Array:
+    return jax.lax.map(problem.value, points)
 
 
 @dataclass(frozen=True)

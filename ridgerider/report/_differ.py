@@ -5,15 +5,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
+from ridgerider.plot._landscape import losses_at
 from ridgerider.report._trace import encoded
 
 MAX_COLUMNS = 128  # of a heat map; of more parameters, those that differ most
@@ -116,17 +116,8 @@ def loss_between(problem: Problem, one: np.ndarray, two: np.ndarray) -> list[flo
     (41, 1.0, 0.0, 1.0)
     """
     t = np.linspace(0, 1, NUM_BETWEEN)[:, None]
-    points = jnp.asarray((1 - t) * one + t * two, problem.dtype)
-    values = np.asarray(compiled(_map_values)(problem, points))
+    values = losses_at(problem, (1 - t) * one + t * two)
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
-
-
-def _map_values(problem: Problem, points: Array) -> Array:
-    return jax.lax.map(problem.value, points)
-
-
-def _hessian(problem: Problem, x: Array) -> Array:
-    return problem.hessian(x)
 
 
 def flatness(problem: Problem, x: np.ndarray) -> dict[str, float] | None:
@@ -138,7 +129,7 @@ def flatness(problem: Problem, x: np.ndarray) -> dict[str, float] | None:
     """
     if problem.size >= DENSE_BELOW:
         return None
-    hessian = np.asarray(compiled(_hessian)(problem, jnp.asarray(x, problem.dtype)))
+    hessian = np.asarray(compiled(Problem.hessian)(problem, jnp.asarray(x, problem.dtype)))
     if not np.isfinite(hessian).all():
         return None
     eigenvalues = np.linalg.eigvalsh((hessian + hessian.T) / 2)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, TypeVar
 
 from ridgerider._check import check_count, check_positive
@@ -90,16 +89,9 @@ class ProcessPool(Executor):
             if wait:
                 worker.clear()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         if kind is not None:  # nobody waits for what is being ridden
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            for worker in self._workers:
-                worker.stop()
+            self.shutdown(wait=False, cancel_futures=True)
         self.shutdown()
 
     def _begin(self) -> None:
