@@ -108,8 +108,6 @@ def watch(
         str,
         typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
     ] = LOCAL[0],
-    signature: Signature = None,
-    metric: Metrics = None,
     problem: Problem = None,
     trust: Trust = False,
 ) -> None:
@@ -121,13 +119,7 @@ def watch(
     def load() -> rr.Result:
         return rr.load(run, load_problem(problem_name(run, problem, trust)))
 
-    def measure() -> None:
-        measure_run(run, signature, metric, problem)
-
-    if run.exists():
-        measure()
-    is_measuring = bool(signature or metric)
-    with Server(Watched(run, load, measure if is_measuring else None), host, port) as server:
+    with Server(Watched(run, load), host, port) as server:
         if host not in LOCAL:
             say(f"{host} is not this machine alone: others can see the run.")
         say(f"watching {run}; stop with Ctrl-C")

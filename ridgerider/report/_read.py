@@ -238,10 +238,17 @@ class Reader:
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
-        measures, signatures = self._measured, self._signatures()
+        measures, has_signature = self._measured, self.signature is not None
         names = [name for name in self.metric_names if name in measures]
+        values, kinds = measures.get(SIGNATURE, {}), self._about.get("kinds", ())
+        signatures = [  # None where a leg does not count
+            values.get(leg["fingerprint"])
+            if leg.get("solution", {"kind": "ride"})["kind"] in kinds
+            else None
+            for leg in self.legs
+        ]
         numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
-        if signatures is not None:
+        if has_signature:
             numbers = signature_classes(signatures)
         self._members, self.labels = {}, {}
         for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
@@ -252,25 +259,13 @@ class Reader:
             if group is not None:
                 leg["group"] = group
                 self._members.setdefault(group, []).append(leg)
-                if signatures is not None:
+                if has_signature:
                     self.labels.setdefault(group, _label(signatures[place]))
-        if signatures is None:
+        if not has_signature:
             self.groups = [self._by_name[str(name)] for name in self.classes.names]
         else:
             members = [self._members[group] for group in range(len(self._members))]
             self.groups = [min(legs, key=self._rank) for legs in members]
-
-    def _signatures(self) -> list[Any] | None:
-        """Of each leg, None where it does not count; None if the run has no signature."""
-        if self.signature is None:
-            return None
-        values, kinds = self._measured.get(SIGNATURE, {}), set(self._about.get("kinds", ()))
-        return [
-            values.get(leg["fingerprint"])
-            if leg.get("solution", {"kind": "ride"})["kind"] in kinds
-            else None
-            for leg in self.legs
-        ]
 
 
 def _plain_leg(leg: Leg) -> dict[str, Any]:

@@ -40,18 +40,10 @@ HEADERS = {
 
 
 class Watched:
-    """A run file that is read again whenever somebody asks.
+    """A run file that is read again whenever somebody asks; `load` opens it with its problem."""
 
-    `load` opens it with its problem, `measure` adds what is asked to be measured of new legs.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        load: Callable[[], Result] | None = None,
-        measure: Callable[[], None] | None = None,
-    ):
-        self.path, self._load, self._measure = path, load, measure
+    def __init__(self, path: Path, load: Callable[[], Result] | None = None):
+        self.path, self._load = path, load
         self._lock, self._computing = threading.Lock(), threading.Lock()
         self._name, self._reader = secrets.token_hex(8), Reader(path)
 
@@ -91,9 +83,7 @@ class Watched:
         and is to be loaded again.
         """
         try:
-            if self._reader.read() and self._measure is not None:
-                self._measure()
-                self._reader.read()
+            self._reader.read()
         except AnotherRun:
             self._name, self._reader = secrets.token_hex(8), Reader(self.path)
             return self._read()

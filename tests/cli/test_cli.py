@@ -91,19 +91,17 @@ def test_signatures_and_metrics_are_stored_with_the_run():
     assert '"signature":"size"' in Path("here/report.html").read_text()
 
 
-def test_a_run_that_is_there_is_measured(monkeypatch):
+def test_a_run_that_is_there_is_measured():
     Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
     run("search", "mine:problem", "--out", "here")
-    for command in ("show", "report", "watch"):
+    for command in ("show", "report"):
         with pytest.raises(ValueError, match="a run file names is imported: say --problem"):
             run(command, "here", "--signature", "mine:size")
     given = ["--problem", "mine:problem"]
     assert "1 different solution by" in run("show", "here", "--signature", "mine:size", *given)
     run("report", "here", "--metric", "twice=mine:twice", *given)
     assert '"twice"' in Path("here/report.html").read_text()
-    monkeypatch.setattr(_runs.Server, "serve_forever", interrupted)
-    run("watch", "here", "--port", "0", "--metric", "again=mine:twice", *given)
-    assert {"signature", "twice", "again"} == set(rr.load("here/run.sqlite").measures())
+    assert {"signature", "twice"} == set(rr.load("here/run.sqlite").measures())
     for option, name, message in (
         ("--metric", "mine:twice", "must be NAME=MODULE:FUNCTION"),
         ("--metric", "twice=mine", "must be module:attribute"),
