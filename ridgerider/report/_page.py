@@ -55,7 +55,13 @@ def page(
         content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
         content["landscapes"] = [plain_landscape(one) for one in landscapes]
         if problem is not None:
-            content |= _with_problem(reader, problem)
+            points = reader.points()
+            few = points[:MAX_SEGMENTS]
+            pairs = [(i, j) for i in range(len(few)) for j in range(i)]
+            content["flatness"] = plain([flatness(problem, point) for point in points])
+            content["segments"] = {
+                f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs
+            }
         parts = "\n".join(_source(f"{one}.js") for one in SCRIPTS)
         name, script = "page", f'"use strict";\n(() => {{\n{parts}\n}})();'
     return fill_page(
@@ -72,17 +78,6 @@ def page(
 
 def _name(reader: Reader) -> str:
     return str(reader.meta.get("name", reader.path.stem))
-
-
-def _with_problem(reader: Reader, problem: Problem) -> dict[str, Any]:
-    """What takes the problem itself: how flat solutions are, and the loss between them."""
-    points = reader.points()
-    few = points[:MAX_SEGMENTS]
-    pairs = [(i, j) for i in range(len(few)) for j in range(i)]
-    return {
-        "flatness": plain([flatness(problem, point) for point in points]),
-        "segments": {f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs},
-    }
 
 
 def summary(reader: Reader) -> dict[str, Any]:
