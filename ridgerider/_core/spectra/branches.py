@@ -26,7 +26,6 @@ gradient, of which one of order j is counted as 2^j gradients.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations_with_replacement, permutations
 
 import jax
@@ -34,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ridgerider._check import check_count, check_fraction
 from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
@@ -49,6 +47,7 @@ from ridgerider._core.spectra.forms import (
 from ridgerider._core.spectra.spectrum import Ridge, Spectrum
 
 CHUNK = 16  # derivatives held at a time
+MAX_MULTIPLICITY = 32  # larger clusters are left undecided
 MAX_PROFILES = 256  # directions whose losses are compared
 MAX_SOLVE = 1000  # Hessian-vector products for each right-hand side outside the eigenspace
 
@@ -63,12 +62,10 @@ class Direction:
     a saddle, or a degenerate point. Directions of one `class_number` share kappa, how the
     eigenvalue splits, and the loss at two distances (of up to 256 directions), as copies under a
     symmetry do; `class_size` counts them. One entry stands for a whole manifold of
-    `num_flat` dimensions. `hits` counts the starts that ended here; where there are none a mirror
-    of the form brought it.
+    `num_flat` dimensions; it is 0 for an isolated direction.
 
-    >>> one = Direction(np.array([0.0, 1.0]), 6.0, "maximum", 1, 2, 0, 3)
-    >>> one.is_isolated
-    True
+    >>> Direction(np.array([0.0, 1.0]), 6.0, "maximum", 1, 2, 0).kind
+    'maximum'
     """
 
     direction: Float[np.ndarray, " n"]
@@ -77,12 +74,6 @@ class Direction:
     class_number: int
     class_size: int
     num_flat: int
-    hits: int
-
-    @property
-    def is_isolated(self) -> bool:
-        """Whether this is no part of a manifold of such directions."""
-        return self.num_flat == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +104,6 @@ class Branching:
     multiplicity: int
     order: int
     directions: tuple[Direction, ...]
-    num_starts: int
     num_missed: float
     cost: Cost
 
@@ -138,69 +128,30 @@ class Branching:
         )
 
 
-def find_branchings(
-    spectrum: Spectrum,
-    problem: Problem,
-    x: Vector,
-    tolerance: float | None,
-    max_multiplicity: int,
-    max_starts: int | None,
-) -> tuple[Branching, ...]:
-    """What `Spectrum.branches` returns."""
-    check_fraction("tolerance", tolerance)
-    check_count("max_multiplicity", max_multiplicity, 1, 32)
-    if max_starts is not None:
-        check_count("max_starts", max_starts)
-    eps = float(jnp.finfo(spectrum.eigenvalues.dtype).eps)
-    tolerance = eps ** (1 / 3) if tolerance is None else tolerance
-    return tuple(
-        _branching(spectrum, problem, x, index, tolerance, max_multiplicity, max_starts)
-        for index in range(spectrum.num_downhill())
-    )
-
-
-def _branching(
-    spectrum: Spectrum,
-    problem: Problem,
-    x: Vector,
-    index: int,
-    tolerance: float,
-    max_multiplicity: int,
-    max_starts: int | None,
-) -> Branching:
+def branching_of(spectrum: Spectrum, problem: Problem, x: Vector, index: int) -> Branching:
+    """The ridges that leave along cluster `index` of the spectrum at `x`."""
     cluster = spectrum.clusters()[index]
     members = np.flatnonzero(np.asarray(spectrum.labels) == index)[: cluster.multiplicity]
     is_converged = spectrum.is_converged is None or np.asarray(spectrum.is_converged)[members].all()
     is_known = cluster.is_complete and bool(is_converged)
     own = np.asarray(spectrum.eigenvectors)[members]
-
-    def whole(order: int, kappa: float, cost: Cost) -> Branching:
-        """The rows of the spectrum as they are."""
-        num_flat = len(own) - 1
-        kind = "degenerate" if num_flat else "minimum"
-        rows = tuple(Direction(row, kappa, kind, 0, len(own), num_flat, 0) for row in own)
-        return Branching(index, cluster.eigenvalue, len(own), order, rows, 0, 0.0, cost)
-
-    if not is_known or len(own) == 1 or len(own) > max_multiplicity:
-        return whole(int(is_known and len(own) == 1), math.nan, Cost())
-    rows = canonical(own)
-    form = _form(spectrum, problem, x, members, rows, cluster.eigenvalue, tolerance)
-    if not form.order:
-        return whole(0, form.kappa, form.cost)
+    size, order, kappa, cost = len(own), 0, math.nan, Cost()
+    rows, tolerance = canonical(own), float(jnp.finfo(own.dtype).eps) ** (1 / 3)
+    if is_known and size == 1:
+        order = 1
+    elif is_known and size <= MAX_MULTIPLICITY:
+        order, matrix, kappa, cost = _splitting(spectrum, problem, x, members, rows, tolerance)
+    if order < 3:  # the rows of the spectrum as they are
+        kind = "minimum" if size == 1 else "degenerate"
+        directions = tuple(Direction(row, kappa, kind, 0, size, size - 1) for row in own)
+        return Branching(index, cluster.eigenvalue, size, order, directions, 0.0, cost)
     # From 8 dimensions on the work for a start grows as the fourth power.
-    starts = max_starts or max(256, round(8192 * min(1.0, (8 / len(own)) ** 4)))
-    found = critical_points(symmetrized(form.matrix), tolerance, starts)
-    profile, looking = _profile(problem, x, found.points @ rows)
-    return Branching(
-        index=index,
-        eigenvalue=cluster.eigenvalue,
-        multiplicity=len(own),
-        order=form.order,
-        directions=_directions(form, found, rows, profile, tolerance, own.dtype),
-        num_starts=found.num_starts,
-        num_missed=found.num_missed,
-        cost=form.cost + looking,
-    )
+    max_starts = max(256, round(8192 * min(1.0, (8 / size) ** 4)))
+    found = critical_points(symmetrized(matrix), tolerance, max_starts)
+    profile, cost_of_profile = _profile(problem, x, found.points @ rows)
+    directions = _directions(order, matrix, found, rows, profile, tolerance, own.dtype)
+    cost = cost + cost_of_profile
+    return Branching(index, cluster.eigenvalue, size, order, directions, found.num_missed, cost)
 
 
 def _profile(
@@ -238,48 +189,32 @@ def canonical(rows: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
     return (rotation * np.where(np.diagonal(upper) < 0, -1, 1)).T @ rows
 
 
-@dataclass(frozen=True)
-class _Splitting:
-    """The order that decides (0: none), the matrix T(u, .) or M(u) as a tensor, and its cost.
-
-    `kappa` is that of a form that is constant.
-    """
-
-    order: int
-    matrix: Float[np.ndarray, "..."]
-    kappa: float
-    cost: Cost
-
-    def eigenvalues(self, u: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-        """Of the matrix: how the cluster splits along u."""
-        matrix = np.tensordot(u, self.matrix, 1)
-        matrix = np.tensordot(u, matrix, 1) if self.order == 4 else matrix
-        return np.linalg.eigvalsh((matrix + matrix.T) / 2)
-
-
-def _form(
+def _splitting(
     spectrum: Spectrum,
     problem: Problem,
     x: Vector,
     members: Int[np.ndarray, " m"],
     rows: Float[np.ndarray, "m n"],
-    eigenvalue: float,
     tolerance: float,
-) -> _Splitting:
+) -> tuple[int, Float[np.ndarray, "..."], float, Cost]:
+    """The order that decides (0: none), the matrix T(u, .) or M(u) as a tensor, and its cost.
+
+    Before the cost, kappa: that of a form that is constant.
+    """
     size, scale = len(rows), float(spectrum.scale)
     pairs = np.array([*combinations_with_replacement(range(size), 2)])
     vectors = _derivatives(problem, x, rows, pairs)
     third, noise = _filled(vectors @ rows.T, pairs)
     cost = Cost(gradients=4 * len(pairs))
     if not np.isfinite(third).all():
-        return _Splitting(0, third, math.nan, cost)
+        return 0, third, math.nan, cost
     # A step of size 1 along T would change the curvature by less than can be told from zero.
     if np.abs(third).max() > max(tolerance * scale, 10 * noise):
-        return _Splitting(3, third, 0.0, cost)
+        return 3, third, 0.0, cost
     triples = np.array([*combinations_with_replacement(range(size), 3)])
     fourth, noise = _filled(_derivatives(problem, x, rows, triples) @ rows.T, triples)
     outside = vectors - vectors @ rows.T @ rows
-    products, solving = _products(spectrum, problem, x, members, outside, eigenvalue)
+    products, solving = _products(spectrum, problem, x, members, outside)
     cost = cost + Cost(gradients=8 * len(triples)) + solving
     # products[ij, kl] = sum_j' T(e_i, e_j, e_j') T(e_k, e_l, e_j') / (a - b_j')
     where = np.zeros((size, size), int)
@@ -292,7 +227,7 @@ def _form(
     constant = float(np.sum(form * round_form) / np.sum(round_form**2))
     spread = np.abs(form - constant * round_form).max()
     floor = max(tolerance * scale, 10 * noise, tolerance * np.abs(form).max())
-    return _Splitting(4 if spread > floor else 0, matrix, constant, cost)
+    return (4 if spread > floor else 0), matrix, constant, cost
 
 
 def _derivatives(
@@ -305,39 +240,28 @@ def _derivatives(
 
     In chunks, and with rows added, so that one program serves every multiplicity.
     """
-    most = next(size for size in (8, 32) if len(rows) <= size)
-    basis = jnp.asarray(_padded(rows, most), x.dtype)
+    num_rows = 8 if len(rows) <= 8 else MAX_MULTIPLICITY
+    basis = jnp.asarray(np.pad(rows, ((0, num_rows - len(rows)), (0, 0))), x.dtype)
     return _in_chunks(lambda some: compiled(_some_derivatives)(problem, x, basis, some), indices)
 
 
 def _in_chunks(function: Callable[[Array], Array], lines: np.ndarray) -> np.ndarray:
     """What a compiled function makes of each line, always so many at a time."""
-    chunks = [lines[begin : begin + CHUNK] for begin in range(0, len(lines), CHUNK)]
-    parts = [
-        np.asarray(function(jnp.asarray(_padded(chunk, CHUNK))), float)[: len(chunk)]
-        for chunk in chunks
-    ]
-    return np.concatenate(parts)
-
-
-def _padded(lines: np.ndarray, count: int) -> np.ndarray:
-    """With the first line repeated at the end."""
-    return np.concatenate([lines, np.repeat(lines[:1], count - len(lines), axis=0)])
+    filled = np.concatenate([lines, np.repeat(lines[:1], -len(lines) % CHUNK, axis=0)])
+    chunks = np.split(filled, len(filled) // CHUNK)
+    parts = [np.asarray(function(jnp.asarray(chunk)), float) for chunk in chunks]
+    return np.concatenate(parts)[: len(lines)]
 
 
 def _some_derivatives(
     problem: Problem, x: Vector, rows: Float[Array, "m n"], indices: Int[Array, "count order"]
 ) -> Float[Array, "count n"]:
-    def along(which: Int[Array, " order"]) -> Vector:
-        def derivative(order: int, x: Vector) -> Vector:
-            if not order:
-                return problem.grad(x)
-            one_less = partial(derivative, order - 1)
-            return jax.jvp(one_less, (x,), (rows[which[order - 1]],))[1]
+    def derivative(x: Vector, which: Int[Array, " order"]) -> Vector:
+        if not len(which):
+            return problem.grad(x)
+        return jax.jvp(lambda x: derivative(x, which[:-1]), (x,), (rows[which[-1]],))[1]
 
-        return derivative(indices.shape[1], x)
-
-    return jax.lax.map(along, indices, batch_size=CHUNK)
+    return jax.lax.map(lambda which: derivative(x, which), indices, batch_size=CHUNK)
 
 
 def _filled(
@@ -362,29 +286,27 @@ def _products(
     x: Vector,
     members: Int[np.ndarray, " m"],
     vectors: Float[np.ndarray, "count n"],
-    eigenvalue: float,
 ) -> tuple[Float[np.ndarray, "count count"], Cost]:
     """v (a - H)^-1 w outside the eigenspace, for all pairs of vectors v and w.
 
     By the eigenpairs that are known, and by conjugate gradients outside of them: every eigenvalue
     below the cluster's is known, so H - a is positive there.
     """
-    others = np.setdiff1d(np.arange(len(spectrum.eigenvalues)), members)
-    known = np.asarray(spectrum.eigenvectors, float)
+    known, values = (
+        np.asarray(spectrum.eigenvectors, float),
+        np.asarray(spectrum.eigenvalues, float),
+    )
+    eigenvalue, others = values[members].mean(), np.delete(np.arange(len(values)), members)
     seen = vectors @ known[others].T
-    distances = eigenvalue - np.asarray(spectrum.eigenvalues, float)[others]
-    products = (seen / distances) @ seen.T
+    products = (seen / (eigenvalue - values[others])) @ seen.T
     rest = vectors - vectors @ known.T @ known
     # Directions that add less than rounding to any product are left out.
     left, sizes, right = np.linalg.svd(rest, full_matrices=False)
     num_left = int(np.sum(sizes > float(jnp.finfo(x.dtype).eps) ** 0.5 * float(spectrum.scale)))
     if len(known) == known.shape[1] or not num_left:
         return products, Cost()
-    sides = jnp.asarray(right[:num_left], x.dtype)
-    solve = compiled(_solve)
-    solutions, num_hvps = solve(
-        problem, x, spectrum.eigenvectors, jnp.asarray(eigenvalue, x.dtype), sides
-    )
+    sides, shift = jnp.asarray(right[:num_left], x.dtype), jnp.asarray(eigenvalue, x.dtype)
+    solutions, num_hvps = compiled(_solve)(problem, x, spectrum.eigenvectors, shift, sides)
     weights = left[:, :num_left] * sizes[:num_left]
     inner = right[:num_left] @ np.asarray(solutions, float).T
     products = products - weights @ (inner + inner.T) @ weights.T / 2
@@ -419,7 +341,8 @@ def _solve(
 
 
 def _directions(
-    form: _Splitting,
+    order: int,
+    matrix: Float[np.ndarray, "..."],
     found: Critical,
     rows: Float[np.ndarray, "m n"],
     profile: Float[np.ndarray, "count 4"],
@@ -427,14 +350,14 @@ def _directions(
     dtype: np.dtype,
 ) -> tuple[Direction, ...]:
     """The critical points in order, with their classes."""
-    size = np.abs(form.matrix).max()
+    size = np.abs(matrix).max()
     zero = tolerance * size
-    is_turned = (form.order == 3) & (found.kappas < -zero)
+    is_turned = (order == 3) & (found.kappas < -zero)
     points = np.where(is_turned[:, None], -found.points, found.points)
     kappas = np.where(is_turned, -found.kappas, found.kappas)
     slopes = np.where(is_turned[:, None], -found.slopes[:, ::-1], found.slopes)
     vectors = points @ rows
-    is_free = (form.order == 4) | (np.abs(kappas) <= zero)
+    is_free = (order == 4) | (np.abs(kappas) <= zero)
     # The first of the large entries is made positive. `fix_signs` calls an entry large from 1/2 of
     # the largest on, which 2, -1, -1 meets exactly.
     sizes = np.abs(vectors)
@@ -442,28 +365,27 @@ def _directions(
     is_negative = vectors[np.arange(len(vectors)), first] < 0
     signs = np.where(is_free & is_negative, -1.0, 1.0)
     points, vectors = signs[:, None] * points, signs[:, None] * vectors
-    splits = np.array([form.eigenvalues(u) for u in points])
-    free = np.where(is_free & (form.order == 3), 1, 0)[:, None]
-    splits = np.where(free, np.sort(np.abs(splits), axis=1), splits)
+    # How the cluster splits along each direction.
+    matrices = np.tensordot(points, matrix, 1)
+    matrices = np.einsum("pi,pijk->pjk", points, matrices) if order == 4 else matrices
+    splits = np.linalg.eigvalsh((matrices + np.swapaxes(matrices, 1, 2)) / 2)
+    has_no_sign = (is_free & (order == 3))[:, None]
+    splits = np.where(has_no_sign, np.sort(np.abs(splits), axis=1), splits)
     known = [kappas[:, None], found.num_flat[:, None] * size, slopes, splits, profile * size]
-    keys = np.concatenate(known, axis=1)
-    classes = classes_of(keys, zero)
-    order = np.lexsort([*-points.T[::-1], classes])
+    classes = classes_of(np.concatenate(known, axis=1), zero)
+    kinds = np.select(
+        [(np.abs(slopes) <= zero).any(1), (slopes > 0).all(1), (slopes < 0).all(1)],
+        ["degenerate", "minimum", "maximum"],
+        "saddle",
+    )
     return tuple(
         Direction(
             direction=vectors[place].astype(dtype),
             kappa=float(kappas[place]),
-            kind=_kind(slopes[place], zero),
+            kind=str(kinds[place]),
             class_number=int(classes[place]),
             class_size=int(np.sum(classes == classes[place])),
             num_flat=int(found.num_flat[place]),
-            hits=int(found.hits[place]),
         )
-        for place in order
+        for place in np.lexsort([*-points.T[::-1], classes])
     )
-
-
-def _kind(slopes: Float[np.ndarray, " m-1"], zero: float) -> str:
-    if np.any(np.abs(slopes) <= zero):
-        return "degenerate"
-    return "minimum" if np.all(slopes > 0) else "maximum" if np.all(slopes < 0) else "saddle"

@@ -6,14 +6,13 @@ With A a symmetric tensor of order d, the form f(u) = A(u, ..., u) is critical o
 
 Newton's method on the sphere converges to critical points of every kind. It sets out from fixed
 vectors until each point was met several times and the count agrees with topology: where no point
-is degenerate, the signs (-1)^index add up to the Euler number of the projective space. In two
-dimensions the points are the roots of a polynomial, and none is missed.
+is degenerate, the signs (-1)^index add up to the Euler number of the projective space.
 
 Mirrors spare starts: if the form does not change under a reflection, the mirror image of a critical
-point is one. Candidates are the mirrors that swap two points alike; each is checked on the tensor.
+point is one. Candidates are mirrors that swap two points alike; each is checked at fixed points.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ ROUND = 256  # starts at a time
 MIN_HITS = 8  # of each point (or of its mirror images together) before the search is over
 MAX_NEWTON = 60
 MAX_MIRRORS = 64
+NUM_TESTS = 4  # points at which a mirror is checked
 MAX_ALIKE = 32  # points with one kappa whose mirrors are tried
 MAX_POINTS = 4096  # more are not completed
 CONVERGED = 1e-10  # a gradient this small, where the largest entry of the tensor is 1
@@ -38,15 +38,13 @@ class Critical:
 
     `slopes` are the eigenvalues of the Hessian on the sphere, ascending. `num_flat` counts those
     that vanish along a whole manifold of critical points, of which one stands for all; it is 0 for
-    an isolated point, be it degenerate or not. `hits` counts the starts that came here.
+    an isolated point, be it degenerate or not.
     """
 
     points: Points
     kappas: Float[np.ndarray, " points"]
     slopes: Float[np.ndarray, "points m-1"]
     num_flat: np.ndarray
-    hits: np.ndarray
-    num_starts: int
     num_missed: float
 
 
@@ -72,8 +70,26 @@ def critical_points(tensor: Tensor, tolerance: float, max_starts: int) -> Critic
     """
     size = float(np.abs(tensor).max())
     form = _Form(tensor / size, tolerance)
-    found = _planar(form) if len(tensor) == 2 else _from_starts(form, max_starts)
-    return replace(found, kappas=size * found.kappas, slopes=size * found.slopes)
+    found, starts = _Found(form), _unit(fixed_rows(max_starts, len(tensor)))
+    for first in range(0, max_starts, ROUND):
+        found.add(form.newton(starts[first : first + ROUND], form.flat))
+        found.close_under_mirrors()
+        if found.is_enough():
+            break
+    degenerate, num_flat = _degenerate(form, found.flat_points)
+    points = np.concatenate([found.points, degenerate])
+    local = form.at(points)
+    num_flat = np.concatenate([np.zeros(len(found.points), int), num_flat])
+    return Critical(points, size * local.kappas, size * local.slopes, num_flat, found.num_missed())
+
+
+def fixed_rows(count: int, size: int) -> Float[np.ndarray, "count size"]:
+    """Vectors of entries in [-1, 1) that are the same on every machine.
+
+    The bits of a counter-based generator, made numbers by exact arithmetic; nothing is compiled.
+    """
+    bits = np.random.Philox(key=0x5269646765).random_raw(count * size)
+    return (bits >> np.uint64(11)).astype(float).reshape(count, size) / 2**52 - 1
 
 
 class _Local(NamedTuple):
@@ -92,18 +108,13 @@ class _Form:
     tensor: Tensor
     flat: float
 
-    def matrices(self, points: Points) -> Float[np.ndarray, "points m m"]:
-        """A(u, ..., u, ., .) for each point u."""
-        size = self.tensor.shape[0]
-        parts = (points @ self.tensor.reshape(size, -1)).reshape(
-            len(points), *self.tensor.shape[1:]
-        )
-        return parts if parts.ndim == 3 else np.einsum("pi,pijk->pjk", points, parts)
-
-    def at(self, points: Points) -> "_Local":
+    def at(self, points: Points) -> _Local:
         """What the form has at each point."""
         order, size = self.tensor.ndim, self.tensor.shape[0]
-        matrices = self.matrices(points)
+        shape = (len(points), *self.tensor.shape[1:])
+        matrices = (points @ self.tensor.reshape(size, -1)).reshape(shape)  # A(u, ..., u, ., .)
+        if order == 4:
+            matrices = np.einsum("pi,pijk->pjk", points, matrices)
         images = np.einsum("pij,pj->pi", matrices, points)
         kappas = np.einsum("pi,pi->p", images, points)
         grads = images - kappas[:, None] * points
@@ -134,56 +145,18 @@ class _Form:
         return points
 
 
-def _planar(form: _Form) -> Critical:
-    """In the plane the slope along the circle is a polynomial of z = exp(2 i angle), of degree d.
-
-    Its roots on the unit circle are the critical points, so there are no more than d.
-    """
-    order = form.tensor.ndim
-    angles = np.pi * np.arange(order + 1) / (order + 1)
-    points = np.stack([np.cos(angles), np.sin(angles)], 1)
-    across = np.stack([-np.sin(angles), np.cos(angles)], 1)
-    slopes = np.einsum("pij,pi,pj->p", form.matrices(points), points, across)
-    # slope(angle) = exp(-i d angle) p(z): interpolate p at the d + 1 roots of unity.
-    coefficients = np.fft.fft(slopes * np.exp(1j * order * angles)) / (order + 1)
-    roots = np.roots(coefficients[::-1])
-    angles = np.angle(roots[np.abs(np.abs(roots) - 1) < 1e-2]) / 2
-    ends = form.newton(np.stack([np.cos(angles), np.sin(angles)], 1), form.flat)
-    return replace(_Found(form).add(ends).mirrored().result(len(ends)), num_missed=0.0)
-
-
-def fixed_rows(count: int, size: int) -> Float[np.ndarray, "count size"]:
-    """Vectors of entries in [-1, 1) that are the same on every machine.
-
-    The bits of a counter-based generator, made numbers by exact arithmetic; nothing is compiled.
-    """
-    bits = np.random.Philox(key=0x5269646765).random_raw(count * size)
-    return (bits >> np.uint64(11)).astype(float).reshape(count, size) / 2**52 - 1
-
-
-def _from_starts(form: _Form, max_starts: int) -> Critical:
-    size = form.tensor.shape[0]
-    starts = _unit(fixed_rows(max_starts, size))
-    found, num_starts = _Found(form), 0
-    while num_starts < max_starts and not found.is_enough():
-        some = starts[num_starts : num_starts + ROUND]
-        num_starts += len(some)
-        found = found.add(form.newton(some, form.flat)).mirrored()
-    return found.result(num_starts)
-
-
 class _Found:
     """The points found so far: those that are not degenerate, and all others as they came."""
 
     def __init__(self, form: _Form):
-        size = form.tensor.shape[0]
+        size = len(form.tensor)
         self.form = form
         self.points, self.hits = np.zeros((0, size)), np.zeros(0, int)
         self.flat_points = np.zeros((0, size))
         self.mirrors = np.zeros((0, size))
         self.labels = np.zeros(0, int)  # of the points that mirrors map onto each other
 
-    def add(self, ends: Points, is_hit: bool = True) -> "_Found":
+    def add(self, ends: Points, is_hit: bool = True) -> None:
         """Sort in where starts ended; where they did not converge they are left out."""
         local = self.form.at(ends)
         is_flat = np.abs(local.slopes).min(axis=1) <= self.form.flat
@@ -195,70 +168,48 @@ class _Found:
         self.points = np.concatenate([self.points, fresh])
         self.hits = np.append(self.hits, np.zeros(len(fresh), int))
         np.add.at(self.hits, _places(self.points, ends), int(is_hit))
-        return self
 
-    def mirrored(self) -> "_Found":
-        """Close the list under the mirrors of the form, and label what they map onto each other."""
+    def close_under_mirrors(self) -> None:
+        """Add the mirror images of all points, and label what mirrors map onto each other."""
+        from scipy.sparse.csgraph import connected_components  # takes a while to import
+
         if len(self.points) == len(self.labels):  # nothing new
-            return self
+            return
         self._find_mirrors()
         fresh = self.points
         while len(fresh) and len(self.mirrors) and len(self.points) <= MAX_POINTS:
-            dots = fresh @ self.mirrors.T
-            images = fresh[:, None] - 2 * dots[:, :, None] * self.mirrors
-            images = _once(images.reshape(-1, fresh.shape[1]))
+            images = _once(np.concatenate([_reflected(fresh, normal) for normal in self.mirrors]))
             images = images[_places(self.points, images) < 0]
             count = len(self.points)
             self.add(self.form.newton(images, self.form.flat, 3), is_hit=False)
             fresh = self.points[count:]
-        self.labels = self._linked()
-        return self
+        links = np.eye(len(self.points), dtype=bool)
+        for normal in self.mirrors:
+            places = _places(self.points, _reflected(self.points, normal))
+            links[np.flatnonzero(places >= 0), places[places >= 0]] = True
+        self.labels = connected_components(links, directed=False)[1]
 
     def _find_mirrors(self) -> None:
         """Mirrors that swap two of the first few points alike, or turn one around."""
+        size = self.points.shape[1]
         labels = classes_of(np.abs(self.form.at(self.points).kappas)[:, None], self.form.flat)
         normals = [self.points[:MAX_MIRRORS]]
-        for label in range(max(labels, default=-1) + 1):
+        for label in np.unique(labels):
             alike = self.points[labels == label][:MAX_ALIKE]
             one, two = np.triu_indices(len(alike), 1)
             normals += [alike[one] - alike[two], alike[one] + alike[two]]
         rows = np.concatenate(normals)
         rows = _unit(rows[np.linalg.norm(rows, axis=1) > SAME])
-        # A cheap test first: the form is the same behind the mirror at a point that no symmetry
-        # prefers.
-        point = _unit(np.cos(1.0 + np.arange(rows.shape[1]))[None])
-        images = point - 2 * (rows @ point.T) * rows
-        kappas = self.form.at(np.concatenate([point, images])).kappas
-        width = self.form.flat * rows.shape[1] ** 2
-        rows = _once(rows[np.abs(kappas[1:] - kappas[0]) <= width])
+        # The form is the same behind a mirror, so also at points that no symmetry prefers.
+        for point in _unit(fixed_rows(NUM_TESTS, size)):
+            images = point - 2 * (rows @ point)[:, None] * rows
+            kappas = self.form.at(np.concatenate([point[None], images])).kappas
+            rows = rows[np.abs(kappas[1:] - kappas[0]) <= self.form.flat * size**2]
+        rows = _once(rows)
         rows = rows[_places(self.mirrors, rows) < 0]
-        is_mirror = np.array([self._is_mirror(row) for row in rows], bool)
-        self.mirrors = np.concatenate([self.mirrors, rows[is_mirror]])[:MAX_MIRRORS]
+        self.mirrors = np.concatenate([self.mirrors, rows])[:MAX_MIRRORS]
 
-    def _is_mirror(self, normal: np.ndarray) -> bool:
-        """Whether the form is the same behind the mirror."""
-        mirror = np.eye(len(normal)) - 2 * np.outer(normal, normal)
-        image = self.form.tensor
-        for _ in range(image.ndim):
-            image = np.tensordot(image, mirror, (0, 0))
-        return bool(np.abs(image - self.form.tensor).max() <= self.form.flat)
-
-    def _linked(self) -> np.ndarray:
-        """A number for each point, the same for all that mirrors map onto each other."""
-        from scipy.sparse.csgraph import connected_components  # takes a while to import
-
-        links = np.eye(len(self.points), dtype=bool)
-        for mirror in self.mirrors:
-            images = self.points - 2 * (self.points @ mirror)[:, None] * mirror
-            places = _places(self.points, images)
-            links[np.flatnonzero(places >= 0), places[places >= 0]] = True
-        return connected_components(links, directed=False)[1]
-
-    def orbits(self) -> np.ndarray:
-        """How often each set of mirror images was hit."""
-        return np.bincount(self.labels, self.hits)
-
-    def euler_fits(self) -> bool:
+    def _euler_fits(self) -> bool:
         """Whether the indices add up to the Euler number of the projective space.
 
         Of no use with degenerate points, nor in even dimensions at order 3, where u and -u cancel.
@@ -272,63 +223,45 @@ class _Found:
     def is_enough(self) -> bool:
         if len(self.points) > MAX_POINTS:
             return True
-        hits = self.orbits()
+        hits = np.bincount(self.labels, self.hits)
         some = len(hits) or len(self.flat_points) >= ROUND // 2
-        return bool(some and (hits >= MIN_HITS).all() and self.euler_fits())
+        return bool(some and (hits >= MIN_HITS).all() and self._euler_fits())
 
     def num_missed(self) -> float:
         """Chao's estimate of the points, mirror images together, that no start has met."""
-        hits = self.orbits()
+        hits = np.bincount(self.labels, self.hits)
         once, twice = np.sum(hits == 1), np.sum(hits == 2)
         is_cut = len(self.points) > MAX_POINTS
-        least = float(is_cut or not self.euler_fits())
+        least = float(is_cut or not self._euler_fits())
         return max(float(once * (once - 1) / (2 * (twice + 1))), least)
 
-    def result(self, num_starts: int) -> Critical:
-        degenerate = _degenerate(self.form, self.flat_points)
-        points = np.array([*self.points, *(row for row, _, _ in degenerate)])
-        points = points.reshape(-1, self.points.shape[1])
-        local = self.form.at(points)
-        return Critical(
-            points,
-            local.kappas,
-            local.slopes,
-            np.array([0] * len(self.points) + [flat for _, flat, _ in degenerate], int),
-            np.array([*self.hits, *(count for _, _, count in degenerate)], int),
-            num_starts,
-            self.num_missed(),
-        )
 
-
-def _degenerate(form: _Form, ends: Points) -> list[tuple[np.ndarray, int, int]]:
-    """Points with a flat direction: (point, dimension of its manifold, hits), each manifold once.
+def _degenerate(form: _Form, ends: Points) -> tuple[Points, np.ndarray]:
+    """The points with a flat direction, each manifold of them once, and the manifolds' dimensions.
 
     A point is isolated if, pushed along its flat directions, Newton's method brings it back.
     """
     if not len(ends):
-        return []
+        return ends, np.zeros(0, int)
     kappas, _, slopes, columns = form.at(ends)
     is_flat = np.abs(slopes) <= form.flat
     push = np.einsum("pij,pj->pi", columns, is_flat * np.sqrt(1 + np.arange(slopes.shape[1])))
-    push *= 0.1 / np.linalg.norm(push, axis=1, keepdims=True)
-    pushed = form.newton(_unit(ends + push), form.flat)
-    back = np.array([_distances(one[None], two)[0] for one, two in zip(ends, pushed, strict=True)])
-    far = (back > 0.05) & (np.linalg.norm(form.at(pushed).grads, axis=1) <= form.flat / 100)
-    found = []
-    polished = form.newton(ends[~far], 1e-12)
-    moved = np.linalg.norm(polished - ends[~far], axis=1, keepdims=True)
-    alone = np.where(moved < 0.1, polished, ends[~far])
-    while len(alone):
-        same = _distances(alone, alone[0]) < 1e-2
-        found.append((alone[0], 0, int(same.sum())))
-        alone = alone[~same]
-    keys = np.concatenate([np.abs(kappas[:, None]), np.sort(np.abs(slopes), axis=1)], axis=1)[far]
-    labels = classes_of(keys, form.flat)
-    for label in range(max(labels, default=-1) + 1):
-        members = ends[far][labels == label]
-        num_flat = int(is_flat[far][labels == label].sum(axis=1).min())
-        found.append((_nearest(form, members[:16]), num_flat, len(members)))
-    return found
+    pushed = form.newton(_unit(ends + 0.1 * _unit(push)), form.flat)
+    pushed *= np.where(np.sum(pushed * ends, axis=1, keepdims=True) < 0, -1, 1)
+    is_far = np.linalg.norm(pushed - ends, axis=1) > 0.05
+    is_far &= np.linalg.norm(form.at(pushed).grads, axis=1) <= form.flat / 100
+    alone = ends[~is_far]
+    polished = form.newton(alone, 1e-12)
+    moved = np.linalg.norm(polished - alone, axis=1, keepdims=True)
+    points = [*_once(np.where(moved < 0.1, polished, alone), 1e-2)]
+    num_flat = [0] * len(points)
+    keys = np.concatenate([np.abs(kappas[:, None]), np.sort(np.abs(slopes), axis=1)], axis=1)
+    labels = classes_of(keys[is_far], form.flat)
+    for label in np.unique(labels):
+        members = np.flatnonzero(is_far)[labels == label]
+        points.append(_nearest(form, ends[members[:16]]))
+        num_flat.append(int(is_flat[members].sum(axis=1).min()))
+    return np.array(points), np.array(num_flat)
 
 
 def _nearest(form: _Form, points: Points) -> np.ndarray:
@@ -365,13 +298,6 @@ def classes_of(keys: Float[np.ndarray, "points k"], width: float) -> np.ndarray:
     return labels
 
 
-def _distances(points: Points, point: np.ndarray) -> np.ndarray:
-    """From each of the points to this one or to its opposite, whichever is nearer."""
-    return np.minimum(
-        np.linalg.norm(points - point, axis=1), np.linalg.norm(points + point, axis=1)
-    )
-
-
 def _places(points: Points, rows: Points) -> np.ndarray:
     """Which of the points each row is, up to sign; -1 for none of them."""
     from scipy.spatial import KDTree  # takes a while to import
@@ -383,7 +309,7 @@ def _places(points: Points, rows: Points) -> np.ndarray:
     return np.where(distances < SAME, places % len(points), -1)
 
 
-def _once(rows: Points) -> Points:
+def _once(rows: Points, width: float = SAME) -> Points:
     """Equal rows once, up to sign."""
     from scipy.spatial import KDTree
 
@@ -391,9 +317,13 @@ def _once(rows: Points) -> Points:
         return rows
     axis = np.cos(1.0 + np.arange(rows.shape[1]))  # no symmetric point is orthogonal to it
     rows = rows * np.where(rows @ axis < 0, -1, 1)[:, None]
-    rows = rows[np.sort(np.unique(np.round(rows / SAME), axis=0, return_index=True)[1])]
-    pairs = KDTree(rows).query_pairs(SAME, output_type="ndarray")
+    rows = rows[np.sort(np.unique(np.round(rows / width), axis=0, return_index=True)[1])]
+    pairs = KDTree(rows).query_pairs(width, output_type="ndarray")
     return np.delete(rows, pairs[:, 1], axis=0)
+
+
+def _reflected(points: Points, normal: np.ndarray) -> Points:
+    return points - 2 * (points @ normal)[:, None] * normal
 
 
 def _unit(points: Points) -> Points:

@@ -161,25 +161,12 @@ class Spectrum(eqx.Module):
             multiplicity=jnp.asarray(len(rows)),
         )
 
-    def branches(
-        self,
-        problem: Problem,
-        x: Vector,
-        *,
-        tolerance: float | None = None,
-        max_multiplicity: int = 32,
-        max_starts: int | None = None,
-    ) -> tuple["Branching", ...]:
+    def branches(self, problem: Problem, x: Vector) -> tuple["Branching", ...]:
         """Which directions of each downhill cluster are ridges, where this spectrum is that of `x`.
 
-        **Arguments**
-
-        - `tolerance`: what is below this times the largest |eigenvalue|, for a step of size 1, is
-          no change of curvature. Default: eps^(1/3).
-        - `max_multiplicity`: larger clusters, at most 32, are left undecided. For multiplicity m
-          this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third derivatives vanish.
-        - `max_starts`: at most so many starts look for directions. Default: 8192, fewer above
-          multiplicity 8.
+        What is below eps^(1/3) times the largest |eigenvalue|, for a step of size 1, is no change
+        of curvature. Clusters of more than 32 dimensions are left undecided. For multiplicity m
+        this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third derivatives vanish.
 
         >>> import jax, jax.numpy as jnp
         >>> problem = Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(3))
@@ -187,9 +174,10 @@ class Spectrum(eqx.Module):
         >>> [branching.class_sizes for branching in spectrum.branches(problem, problem.x0)]
         [(4, 6, 3)]
         """
-        from ridgerider._core.spectra.branches import find_branchings  # which imports this file
+        from ridgerider._core.spectra.branches import branching_of  # which imports this file
 
-        return find_branchings(self, problem, x, tolerance, max_multiplicity, max_starts)
+        indices = range(self.num_downhill())
+        return tuple(branching_of(self, problem, x, index) for index in indices)
 
 
 class DenseSpectrum(eqx.Module):

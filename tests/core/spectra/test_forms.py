@@ -121,7 +121,7 @@ def test_in_the_plane_nothing_is_missed():
             while values.ndim > 2:
                 values = np.einsum("pi...,ip->p...", values, points)
             slopes = np.einsum("pi,ip->p", values, across)
-            found = critical_points(tensor, TOLERANCE, 1)
+            found = critical_points(tensor, TOLERANCE, 2048)
             assert len(found.points) == np.sum(slopes[:-1] * slopes[1:] < 0)
 
 
@@ -166,7 +166,7 @@ def test_a_degenerate_point_can_be_isolated():
     tensor[0, 0, 0, 0] = 1
     for places in set(permutations((0, 0, 1, 1))):
         tensor[places] = 1 / 3  # x^4 + 2 x^2 y^2: constant to second order along x
-    found = critical_points(tensor, TOLERANCE, 1)
+    found = critical_points(tensor, TOLERANCE, 2048)
     first = np.argmax(np.abs(found.points[:, 0]))
     assert found.kappas[first] == pytest.approx(1)
     assert np.abs(found.slopes[first]).max() < 1e-4 and found.num_flat[first] == 0
