@@ -144,7 +144,7 @@ def _ride_all(
 @eqx.filter_jit
 def _start(problem: Problem, rider: Rider, key: PRNGKeyArray) -> RideEnd:
     """The start, as the end of a ride of no steps."""
-    x, spectrum = problem.x0, rider.look(problem, problem.x0, key)
+    x, spectrum = problem.x0, rider.spectrum_at(problem, problem.x0, key)
     loss = rider.on_batch(problem, key, jnp.array(0)).value(x)
     cost = spectrum.cost + Cost(values=1)
     return RideEnd(x, loss, x, loss, jnp.array(1), jnp.isfinite(loss), spectrum, cost)
@@ -161,7 +161,7 @@ def _ride(
 ) -> RideEnd:
     ridge = Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1))
     ride = rider.ride(problem, x, ridge, key)
-    spectrum = rider.look(problem, ride.x, jax.random.fold_in(key, 2**30))
+    spectrum = rider.spectrum_at(problem, ride.x, jax.random.fold_in(key, 2**30))
     x, loss = ride.x, ride.loss
     cost, num_steps = ride.cost + spectrum.cost, jnp.asarray(ride.cost.values) + 1
     if rider.finish is not None:

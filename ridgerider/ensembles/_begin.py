@@ -102,7 +102,12 @@ class Ridges(eqx.Module):
 def distinct_ridges(problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
     """One ridge for each distinct negative eigenvalue at the start, most negative first."""
     num_hvps = min(NUM_HVPS, problem.size)
-    lowest = BlockSpectrum.for_networks(num_hvps, num_hvps, CLUSTER_TOLERANCE, CLUSTER_TOLERANCE)
+    lowest = BlockSpectrum.for_networks(
+        k=num_hvps,
+        max_hvps=num_hvps,
+        tolerance=CLUSTER_TOLERANCE,
+        cluster_tolerance=CLUSTER_TOLERANCE,
+    )
     spectrum = lowest(problem, problem.x0, key)
     eigenvalues = np.asarray(spectrum.eigenvalues)
     is_ridge = spectrum.is_downhill & (eigenvalues < CLUSTER_TOLERANCE * eigenvalues[0])

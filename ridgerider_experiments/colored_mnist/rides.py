@@ -187,7 +187,7 @@ def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: b
 @eqx.filter_jit
 def _ride(environments: Environments, key: PRNGKeyArray) -> Ride:
     problem = environments.pooled()
-    spectrum = RIDER.look(problem, problem.x0, key)
+    spectrum = RIDER.spectrum_at(problem, problem.x0, key)
     ridge = Ridge(
         direction=spectrum.eigenvectors[0],
         eigenvalue=spectrum.eigenvalues[0],

@@ -99,7 +99,7 @@ def test_a_chain_draws_one_of_so_many_ridges():
         finish=None,
         max_steps=1,
     )
-    spectrum = rider.look(problem, problem.x0, jax.random.key(0))
+    spectrum = rider.spectrum_at(problem, problem.x0, jax.random.key(0))
     expected = np.sort(np.asarray(spectrum.eigenvalues)[np.asarray(spectrum.is_downhill)])[:3]
     drawn = {
         int(np.abs(expected - float(ride.trace.eigenvalue[0])).argmin())
@@ -137,7 +137,7 @@ def test_the_papers_windows_are_looked_at_every_fifty_steps(monkeypatch):
         return np.full(10, float(len(looks)))
 
     monkeypatch.setattr(mnist_diversity, "by_digit", look)
-    ridge = rr.Rider(finish=None).look(problem, problem.x0, jax.random.key(0)).ridge(0)
+    ridge = rr.Rider(finish=None).spectrum_at(problem, problem.x0, jax.random.key(0)).ridge(0)
     one, two = (
         mnist_diversity.ride_paper(settings, problem, images, ridge, repeat) for repeat in (0, 1)
     )

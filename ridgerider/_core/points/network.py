@@ -25,7 +25,7 @@ from ridgerider._check import check_callable, check_positive
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar
-from ridgerider._core.ride.rider import NETWORK_EFFORT, look_on
+from ridgerider._core.ride.rider import NETWORK_EFFORT, spectrum_on_batch
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.block import BlockSpectrum
 
@@ -106,7 +106,7 @@ class NetworkStart:
     def copies(self) -> tuple[int, ...]:
         """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
         look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
-        run = compiled(look_on, NETWORK_EFFORT)
+        run = compiled(spectrum_on_batch, NETWORK_EFFORT)
         spectrum = run(self.problem, look, FixedRows(), x, jax.random.key(0))
         found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
         return tuple(cluster.copies or 1 for cluster in found)
@@ -217,7 +217,7 @@ def network_start(
         what = "loss" if not np.isfinite(value) else "gradient"
         raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
     # The program by which a search computes the spectrum at its start.
-    look = compiled(look_on, NETWORK_EFFORT)
+    look = compiled(spectrum_on_batch, NETWORK_EFFORT)
     key = jax.random.key(seed)
     spectrum = jax.device_get(look(problem, LOOK, FixedRows(), problem.x0, key))
     found = spectrum.clusters()[: spectrum.num_downhill()]

@@ -54,27 +54,18 @@ def audit(
 ) -> tuple[Audit, Cost]:
     """Compare the step from `old` to `new` with a fresh spectrum, and between half-batches."""
     fresh = spectrum(problem, x, key)
-    drift = _angle_to(fresh, old.direction, new.direction)
-    nan = jnp.full_like(drift, jnp.nan)
-    if problem.rows is None or problem.rows.shape[1] < 2:
-        return Audit(drift, nan, nan), fresh.cost
-    one, two = (update(half, x, old, key) for half in problem.halves())
-    # The mean of two halves has half the spread between them as its standard error.
-    return (
-        Audit(
-            drift,
-            jnp.abs(one.ridge.eigenvalue - two.ridge.eigenvalue) / 2,
-            jnp.abs(one.overlap - two.overlap) / 2,
-        ),
-        fresh.cost + one.cost + two.cost,
-    )
-
-
-def _angle_to(fresh: Spectrum, old: Vector, new: Vector) -> Scalar:
-    """The sine of the angle between `new` and the projection of `old` onto its eigenspace."""
-    coefficients = fresh.eigenvectors @ old
+    # The sine of the angle between `new` and the projection of `old` onto its eigenspace.
+    coefficients = fresh.eigenvectors @ old.direction
     weights = jax.ops.segment_sum(coefficients**2, fresh.labels, len(fresh.labels))
     is_inside = fresh.labels == jnp.argmax(weights)
     right = unit(jnp.where(is_inside, coefficients, 0) @ fresh.eigenvectors)
-    across = new - (new @ right) * right
-    return jnp.where(jnp.max(weights) > 0.5, jnp.linalg.norm(across), jnp.nan)
+    across = new.direction - (new.direction @ right) * right
+    drift = jnp.where(jnp.max(weights) > 0.5, jnp.linalg.norm(across), jnp.nan)
+    if problem.rows is None or problem.rows.shape[1] < 2:
+        nan = jnp.full_like(drift, jnp.nan)
+        return Audit(drift, nan, nan), fresh.cost
+    one, two = (update(half, x, old, key) for half in problem.halves())
+    # The mean of two halves has half the spread between them as its standard error.
+    eigenvalue_error = jnp.abs(one.ridge.eigenvalue - two.ridge.eigenvalue) / 2
+    found = Audit(drift, eigenvalue_error, jnp.abs(one.overlap - two.overlap) / 2)
+    return found, fresh.cost + one.cost + two.cost

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._check import check_count, check_fraction, check_positive
+from ridgerider._check import check_count, check_positive
 from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.counted import Counted
@@ -32,6 +32,12 @@ from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
 from ridgerider._core.ride.update import Tracked
 from ridgerider._core.spectra.spectrum import Ridge
 
+MIN_HVPS = 4  # for each step
+DAMPING = 0.01  # where it begins, relative to the largest Ritz value
+REACH = 4.0  # of the corrector's move, relative to the step along the ridge
+MAX_SIZE = 1.0
+MAX_MISTAKE = 0.5
+MIN_OVERLAP = 0.7072
 MAX_HALVINGS = 4
 WORTH_MORE = 0.1  # HVPs go on while they raise what the move is predicted to gain by this share
 
@@ -46,7 +52,6 @@ class LocalModel(eqx.Module):
     move_slope: Scalar
     move_curvature: Scalar
     damping: Scalar  # of the move, relative to the largest Ritz value
-    noise: Scalar  # of the gradient: the square of its error over its own square
     mistake: Scalar  # of the last prediction, relative to the size of its parts
 
 
@@ -54,20 +59,19 @@ class Follow(eqx.Module):
     """UpdateRidge for networks, with a corrector and a step rule that share its model of the loss.
 
     The corrector's move is found with the ridge and applied at the next step, no longer than
-    `reach` times the step along the ridge. It is damped more after a step whose change of the loss
+    four times the step along the ridge. It is damped more after a step whose change of the loss
     was not as predicted, and less after one that was. A step is halved, up to four times, where the
-    change of the loss differs from its prediction by more than `max_mistake` times the sum of the
-    prediction's parts, or where the ridge is lost: overlap < `min_overlap`. After one that differs
-    by less than a third of that, the next is longer by half.
+    change of the loss differs from its prediction by more than half of the sum of the prediction's
+    parts, or where the ridge is lost: overlap < 0.7072. After one that differs by less than a third
+    of that, the next is longer by half, up to a length of 1.
 
     The model is the `memory` of the ridge. A rider that follows has no other `correct` and `step`.
 
     **Arguments**
 
-    - `min_hvps`, `max_hvps`: HVPs for each step. More than the least are spent only while they
-      raise what the move is predicted to gain by a tenth.
-    - `damping`: where it begins, relative to the largest Ritz value.
-    - `size`, `max_size`: of the first step along the ridge, and of the longest.
+    - `max_hvps`: HVPs for each step. More than four are spent only while they raise what the move
+      is predicted to gain by a tenth.
+    - `size`: of the first step along the ridge.
 
     >>> import ridgerider as rr
     >>> problem = Problem(lambda x: 5 * x[0] ** 2 - x[1] ** 2 + x[2] ** 2, jnp.array([0.3, 0.1, 0]))
@@ -77,21 +81,12 @@ class Follow(eqx.Module):
     (-2.0, True)
     """
 
-    min_hvps: int = eqx.field(static=True, default=4)
     max_hvps: int = eqx.field(static=True, default=8)
-    damping: Number = 0.01
-    reach: Number = 4.0
     size: Number = 0.05
-    max_size: Number = 1.0
-    max_mistake: Number = 0.5
-    min_overlap: Number = 0.7072
 
     def __check_init__(self) -> None:
-        check_count("min_hvps", self.min_hvps, 2)
-        check_count("max_hvps", self.max_hvps, self.min_hvps)
-        for name in ("damping", "reach", "size", "max_size", "max_mistake"):
-            check_positive(name, getattr(self, name))
-        check_fraction("min_overlap", self.min_overlap)
+        check_count("max_hvps", self.max_hvps, MIN_HVPS)
+        check_positive("size", self.size)
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
@@ -112,7 +107,6 @@ class Follow(eqx.Module):
             move_slope=found.slope,
             move_curvature=found.curvature,
             damping=damping,
-            noise=error @ error / jnp.maximum(grad @ grad, jnp.finfo(x.dtype).tiny),
             mistake=mistake,
         )
         new = dataclasses.replace(
@@ -124,8 +118,8 @@ class Follow(eqx.Module):
     def begin(self, x: Vector, ridge: Ridge) -> Ridge:
         """The ridge with a model in which nothing is known yet: its loss is NaN."""
         zero, none = jnp.zeros((), x.dtype), jnp.asarray(jnp.nan, x.dtype)
-        damping = jnp.asarray(self.damping, x.dtype)
-        nothing = LocalModel(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero, zero)
+        damping = jnp.asarray(DAMPING, x.dtype)
+        nothing = LocalModel(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero)
         return dataclasses.replace(ridge, space=None, memory=nothing)
 
     def correct(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
@@ -133,7 +127,7 @@ class Follow(eqx.Module):
         del problem
         model = ridge.memory
         length = jnp.linalg.norm(model.move)
-        most = self.reach * jnp.linalg.norm(x - model.x)
+        most = REACH * jnp.linalg.norm(x - model.x)
         share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
         return x + share * model.move, Cost()
 
@@ -141,12 +135,12 @@ class Follow(eqx.Module):
         """A step as long as the model of the loss holds."""
 
         def holds(trial: Trial) -> Bool[Array, ""]:
-            is_right = trial.ridge.memory.mistake <= self.max_mistake
-            return is_right & (trial.overlap >= self.min_overlap)
+            is_right = trial.ridge.memory.mistake <= MAX_MISTAKE
+            return is_right & (trial.overlap >= MIN_OVERLAP)
 
         trial = halved_until(holds, attempt, size, 0.0, MAX_HALVINGS)
-        is_easy = holds(trial) & (trial.ridge.memory.mistake < self.max_mistake / 3)
-        grown = jnp.minimum(1.5 * trial.step_size, jnp.asarray(self.max_size, size.dtype))
+        is_easy = holds(trial) & (trial.ridge.memory.mistake < MAX_MISTAKE / 3)
+        grown = jnp.minimum(1.5 * trial.step_size, jnp.asarray(MAX_SIZE, size.dtype))
         return trial, jnp.where(is_easy, grown, trial.step_size)
 
     def _judge(self, ridge: Ridge, x: Vector, loss: Scalar) -> tuple[Scalar, Scalar]:
@@ -177,24 +171,24 @@ class Follow(eqx.Module):
     ) -> tuple[Space, "_Found"]:
         """The Krylov space of ridge and gradient, two HVPs at a time as long as they pay."""
         most = min(self.max_hvps // 2 * 2, 2 * grad.size)
-        least = min(self.min_hvps, most)
+        least = min(MIN_HVPS, most)
 
-        def should_continue(growth: _Growth) -> Bool[Array, ""]:
-            count = growth.space.count
-            return (count < least) | (growth.pays & (count < most))
+        def should_continue(growth: tuple[Space, _Found, Array]) -> Bool[Array, ""]:
+            space, _, pays = growth
+            return (space.count < least) | (pays & (space.count < most))
 
-        def grow(growth: _Growth) -> _Growth:
+        def grow(growth: tuple[Space, _Found, Array]) -> tuple[Space, _Found, Array]:
+            space, old, _ = growth
             # A loop of two, so that the HVP is compiled once.
-            space = jax.lax.fori_loop(0, 2, lambda _, space: space.extend(hvp), growth.space)
+            space = jax.lax.fori_loop(0, 2, lambda _, space: space.extend(hvp), space)
             found = _ridge_and_move(space, grad, error, damping)
             # A move gains minus its slope, to first order.
-            return _Growth(space, found, -found.slope > -(1 + WORTH_MORE) * growth.found.slope)
+            return space, found, -found.slope > -(1 + WORTH_MORE) * old.slope
 
         space = Space.krylov(jnp.stack([direction, grad]), most)
         nothing = zeros_of(_ridge_and_move, space, grad, error, damping)
-        growth = _Growth(space, nothing, jnp.array(True))
-        growth = jax.lax.while_loop(should_continue, grow, growth)
-        return growth.space, growth.found
+        growth = (space, nothing, jnp.array(True))
+        return jax.lax.while_loop(should_continue, grow, growth)[:2]
 
 
 class _Found(eqx.Module):
@@ -207,14 +201,6 @@ class _Found(eqx.Module):
     move: Vector
     slope: Scalar
     curvature: Scalar
-
-
-class _Growth(eqx.Module):
-    """A growing space, what was found in it last, and whether that was worth the last two HVPs."""
-
-    space: Space
-    found: _Found
-    pays: Bool[Array, ""]
 
 
 def _error(counted: Counted, x: Vector, grad: Vector) -> Vector:

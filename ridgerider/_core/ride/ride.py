@@ -38,31 +38,25 @@ class Trace(Certified, eqx.Module):
     audit: Audit | None = None
 
     @staticmethod
-    def empty(trial: Trial, max_steps: int, keep_path: bool, audit: Audit | None = None) -> "Trace":
-        row = _row(trial, keep_path, audit)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
-        return zeros.record(trial, jnp.array(0), audit)
+    def row(trial: Trial, keep_path: bool, audit: Audit | None = None) -> "Trace":
+        """What one step saw."""
+        return Trace(
+            loss=trial.loss,
+            eigenvalue=trial.ridge.eigenvalue,
+            certificate=trial.certificate,
+            step_size=trial.step_size,
+            multiplicity=trial.ridge.multiplicity,
+            path=trial.x if keep_path else None,
+            audit=audit,
+        )
 
     def record(self, trial: Trial, step: Int[Array, ""], audit: Audit | None = None) -> "Trace":
-        row = _row(trial, self.path is not None, audit)
         # Not `column.at[step].set(entry)`: that is a scatter, which compiles much longer.
         return jax.tree.map(
             lambda column, entry: jax.lax.dynamic_update_index_in_dim(column, entry, step, 0),
             self,
-            row,
+            Trace.row(trial, self.path is not None, audit),
         )
-
-
-def _row(trial: Trial, keep_path: bool, audit: Audit | None) -> Trace:
-    return Trace(
-        loss=trial.loss,
-        eigenvalue=trial.ridge.eigenvalue,
-        certificate=trial.certificate,
-        step_size=trial.step_size,
-        multiplicity=trial.ridge.multiplicity,
-        path=trial.x if keep_path else None,
-        audit=audit,
-    )
 
 
 class Ride(Certified, eqx.Module):
@@ -92,7 +86,17 @@ class Ride(Certified, eqx.Module):
     cost: Cost
 
     @staticmethod
-    def begin(trial: Trial, size: Scalar, trace: Trace, has_begun: bool = True) -> "Ride":
+    def begin(
+        trial: Trial,
+        size: Scalar,
+        max_steps: int,
+        keep_path: bool,
+        audit: Audit | None,
+        has_begun: bool,
+    ) -> "Ride":
+        """A ride at its start, with room for `max_steps` steps."""
+        row = Trace.row(trial, keep_path, audit)
+        trace = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
         return Ride(
             x=trial.x,
             ridge=trial.ridge,
@@ -102,7 +106,7 @@ class Ride(Certified, eqx.Module):
             num_steps=jnp.array(0),
             has_begun=jnp.array(has_begun),
             is_finite=_is_finite(trial),
-            trace=trace,
+            trace=trace.record(trial, jnp.array(0), audit),
             cost=trial.cost,
         )
 

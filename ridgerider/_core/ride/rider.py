@@ -14,27 +14,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._check import check_choice, check_count
+from ridgerider._check import check_callable, check_choice, check_count
 from ridgerider._core.descend.finish import Descend, Finish
 from ridgerider._core.descend.relax import Relax
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.audit import Audit, audit
 from ridgerider._core.ride.davidson import Davidson
 from ridgerider._core.ride.follow import Follow
-from ridgerider._core.ride.ride import Ride, Trace
-from ridgerider._core.ride.step import Attempt, Backtracking, Trial, zeros_of
+from ridgerider._core.ride.ride import Ride
+from ridgerider._core.ride.step import Backtracking, StepRule, TakeStep, Trial, zeros_of
 from ridgerider._core.ride.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
 from ridgerider._core.ride.update import Project, Tracked
 from ridgerider._core.runtime.compile import Effort
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
 
-Look = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
+SpectrumRule = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
 Batch = Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem]
 StopRule = Callable[[Ride], Bool[Array, ""]]
-Step = Callable[[Attempt, Scalar], tuple[Trial, Scalar]]
 Correct = Callable[[Problem, Vector, Ridge], tuple[Vector, Cost]]
 # Rides of networks are short beside their descents, and compiling them is what one waits for.
 NETWORK_EFFORT: Effort = "little"
@@ -54,7 +53,7 @@ class Rider(eqx.Module):
     - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
       updated; or None.
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
-    - `batch(problem, key, step) -> Problem`: the rows of the data that a step looks at, such as
+    - `batch(problem, key, step) -> Problem`: the rows of the data that a step uses, such as
       `Batches`; or None for all of them.
     - `audit_every`: after this many steps, and again after as many more, compare with a fresh
       spectrum, dense below 300 parameters and `spectrum` beyond; the trace holds what is found. 0:
@@ -70,9 +69,9 @@ class Rider(eqx.Module):
     ('curvature_gone', 'RidgeLost', 'Stalled', 'not_finite', 'max_steps')
     """
 
-    spectrum: Look = DenseSpectrum()
+    spectrum: SpectrumRule = DenseSpectrum()
     update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = Project()
-    step: Step | None = Backtracking()
+    step: TakeStep | None = Backtracking()
     stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
     correct: Correct | None = None
     finish: Callable[..., Finish] | None = Descend()
@@ -89,12 +88,13 @@ class Rider(eqx.Module):
                 "`step` and `correct` must be None with `Follow`, which has both of its own, not "
                 f"{self.step!r} and {self.correct!r}."
             )
-        for name in ("spectrum", "update", "step", "correct", "finish", "batch"):
-            plug, optional = getattr(self, name), ("correct", "finish", "batch", "step" * follows)
-            if not callable(plug) and not (plug is None and name in optional):
-                raise ValueError(f"`{name}` must be callable, not {plug!r}.")
-        if not follows and not hasattr(self.step, "size"):
-            raise ValueError(f"`step` must have a field `size`, the first one, not {self.step!r}.")
+        for name in ("spectrum", "update", "correct", "finish", "batch"):
+            if getattr(self, name) is not None or name in ("spectrum", "update"):
+                check_callable(name, getattr(self, name))
+        if not follows and not isinstance(self.step, StepRule):
+            raise ValueError(
+                f"`step` must be callable, with a field `size`, the first one, not {self.step!r}."
+            )
         if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
@@ -102,7 +102,15 @@ class Rider(eqx.Module):
         has_noise = self.batch is not None and self.audit_every
         if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
             raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
-        self._check_same_clusters()
+        if isinstance(self.spectrum, DenseSpectrum | BlockSpectrum) and (
+            isinstance(self.update, Project | Davidson)
+        ):
+            one, two = self.spectrum.cluster_tolerance, self.update.cluster_tolerance
+            if one is not two and one != two:  # they would call different things one eigenspace
+                raise ValueError(
+                    "`cluster_tolerance` must be the same for `spectrum` and `update`, "
+                    f"not {one!r} and {two!r}."
+                )
         check_choice("effort", self.effort, get_args(Effort))
         check_count("max_steps", self.max_steps)
         check_count("audit_every", self.audit_every, 0)
@@ -112,8 +120,8 @@ class Rider(eqx.Module):
         """A rider for networks that tunes itself: no setting depends on the model.
 
         Steps are as long as a model of the loss predicts its change; the corrector's damping
-        follows from the same comparison, its size from the noise of the gradient, and products are
-        spent only where they pay. All rides are on the same rows of the data, so a look and a ride
+        follows from the same comparison, its size from the noise of the gradient, and HVPs are
+        spent only where they pay. All rides are on the same rows of the data, so spectrum and ride
         agree and no ride ends where it begins. Begin at `network_start`. A leg ends with `Relax`,
         which finds its learning rate and its batch by itself.
 
@@ -152,7 +160,7 @@ class Rider(eqx.Module):
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """Follow `ridge` from `x` until a rule fires. Compiled once for each problem and rider."""
-        return self.go_on(problem, self.begin(problem, x, ridge, key), key)
+        return self.resume(problem, self.begin(problem, x, ridge, key), key)
 
     def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """The ride before its first step.
@@ -165,33 +173,28 @@ class Rider(eqx.Module):
         def arrive(ridge: Ridge) -> Trial:
             return self._arrive(problem, x, ridge, key, zero, Cost())
 
+        follows = isinstance(self.update, Follow)
         if isinstance(self.update, Follow):
             ridge = self.update.begin(x, ridge)
             trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
-            return Ride.begin(trial, zero, self._trace(trial), has_begun=False)
-        trial = arrive(ridge)
-        return Ride.begin(trial, self._first_size(x), self._trace(trial))
+        else:
+            trial = arrive(ridge)
+        found = Audit.nothing(x) if self.audit_every else None
+        size = zero if follows else jnp.asarray(self._rules()[0], x.dtype)
+        return Ride.begin(trial, size, self.max_steps, self.keep_path, found, not follows)
 
-    def _trace(self, trial: Trial) -> Trace:
-        found = Audit.nothing(trial.x) if self.audit_every else None
-        return Trace.empty(trial, self.max_steps, self.keep_path, found)
-
-    def _rules(self) -> tuple[Step, Correct | None]:
-        """How far to go, and the corrector."""
+    def _rules(self) -> tuple[Number, TakeStep, Correct | None]:
+        """The first size to try, how far to go, and the corrector."""
         if isinstance(self.update, Follow):
-            return self.update.step, self.update.correct
-        assert self.step is not None
-        return self.step, self.correct
+            return self.update.size, self.update.step, self.update.correct
+        assert isinstance(self.step, StepRule)
+        return self.step.size, self.step, self.correct
 
-    def _first_size(self, x: Vector) -> Scalar:
-        rule: Any = self.update if isinstance(self.update, Follow) else self.step
-        return jnp.asarray(rule.size, x.dtype)
-
-    def go_on(
+    def resume(
         self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
     ) -> Ride:
-        """Ride on until a rule fires, or until step `until`."""
-        step_rule, _ = self._rules()
+        """Continue a ride until a rule fires, or until step `until`."""
+        first_size, take_step, correct = self._rules()
 
         def should_continue(ride: Ride) -> Bool[Array, ""]:
             has_time = True if until is None else (ride.num_steps < until) | ~ride.has_begun
@@ -200,20 +203,25 @@ class Rider(eqx.Module):
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)
             on_batch = self.on_batch(problem, key, ride.num_steps)
-            trial, next_size = step_rule(
-                lambda size: self._attempt(on_batch, ride, here, size), ride.next_size
-            )
+
+            def attempt(size: Scalar) -> Trial:
+                x, cost = ride.x + size * ride.ridge.direction, Cost()
+                if correct is not None:
+                    x, cost = correct(on_batch, x, ride.ridge)
+                return self._arrive(on_batch, x, ride.ridge, here, size, cost)
+
+            trial, next_size = take_step(attempt, ride.next_size)
             found, cost = self._audit(on_batch, ride, trial, here)
             trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
-            next_size = jnp.where(ride.has_begun, next_size, self._first_size(ride.x))
-            return ride.advance(trial, next_size, found)
+            first = jnp.asarray(first_size, ride.x.dtype)
+            return ride.advance(trial, jnp.where(ride.has_begun, next_size, first), found)
 
         return jax.lax.while_loop(should_continue, step, ride)
 
     @eqx.filter_jit
-    def look(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    def spectrum_at(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         """The ridges at `x`, on a batch if the rider has batches."""
-        return look_on(problem, self.spectrum, self.batch, x, key)
+        return spectrum_on_batch(problem, self.spectrum, self.batch, x, key)
 
     def on_batch(self, problem: Problem, key: PRNGKeyArray, step: Int[Array, ""]) -> Problem:
         """The problem as step `step` sees it."""
@@ -225,36 +233,19 @@ class Rider(eqx.Module):
         if not self.audit_every:
             return None, Cost()
 
+        spectrum = self.spectrum
+        if problem.size < DENSE_BELOW:  # with the width that the rider calls one eigenspace
+            spectrum = DenseSpectrum()
+            if isinstance(self.update, Project | Davidson):
+                spectrum = DenseSpectrum(cluster_tolerance=self.update.cluster_tolerance)
+
         def compare() -> tuple[Audit, Cost]:
-            found, cost = audit(
-                problem,
-                trial.x,
-                ride.ridge,
-                trial.ridge,
-                self.update,
-                self._audit_spectrum(problem),
-                key,
-            )
-            return found, jax.tree.map(jnp.asarray, cost)
+            found = audit(problem, trial.x, ride.ridge, trial.ridge, self.update, spectrum, key)
+            return jax.tree.map(jnp.asarray, found)
 
         nothing = (Audit.nothing(trial.x), zeros_of(compare)[1])
         is_due = ((ride.num_steps + 1) % self.audit_every == 0) & ride.has_begun
         return jax.lax.cond(is_due, compare, lambda: nothing)
-
-    def _audit_spectrum(self, problem: Problem) -> Look:
-        """Dense where it fits, with the width that the rider calls one eigenspace."""
-        if problem.size >= DENSE_BELOW:
-            return self.spectrum
-        if isinstance(self.update, Project | Davidson):
-            return DenseSpectrum(cluster_tolerance=self.update.cluster_tolerance)
-        return DenseSpectrum()
-
-    def _attempt(self, problem: Problem, ride: Ride, key: PRNGKeyArray, size: Scalar) -> Trial:
-        x, cost = ride.x + size * ride.ridge.direction, Cost()
-        _, correct = self._rules()
-        if correct is not None:
-            x, cost = correct(problem, x, ride.ridge)
-        return self._arrive(problem, x, ride.ridge, key, size, cost)
 
     def _arrive(
         self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray, size: Scalar, cost: Cost
@@ -270,22 +261,9 @@ class Rider(eqx.Module):
             cost=cost + tracked.cost + Cost(values=1),
         )
 
-    def _check_same_clusters(self) -> None:
-        """Raise if spectrum and update would call different things one eigenspace."""
-        if not isinstance(self.spectrum, DenseSpectrum | BlockSpectrum):
-            return
-        if not isinstance(self.update, Project | Davidson):
-            return
-        one, two = self.spectrum.cluster_tolerance, self.update.cluster_tolerance
-        if one is not two and one != two:
-            raise ValueError(
-                "`cluster_tolerance` must be the same for `spectrum` and `update`, "
-                f"not {one!r} and {two!r}."
-            )
 
-
-def look_on(
-    problem: Problem, spectrum: Look, batch: Batch | None, x: Vector, key: PRNGKeyArray
+def spectrum_on_batch(
+    problem: Problem, spectrum: SpectrumRule, batch: Batch | None, x: Vector, key: PRNGKeyArray
 ) -> Spectrum:
     """The ridges at `x` on a batch: a program that depends on nothing else of a rider."""
     return spectrum(_on_batch(problem, batch, key, jnp.array(0)), x, key)

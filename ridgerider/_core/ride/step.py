@@ -6,7 +6,7 @@ a `Trial`; the rule may attempt as often as it likes and is charged for each.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -43,7 +43,18 @@ class Trial(Certified, eqx.Module):
 
 
 Attempt = Callable[[Scalar], Trial]
+TakeStep = Callable[[Attempt, Scalar], tuple[Trial, Scalar]]
 MAX_HALVINGS = 100  # of one step; a `min_size` that rounds to zero would end none
+
+
+@runtime_checkable
+class StepRule(Protocol):
+    """What `Rider.step` may be: a callable with a field `size`."""
+
+    @property
+    def size(self) -> Number: ...
+
+    def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]: ...
 
 
 class FixedStep(eqx.Module):

@@ -6,7 +6,6 @@ two ways along a ridge starts uphill, and negative curvature turns it downhill i
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -83,15 +82,14 @@ class WithinNoise(eqx.Module):
         if found is None:
             return jnp.array(False)
         is_past = jnp.arange(len(found.drift)) <= ride.num_steps
-        return self._is_near(ride.ridge.eigenvalue, found.eigenvalue_error, is_past) | (
-            self._is_near(ride.overlap - self.min_overlap, found.overlap_error, is_past)
-        )
 
-    def _is_near(
-        self, distance: Scalar, errors: Float[Array, " rows"], is_past: Bool[Array, " rows"]
-    ) -> Bool[Array, ""]:
-        errors = jnp.where(is_past, errors, jnp.nan)
-        return jnp.abs(distance) < self.num_errors * jnp.sqrt(jnp.nanmean(errors**2))
+        def is_near(distance: Scalar, errors: Float[Array, " rows"]) -> Bool[Array, ""]:
+            errors = jnp.where(is_past, errors, jnp.nan)
+            return jnp.abs(distance) < self.num_errors * jnp.sqrt(jnp.nanmean(errors**2))
+
+        return is_near(ride.ridge.eigenvalue, found.eigenvalue_error) | (
+            is_near(ride.overlap - self.min_overlap, found.overlap_error)
+        )
 
 
 class Stalled(eqx.Module):
@@ -114,23 +112,13 @@ class Stalled(eqx.Module):
         losses = ride.trace.loss
         is_past = jnp.arange(len(losses)) <= ride.num_steps
         is_recent = is_past & (jnp.arange(len(losses)) >= ride.num_steps - self.patience)
-        recent, whole = _ranges(losses, is_recent, is_past)
+        # Highest less lowest of both, in one pass: four passes compile much longer.
+        ends = [jnp.where(is_recent, losses, -jnp.inf), jnp.where(is_past, losses, -jnp.inf)]
+        ends += [jnp.where(is_recent, -losses, -jnp.inf), jnp.where(is_past, -losses, -jnp.inf)]
+        recent, whole = jnp.sum(jnp.max(jnp.stack(ends), axis=1).reshape(2, 2), axis=0)
         change = jnp.abs(ride.loss - losses[jnp.maximum(ride.num_steps - self.patience, 0)])
         # Two steps may be level because a crest lies between them, if it curves downwards there.
         moved = jnp.where(ride.ridge.eigenvalue < 0, recent, change)
         rounding = 4 * jnp.finfo(losses.dtype).eps * jnp.abs(ride.loss)
         is_flat = moved <= self.tolerance * whole + rounding
         return is_flat & (ride.num_steps >= self.patience)
-
-
-def _ranges(losses: Float[Array, " rows"], *which: Bool[Array, " rows"]) -> list[Scalar]:
-    """Highest less lowest of each selection, in one pass: four passes compile much longer."""
-    inf, count = jnp.array(jnp.inf, losses.dtype), len(which)
-
-    def wider(one: tuple, two: tuple) -> tuple:
-        highest = map(jnp.maximum, one[:count], two[:count])
-        return *highest, *map(jnp.minimum, one[count:], two[count:])
-
-    columns = tuple(jnp.where(rows, losses, end) for end in (-inf, inf) for rows in which)
-    ends = jax.lax.reduce(columns, (-inf,) * count + (inf,) * count, wider, (0,))
-    return [high - low for high, low in zip(ends[:count], ends[count:], strict=True)]

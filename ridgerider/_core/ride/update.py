@@ -144,18 +144,12 @@ class RandomRidge(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
+        counted = Counted(problem)
         direction = unit(jax.random.normal(key, x.shape, x.dtype))
-        grad, image = jax.jvp(problem.grad, (x,), (direction,))
-        direction, image = (
-            jnp.where(grad @ direction > 0, -vector, vector) for vector in (direction, image)
-        )
-        eigenvalue = direction @ image
-        residual = jnp.linalg.norm(image - eigenvalue * direction)
-        return Tracked(
-            Ridge(direction, eigenvalue, ridge.index, ridge.multiplicity),
-            Certificate(jnp.ones_like(eigenvalue), residual),
-            Cost(gradients=1, hvps=1),
-        )
+        direction = jnp.where(counted.grad(x) @ direction > 0, -direction, direction)
+        new = Ridge(direction, ridge.eigenvalue, ridge.index, ridge.multiplicity)
+        tracked = Keep()(problem, x, new, key)
+        return Tracked(tracked.ridge, tracked.certificate, tracked.cost + counted.cost)
 
 
 def overlap_with_space(ridge: Ridge, direction: Vector) -> Scalar:

@@ -10,7 +10,7 @@ and the one with the largest share of the gradient stands for them.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -126,13 +126,7 @@ class BlockSpectrum(eqx.Module):
             check_fraction(name, getattr(self, name))
 
     @staticmethod
-    def for_networks(
-        k: int = 8,
-        max_hvps: int = 30,
-        tolerance: Number = 0.1,
-        cluster_tolerance: Number = 0.02,
-        num_probes: int = 0,
-    ) -> "BlockSpectrum":
+    def for_networks(**fields: Any) -> "BlockSpectrum":
         """The `k` lowest distinct eigenvalues that the gradient sees, one direction for each.
 
         Directions point downhill: the way `+` lowers the loss, as far as the gradient says. Memory:
@@ -140,10 +134,11 @@ class BlockSpectrum(eqx.Module):
 
         **Arguments**
 
-        - `tolerance`: a pair counts once |H e - eigenvalue e| is at most this times the least
-          eigenvalue. What has not converged is left out, but for the lowest where no negative one
-          has: the curvature along it is what it says (`is_converged` is false).
-        - `cluster_tolerance`: eigenvalues within this times the least are one.
+        - `tolerance`: a pair counts once |H e - eigenvalue e| is at most this (default: 0.1) times
+          the least eigenvalue. What has not converged is left out, but for the lowest where no
+          negative one has: the curvature along it is what it says (`is_converged` is false).
+        - `cluster_tolerance`: eigenvalues within this (default: 0.02) times the least are one.
+        - `fields`: any other of `BlockSpectrum`.
 
         >>> import ridgerider as rr
         >>> curvatures = jnp.concatenate([jnp.full(30, -1.0), jnp.linspace(-0.5, 1.0, 70)])
@@ -155,24 +150,11 @@ class BlockSpectrum(eqx.Module):
         >>> round(cluster.eigenvalue, 3), 20 < cluster.copies < 40
         (-1.0, True)
         """
-        return BlockSpectrum(
-            k=k,
-            tolerance=tolerance,
-            max_hvps=max_hvps,
-            cluster_tolerance=cluster_tolerance,
-            method="network",
-            num_probes=num_probes,
-        )
+        own: dict[str, Any] = {"method": "network", "tolerance": 0.1, "cluster_tolerance": 0.02}
+        return BlockSpectrum(**(own | fields))
 
     @eqx.filter_jit
-    def __call__(
-        self,
-        problem: Problem,
-        x: Vector,
-        key: PRNGKeyArray,
-        start: Float[Array, "j n"] | None = None,
-    ) -> Spectrum:
-        """The spectrum at `x`. `start`: for "block", rows close to the eigenvectors, if known."""
+    def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         if self.k > problem.size and self.method != "network":
             raise ValueError(
                 f"`k` must be at most the number of parameters, {problem.size}, not {self.k}."
@@ -193,16 +175,13 @@ class BlockSpectrum(eqx.Module):
         if problem.size < max(self.dense_below, 2 * self.k):
             dense = DenseSpectrum(self.gauge, self.cluster_tolerance, self.downhill_tolerance)
             return _lowest(dense(problem, x, key), self.k)
-        random = jax.random.normal(key, (self.k, problem.size), x.dtype)
-        # The random rows see the copies that a warm start may have lost.
-        rows = random if start is None else jnp.concatenate([start, random])[: self.k + len(start)]
         pairs = lowest_pairs(
             problem.hvp_at(x),
-            rows,
+            jax.random.normal(key, (self.k, problem.size), x.dtype),
             self.k,
             settings.tolerance,
             settings.max_hvps,
-            max(self.max_rows or self.k + 20, len(rows) + 2),
+            self.max_rows or self.k + 20,
             key,
             settings.width,
         )
@@ -254,7 +233,15 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     grad, hvp = problem.grad(x), problem.hvp_at(x)
     random = jax.random.normal(key, x.shape, x.dtype)
     start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
-    space, probes = _krylov(hvp, start, num_hvps, num_probes, key)
+    if num_probes:
+        shape = (num_probes, problem.size)
+        random = jax.random.rademacher(jax.random.fold_in(key, 1), shape, x.dtype)
+        # One loop over all, so that the HVP is compiled once.
+        starts = jnp.concatenate([start[None], random])
+        spaces = jax.lax.map(lambda one: krylov(hvp, one[None], num_hvps), starts)
+        space = jax.tree.map(lambda leaf: leaf[0], spaces)
+    else:
+        space = krylov(hvp, start[None], num_hvps)
     ritz = space.ritz()
     least = -jnp.minimum(ritz.eigenvalues[0], 0)
     # Without negative curvature, the largest one is what there is to compare with.
@@ -274,8 +261,13 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     residuals = space.residuals(coefficients)
     rows = coefficients.T @ space.rows
     copies = None
-    if probes is not None:
-        copies = _copies(probes, eigenvalues, 1.5 * settings.width * unit, problem.size)
+    if num_probes:
+        # The share of random vectors near each eigenvalue, times the number of parameters.
+        probes = jax.vmap(Space.ritz)(jax.tree.map(lambda leaf: leaf[1:], spaces))
+        distances = jnp.abs(probes.eigenvalues[:, None, :] - eigenvalues[None, :, None])
+        is_near = (distances <= 1.5 * settings.width * unit) & probes.is_there[:, None, :]
+        shares = jnp.sum(jnp.where(is_near, probes.coefficients[:, None, 0] ** 2, 0), axis=2)
+        copies = jnp.maximum(jnp.round(jnp.mean(shares, axis=0) * problem.size), 1)
     return Spectrum(
         eigenvalues=eigenvalues,
         eigenvectors=-rows if is_network else fix_signs(rows),  # the start is the gradient
@@ -288,21 +280,6 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
         sees_copies=False,
         copies=copies,
     )
-
-
-def _krylov(
-    hvp: Hvp, start: Vector, num_hvps: int, num_probes: int, key: PRNGKeyArray
-) -> tuple[Space, Ritz | None]:
-    """The space from `start`, and the Ritz pairs of those from random vectors."""
-    if not num_probes:
-        return krylov(hvp, start[None], num_hvps), None
-    key = jax.random.fold_in(key, 1)
-    random = jax.random.rademacher(key, (num_probes, start.size), start.dtype)
-    # One loop over all, so that the HVP is compiled once.
-    starts = jnp.concatenate([start[None], random])
-    spaces = jax.lax.map(lambda one: krylov(hvp, one[None], num_hvps), starts)
-    first = jax.tree.map(lambda leaf: leaf[0], spaces)
-    return first, jax.vmap(Space.ritz)(jax.tree.map(lambda leaf: leaf[1:], spaces))
 
 
 def _distinct(
@@ -328,85 +305,67 @@ def _distinct(
     return mix / jnp.maximum(sizes, jnp.finfo(unit.dtype).tiny)
 
 
+class _Power(eqx.Module):
+    """The state of a power iteration: a row with its image, and the largest |eigenvalue| seen."""
+
+    row: Vector
+    image: Vector
+    size: Scalar
+    num_hvps: Int[Array, ""]
+
+    @property
+    def eigenvalue(self) -> Scalar:
+        return self.row @ self.image
+
+    @property
+    def remainder(self) -> Vector:
+        return self.image - self.eigenvalue * self.row
+
+
 def _power_pairs(settings: _Settings, hvp: Hvp, x: Vector, key: PRNGKeyArray) -> Pairs:
     """The method "power"."""
-    k, tolerance = settings.k, settings.tolerance
+    k, zero = settings.k, jnp.zeros((), x.dtype)
     starts = jax.random.normal(key, (k + 1, x.size), x.dtype)
     most, nothing = settings.max_hvps // (k + 1), jnp.zeros((k, x.size), x.dtype)
+
+    def dominant(sign: float, shift: Scalar, found: Float[Array, "k n"], start: Vector) -> _Power:
+        """The dominant eigenpair of sign * H + shift outside the rows found already."""
+
+        def should_continue(power: _Power) -> Bool[Array, ""]:
+            is_converged = jnp.linalg.norm(power.remainder) <= settings.tolerance * power.size
+            return ~is_converged & (power.num_hvps < most)
+
+        def step(power: _Power) -> _Power:
+            row = unit_outside(found, sign * power.image + shift * power.row)
+            image = hvp(row)
+            size = jnp.maximum(power.size, jnp.maximum(jnp.abs(row @ image), shift / 2))
+            return _Power(row, image, size, power.num_hvps + 1)
+
+        # What the first step makes orthonormal is `start`.
+        first = _Power(jnp.zeros_like(start), sign * start, zero, jnp.array(0))
+        return jax.lax.while_loop(should_continue, step, first)
+
     # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
     # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
-    zero = jnp.zeros((), x.dtype)
-    largest = _power(hvp, 1.0, zero, nothing, starts[-1], tolerance, most)
-    scale = jnp.hypot(largest.eigenvalue, jnp.linalg.norm(largest.remainder))
+    largest = dominant(1.0, zero, nothing, starts[-1])
+    scale = jnp.linalg.norm(largest.image)
 
     def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, _Power]:
-        power = _power(hvp, -1.0, scale, found, starts[index], tolerance, most)
+        power = dominant(-1.0, scale, found, starts[index])
         return found.at[index].set(power.row), power
 
     _, powers = jax.lax.scan(one_more, nothing, jnp.arange(k))
-    order = jnp.argsort(powers.eigenvalue)
+    eigenvalues = jnp.sum(powers.row * powers.image, axis=1)
+    order = jnp.argsort(eigenvalues)
+    eigenvalues, rows = eigenvalues[order], powers.row[order]
     return Pairs(
-        powers.eigenvalue[order],
-        powers.row[order],
-        powers.remainder[order],
+        eigenvalues,
+        rows,
+        powers.image[order] - eigenvalues[:, None] * rows,
         scale,
         largest.num_hvps + jnp.sum(powers.num_hvps),
         floor=jnp.full_like(scale, -jnp.inf),
     )
-
-
-class _Power(eqx.Module):
-    """The state of a power iteration: `row` with its eigenvalue, and the next row to try."""
-
-    row: Vector
-    eigenvalue: Scalar
-    remainder: Vector
-    next_row: Vector
-    size: Scalar  # the largest |eigenvalue| seen
-    num_hvps: Int[Array, ""]
-
-
-def _power(
-    hvp: Hvp,
-    sign: float,
-    shift: Scalar,
-    found: Float[Array, "k n"],
-    start: Vector,
-    tolerance: Number,
-    max_hvps: int,
-) -> _Power:
-    """The dominant eigenpair of sign * H + shift outside the rows found already."""
-
-    def should_continue(power: _Power) -> Bool[Array, ""]:
-        is_converged = jnp.linalg.norm(power.remainder) <= tolerance * power.size
-        return ~is_converged & (power.num_hvps < max_hvps)
-
-    def step(power: _Power) -> _Power:
-        row = power.next_row
-        image = hvp(row)
-        eigenvalue = row @ image
-        return _Power(
-            row=row,
-            eigenvalue=eigenvalue,
-            remainder=image - eigenvalue * row,
-            next_row=unit_outside(found, sign * image + shift * row),
-            size=jnp.maximum(power.size, jnp.maximum(jnp.abs(eigenvalue), shift / 2)),
-            num_hvps=power.num_hvps + 1,
-        )
-
-    row, zero = unit_outside(found, start), jnp.zeros((), start.dtype)
-    first = _Power(row, zero, jnp.full_like(row, jnp.inf), row, zero, jnp.array(0))
-    return jax.lax.while_loop(should_continue, step, first)
-
-
-def _copies(
-    ritz: Ritz, eigenvalues: Float[Array, " k"], width: Scalar, size: int
-) -> Float[Array, " k"]:
-    """The share of random vectors near each eigenvalue, times the number of parameters."""
-    distances = jnp.abs(ritz.eigenvalues[:, None, :] - eigenvalues[None, :, None])
-    is_near = (distances <= width) & ritz.is_there[:, None, :]
-    shares = jnp.sum(jnp.where(is_near, ritz.coefficients[:, None, 0] ** 2, 0), axis=2)
-    return jnp.maximum(jnp.round(jnp.mean(shares, axis=0) * size), 1)
 
 
 def _lowest(spectrum: Spectrum, k: int) -> Spectrum:

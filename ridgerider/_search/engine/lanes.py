@@ -19,7 +19,7 @@ from ridgerider._core.descend.finish import Descend, Finish, HostFinish
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.ride import Ride
-from ridgerider._core.ride.rider import Rider, look_on
+from ridgerider._core.ride.rider import Rider, spectrum_on_batch
 from ridgerider._core.runtime.clock import check_time, seconds_left, slices
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import Ridge, Spectrum
@@ -38,7 +38,7 @@ def side_by_side(
     if one is finish_one and isinstance(rider.finish, HostFinish):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
-        run = look_alone if one is look_at else compiled(one, rider.effort)
+        run = spectrum_alone if one is spectrum_at else compiled(one, rider.effort)
         return [fetch(run(problem, rider, *lane)) for lane in lanes]
     if not lanes:
         return []
@@ -53,13 +53,13 @@ def value_at(problem: Problem, x: Vector) -> Scalar:
     return problem.value(x)
 
 
-def look_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
-    return look_on(problem, rider.spectrum, rider.batch, x, key)
+def spectrum_at(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    return spectrum_on_batch(problem, rider.spectrum, rider.batch, x, key)
 
 
-def look_alone(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
-    """`look_at`, as a program that riders with other finishes or steps share."""
-    return compiled(look_on, rider.effort)(problem, rider.spectrum, rider.batch, x, key)
+def spectrum_alone(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    """`spectrum_at`, as a program that riders with other finishes or steps share."""
+    return compiled(spectrum_on_batch, rider.effort)(problem, rider.spectrum, rider.batch, x, key)
 
 
 def ride_one(
@@ -76,10 +76,10 @@ def begin_one(
     return ride, rider.ended(ride)
 
 
-def go_on_one(
+def resume_one(
     problem: Problem, rider: Rider, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""]
 ) -> tuple[Ride, Bool[Array, " rules"]]:
-    ride = rider.go_on(problem, ride, key, until)
+    ride = rider.resume(problem, ride, key, until)
     return ride, rider.ended(ride)
 
 
@@ -91,8 +91,8 @@ def _ride_in_slices(
     for _, until in slices(rider.max_steps):
         if np.any(ended):  # which waits for it
             break
-        go_on = compiled(go_on_one, rider.effort)
-        ride, ended = go_on(problem, rider, ride, key, jax.device_put(until))
+        resume = compiled(resume_one, rider.effort)
+        ride, ended = resume(problem, rider, ride, key, jax.device_put(until))
         jax.block_until_ready(ended)
     return fetch((ride, ended))
 

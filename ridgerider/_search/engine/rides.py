@@ -23,10 +23,10 @@ from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._search.engine.lanes import (
     finish_one,
-    look_alone,
-    look_at,
     ride_one,
     side_by_side,
+    spectrum_alone,
+    spectrum_at,
     value_at,
 )
 from ridgerider._search.runfile.write import Store
@@ -76,7 +76,7 @@ class Rides:
         problem.check_deterministic()
         rider, key = self.rule, branch_key(settings.seed, Fingerprint())
         loss = fetch(compiled(value_at)(problem, problem.x0))
-        spectrum = fetch(look_alone(problem, rider, problem.x0, key))
+        spectrum = fetch(spectrum_alone(problem, rider, problem.x0, key))
         if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
             what = "loss" if not np.isfinite(loss) else "Hessian"
             why = f" ({ledger.failure})" if ledger.failure else ""
@@ -174,7 +174,7 @@ def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
     what = "`start` must have negative curvature to ride along, but the Hessian there is zero"
     random = np.random.default_rng(0).standard_normal(problem.size).astype(problem.dtype)
     beside = place(problem, fetch(problem.x0) + 0.3 * random)
-    if float(fetch(look_alone(problem, rider, beside, key)).scale) > 0:
+    if float(fetch(spectrum_alone(problem, rider, beside, key)).scale) > 0:
         return (
             f"{what}, though not beside it: the loss there begins with a term of higher order, as "
             "where all layers of a deep network are zero, or has a kink (relu, abs). "
@@ -205,7 +205,7 @@ def _ride(
     rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
     keys = [key for _, _, key in lanes]
     ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
-    looks = side_by_side(look_at, problem, rider, ends, num_lanes)
+    looks = side_by_side(spectrum_at, problem, rider, ends, num_lanes)
     ending = [row for row, (ride, _) in enumerate(rides) if ride.is_finite and rider.finish]
     finishing = [ends[row] for row in ending]
     finishes = dict(
@@ -219,7 +219,9 @@ def _ride(
         and not settings.is_last(branches[row].fingerprint)
     ]
     below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
-    views = dict(zip(saddles, side_by_side(look_at, problem, rider, below, num_lanes), strict=True))
+    views = dict(
+        zip(saddles, side_by_side(spectrum_at, problem, rider, below, num_lanes), strict=True)
+    )
     return [
         _leg(
             problem,

@@ -79,7 +79,7 @@ def test_a_ride_on_batches_is_audited_for_noise():
         max_steps=6,
         audit_every=3,
     )
-    ridge = eqx.filter_jit(rider.look)(PROBLEM, PROBLEM.x0, KEY).ridge(0)
+    ridge = eqx.filter_jit(rider.spectrum_at)(PROBLEM, PROBLEM.x0, KEY).ridge(0)
     ride = eqx.filter_jit(rider.ride)
     one, two = (ride(PROBLEM, PROBLEM.x0, ridge, KEY) for _ in range(2))
     np.testing.assert_array_equal(one.x, two.x)

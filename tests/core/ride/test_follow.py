@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._core.ride import follow
 from tests.cases import reasons
 
 KEY = jax.random.key(0)
@@ -37,10 +38,11 @@ def followed(problem, rows, x, ridge=None, **settings):
     return rr.Follow(**settings)(problem, x, ridge, KEY)
 
 
-def test_the_move_is_newtons_in_the_stiff_directions():
+def test_the_move_is_newtons_in_the_stiff_directions(monkeypatch):
+    monkeypatch.setattr(follow, "MIN_HVPS", 10)
     eigenvalues = np.array([-1.0, -0.5, 1.0, 2.0, 3.0])
     problem, rows = with_spectrum(eigenvalues)
-    footing = followed(problem, rows, problem.x0, max_hvps=10, min_hvps=10).ridge.memory
+    footing = followed(problem, rows, problem.x0, max_hvps=10).ridge.memory
     slope = rows @ np.asarray(problem.args[1])
     damped = eigenvalues + 0.01 * 3.0
     newton = np.where(eigenvalues > 0, -slope / damped, 0) @ rows
@@ -50,11 +52,11 @@ def test_the_move_is_newtons_in_the_stiff_directions():
 def test_a_quadratic_loss_is_predicted_exactly():
     problem, rows = with_spectrum([-1.0, -0.5, 1.0, 2.0, 3.0])
     first = followed(problem, rows, problem.x0)
-    x = problem.x0 + 0.3 * first.ridge.direction
-    x, cost = rr.Follow(reach=0.5).correct(problem, x, first.ridge)
+    x = problem.x0 + 0.03 * first.ridge.direction
+    x, cost = rr.Follow().correct(problem, x, first.ridge)
     assert cost.hvps == 0
-    # No longer than half of the step along the ridge.
-    np.testing.assert_allclose(jnp.linalg.norm(x - problem.x0), 0.3 * np.sqrt(1.25), rtol=1e-9)
+    # No longer than four times the step along the ridge.
+    np.testing.assert_allclose(jnp.linalg.norm(x - problem.x0), 0.03 * np.sqrt(17), rtol=1e-9)
     second = followed(problem, rows, x, first.ridge)
     assert second.ridge.memory.mistake < 1e-9
     assert second.ridge.memory.damping < first.ridge.memory.damping
@@ -77,8 +79,8 @@ def test_noise_is_no_signal():
     ridge = rr.Ridge(jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0), jnp.array(0), jnp.array(1))
     moved = rr.Follow()(problem, problem.x0, ridge, KEY).ridge.memory
     still = rr.Follow()(on_rows, problem.x0, ridge, KEY).ridge.memory
-    assert moved.noise == 0 and jnp.linalg.norm(moved.move) > 0.05
-    assert still.noise > 10 and jnp.linalg.norm(still.move) == 0
+    assert jnp.linalg.norm(moved.move) > 0.05
+    assert jnp.linalg.norm(still.move) == 0
 
 
 def network(dtype=jnp.float32, seed=0):
@@ -131,9 +133,7 @@ def test_fields_of_the_rider_can_be_set():
     [
         (lambda: rr.BlockSpectrum.for_networks(k=0), "`k` must be"),
         (lambda: rr.BlockSpectrum.for_networks(k=8, max_hvps=4), "`max_hvps` must be"),
-        (lambda: rr.Follow(min_hvps=1), "`min_hvps` must be"),
         (lambda: rr.Follow(max_hvps=2), "`max_hvps` must be"),
-        (lambda: rr.Follow(reach=-1.0), "`reach` must be"),
         (lambda: rr.Follow(size=0.0), "`size` must be"),
         (lambda: rr.FixedRows(0), "`size` must be"),
         (lambda: rr.Relax(epochs=0), "`epochs` must be"),
@@ -148,18 +148,18 @@ def test_bad_settings(make, match):
 def test_the_first_row_of_a_ride_is_its_start():
     start = network(jnp.float64)
     problem, rider = start.problem, rr.Rider.for_networks(max_steps=3, audit_every=1)
-    x, look = problem.x0, rider.look(problem, problem.x0, KEY)
-    ride = rider.ride(problem, x, look.ridge(0), KEY)
+    x, spectrum = problem.x0, rider.spectrum_at(problem, problem.x0, KEY)
+    ride = rider.ride(problem, x, spectrum.ridge(0), KEY)
     assert int(ride.num_steps) == 3 and bool(ride.is_finite)
     np.testing.assert_allclose(ride.trace.loss[0], problem.value(x), rtol=1e-12)
-    np.testing.assert_allclose(ride.trace.eigenvalue[0], look.eigenvalues[0], rtol=1e-2)
+    np.testing.assert_allclose(ride.trace.eigenvalue[0], spectrum.eigenvalues[0], rtol=1e-2)
     assert ride.trace.step_size[0] == 0
     np.testing.assert_allclose(ride.trace.step_size[1], rider.update.size)
     # A slice at a time leads to the same place.
-    sliced = rider.begin(problem, x, look.ridge(0), KEY)
+    sliced = rider.begin(problem, x, spectrum.ridge(0), KEY)
     assert not jnp.any(rider.ended(sliced))
     for until in (0, 1, 2, 3):
-        sliced = rider.go_on(problem, sliced, KEY, jnp.array(until))
+        sliced = rider.resume(problem, sliced, KEY, jnp.array(until))
         assert int(sliced.num_steps) == until
     np.testing.assert_allclose(sliced.x, ride.x, rtol=1e-9)
 
@@ -195,7 +195,9 @@ def test_follow_has_its_own_step_rule_and_corrector():
             rr.Rider.for_networks(**fields)
     with pytest.raises(ValueError, match="`step` and `correct` must be None with `Follow`"):
         rr.Rider(update=rr.Follow())
-    with pytest.raises(ValueError, match="`step` must be callable, not None"):
+    with pytest.raises(
+        ValueError, match=r"`step` must be callable, with a field `size`, .* not None"
+    ):
         rr.Rider.for_networks(update=rr.Project())
 
 
@@ -211,7 +213,7 @@ def test_a_ride_that_loses_its_ridge_ends_and_says_so():
 
 def test_every_step_of_a_network_but_the_last_is_on_the_ridge():
     problem, rider = network().problem, rr.Rider.for_networks(finish=None, max_steps=60)
-    spectrum = rider.look(problem, problem.x0, KEY)
+    spectrum = rider.spectrum_at(problem, problem.x0, KEY)
     for index in range(2):
         ride = rider.ride(problem, problem.x0, spectrum.ridge(index), KEY)
         overlaps = np.asarray(ride.trace.overlap)[: int(ride.num_steps) + 1]

@@ -63,16 +63,6 @@ def test_block_spectrum_is_dense_for_small_problems():
     assert [(c.multiplicity, c.is_complete) for c in cut.clusters()] == [(2, False)]
 
 
-def test_a_warm_start_saves_products():
-    problem, columns = make_quadratic([*REPEATED, *np.linspace(-1, 10, 190)])
-    cold = look(rr.BlockSpectrum(k=10, dense_below=0), problem, problem.x0)
-    warm = eqx.filter_jit(rr.BlockSpectrum(k=10, dense_below=0))(
-        problem, problem.x0, KEY, jnp.asarray(columns[:, :10].T)
-    )
-    assert int(warm.cost.hvps) <= 30 < int(cold.cost.hvps)  # 20, and half of it for the probe
-    np.testing.assert_allclose(warm.eigenvalues, cold.eigenvalues, atol=1e-12)
-
-
 def test_gradient_krylov_finds_the_projection_onto_each_eigenspace():
     problem, columns = make_quadratic([-5.0, *[-3.0] * 3, *[1.0] * 30, *[4.0] * 26])
     x = jax.random.normal(KEY, (60,))

@@ -457,7 +457,7 @@ def test_a_first_search_compiles_four_programs(caplog):
     compiled = [re.search(r"^Compiling jit\((\w+)", record.message) for record in caplog.records]
     assert [name[1] for name in compiled if name] == [
         "value_at",
-        "look_on",
+        "spectrum_on_batch",
         "ride_one",
         "finish_one",
     ]
