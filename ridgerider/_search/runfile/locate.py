@@ -114,7 +114,8 @@ def load_attribute(wanted: str, name: str) -> Any:
     """
     if not NAME.fullmatch(_of_file(name)):
         raise ValueError(
-            f"{wanted} module:attribute, such as mine:name for `name` in mine.py, not {name!r}."
+            f"{wanted} module:attribute, such as mine:problem for `problem` in mine.py, not "
+            f"{name!r}."
         )
     module_name, attribute = _of_file(name).split(":")
     here, module = str(Path.cwd()), None
