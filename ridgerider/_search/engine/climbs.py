@@ -63,6 +63,7 @@ class Climbs(eqx.Module):
     rule: Climb = Climb()
     symmetry: Symmetry | None = None
     name = "climbs"
+    has_batches = False
     task_size = 32  # legs that are sent to a worker together
 
     def ordered(self, order: Order) -> Order:

@@ -60,6 +60,10 @@ class Rides:
     def task_size(self) -> int:
         return self.num_lanes
 
+    @property
+    def has_batches(self) -> bool:
+        return self.rule.batch is not None
+
     def ordered(self, order: Order) -> Order:
         return order
 

@@ -144,7 +144,7 @@ def resume(
         check_problem(meta, problem, path)
         own = mover.ordered(stored_order(settings.order, settings.seed, order))
         valid = stored_part("valid", meta["valid"], _plain(valid))
-        _check_loss(problem, store.leg(Fingerprint()), path)
+        _check_loss(problem, mover, store.leg(Fingerprint()), path)
         job = Job(problem, mover, settings, source)
         check_sendable(job, executor)
         if measures:
@@ -181,13 +181,13 @@ def _complete(store: Store, branches_at: Any, order: Order) -> None:
     store.set_meta(REPAIRED, False)
 
 
-def _check_loss(problem: Problem, root: Leg, path: str | PathLike) -> None:
+def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike) -> None:
     """Raise if the loss is another one. Not to the last bit: the machine may be another."""
     x = jnp.asarray(root.x)
     tolerance = float(np.finfo(root.x.dtype).eps) ** 0.5
     scale = max(abs(root.loss), float(np.abs(root.eigenvalues).max(initial=0)))
     is_same = abs(float(problem.value(x)) - root.loss) <= tolerance * scale
-    if is_same and root.turns:
+    if is_same and root.turns and not mover.has_batches:
         direction, (index, _) = jnp.asarray(root.directions[0]), root.turns[0]
         off = problem.hvp(x, direction) - root.clusters[index].eigenvalue * direction
         is_same = float(jnp.linalg.norm(off)) <= 1e-2 * scale * float(jnp.linalg.norm(direction))
