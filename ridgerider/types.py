@@ -11,6 +11,7 @@ from ridgerider._core.points.find_saddle import Saddle as Saddle
 from ridgerider._core.points.network import Network as Network
 from ridgerider._core.points.network import NetworkStart as NetworkStart
 from ridgerider._core.points.symmetry import Symmetry as Symmetry
+from ridgerider._core.problem.batches import FixedRows as FixedRows
 from ridgerider._core.problem.cost import Cost as Cost
 from ridgerider._core.ride.audit import Audit as Audit
 from ridgerider._core.ride.certificate import Certificate as Certificate
@@ -27,6 +28,7 @@ from ridgerider._search.engine.rides import Rides as Rides
 from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.progress import Progress as Progress
 from ridgerider._search.results.selection import Selection as Selection
+from ridgerider._search.results.solutions import Solution as Solution
 from ridgerider._search.tree.orders import shuffled as shuffled
 from ridgerider._search.tree.settings import Settings as Settings
 from ridgerider._search.tree.tree import Branch as Branch

@@ -65,7 +65,7 @@ def same_leg(one, two):
 def ridge_along(direction, eigenvalue=-1.0, memory=None):
     direction = jnp.asarray(direction)
     eigenvalue = jnp.asarray(eigenvalue, direction.dtype)
-    return rr.Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1), memory=memory)
+    return rr.types.Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1), memory=memory)
 
 
 @eqx.filter_jit

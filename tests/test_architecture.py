@@ -39,8 +39,7 @@ ROOMS: dict[str, set[str]] = {
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {
-    "": set(ROOMS)
-    - {"data", "dice", "problems", "environments", "baselines", "torch", "ase", "types"},
+    "": set(ROOMS) - {"data", "dice", "problems", "environments", "baselines", "torch", "ase"},
     "cli": LIBRARY,
 }
 

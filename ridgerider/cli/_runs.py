@@ -56,7 +56,7 @@ def replay(
     trust: Trust = False,
 ) -> None:
     """Ride one path of a run again and compare it with what is stored."""
-    if not rr.Fingerprint.parse(fingerprint):
+    if not rr.types.Fingerprint.parse(fingerprint):
         raise ValueError(
             "`fingerprint` must name at least one turn, such as '0+', but it is empty."
         )

@@ -51,7 +51,7 @@ def hint() -> None:
 
 
 @contextmanager
-def shown_progress(path: Path) -> Iterator[Callable[[rr.Progress], None]]:
+def shown_progress(path: Path) -> Iterator[Callable[[rr.types.Progress], None]]:
     """A bar on a terminal, a plain line every few seconds elsewhere."""
     _under_way[:] = [path]
     try:
@@ -63,7 +63,7 @@ def shown_progress(path: Path) -> Iterator[Callable[[rr.Progress], None]]:
         with Bar(*columns, console=console) as bar:
             task = bar.add_task("evaluating the start", total=1, name=name)
 
-            def show(done: rr.Progress) -> None:
+            def show(done: rr.types.Progress) -> None:
                 words = str(done).split(", ")
                 while len(words) > 1 and len(", ".join(words)) > console.width - len(name) - 12:
                     words.pop()
@@ -180,7 +180,7 @@ def _print_map(landscape: rr.Landscape) -> None:
     )
 
 
-def print_leg(leg: rr.Leg) -> None:
+def print_leg(leg: rr.types.Leg) -> None:
     """One leg: its certificate step by step, why it ended, and what is there."""
     names = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
     columns = {"step": [str(step) for step in range(leg.num_steps + 1)] if leg.trace else []}

@@ -136,7 +136,7 @@ def test_the_bar_is_full_when_the_tree_is_exhausted(monkeypatch):
     shown = Console(force_terminal=True, width=100, file=io.StringIO(), color_system=None)
     monkeypatch.setattr(_shown, "console", shown)
     with _shown.shown_progress(Path("runs/run.sqlite")) as tell:
-        tell(rr.Progress(num_rides=2, num_open=0, max_rides=100))
+        tell(rr.types.Progress(num_rides=2, num_open=0, max_rides=100))
     (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
     assert "━" * 10 in last and "2/100 rides" in last
 
@@ -145,7 +145,7 @@ def test_the_bar_is_full_when_the_tree_is_exhausted(monkeypatch):
 def test_the_bar_cuts_no_number(monkeypatch, width):
     shown = Console(force_terminal=True, width=width, file=io.StringIO(), color_system=None)
     monkeypatch.setattr(_shown, "console", shown)
-    done = rr.Progress(42, num_open=1234, num_minima=17, best_loss=-0.00123456, max_rides=100)
+    done = rr.types.Progress(42, num_open=1234, num_minima=17, best_loss=-0.00123456, max_rides=100)
     with _shown.shown_progress(Path("runs/a-problem-of-a-long-name/run.sqlite")) as tell:
         tell(done)
     (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]

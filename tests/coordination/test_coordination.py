@@ -183,11 +183,11 @@ class StartsAtSaddle(Levers):
 
 def test_confidence_is_gap_against_spread():
     def clusters(*eigenvalues):
-        return [rr.Cluster(one, 1, 0.0, gap=0.3) for one in eigenvalues]
+        return [rr.types.Cluster(one, 1, 0.0, gap=0.3) for one in eigenvalues]
 
     assert index_confidence(clusters(-1.0, -1.0)) == 1
     assert index_confidence(clusters(-1.0, -1.1)) == pytest.approx(0.75)
-    assert index_confidence([rr.Cluster(-1.0, 2, 0.0, gap=0.3)]) == 0
+    assert index_confidence([rr.types.Cluster(-1.0, 2, 0.0, gap=0.3)]) == 0
 
 
 # --- other games

@@ -258,7 +258,7 @@ def of_search(result: rr.Result) -> Tables:
     return {"legs": legs, "minima": [rounded(one.level) for one in result.minima()]}
 
 
-def leg_row(leg: rr.Leg) -> Row:
+def leg_row(leg: rr.types.Leg) -> Row:
     """`end` is the loss at the end of the ride, `loss` where the descent from there came to rest.
 
     At infinity that is the limit: how far the descent goes is a matter of its tolerance.

@@ -320,10 +320,12 @@ class Garbling(ThreadPoolExecutor):
     [
         lambda legs: None,
         lambda legs: [leg.x for leg in legs],
-        lambda legs: [rr.Leg(**{**vars(leg), "fingerprint": rr.Fingerprint()}) for leg in legs],
-        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x[:2]}) for leg in legs],
-        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x * np.nan}) for leg in legs],
-        lambda legs: [rr.Leg(**{**vars(leg), "x": leg.x.astype("float32")}) for leg in legs],
+        lambda legs: [
+            rr.types.Leg(**{**vars(leg), "fingerprint": rr.types.Fingerprint()}) for leg in legs
+        ],
+        lambda legs: [rr.types.Leg(**{**vars(leg), "x": leg.x[:2]}) for leg in legs],
+        lambda legs: [rr.types.Leg(**{**vars(leg), "x": leg.x * np.nan}) for leg in legs],
+        lambda legs: [rr.types.Leg(**{**vars(leg), "x": leg.x.astype("float32")}) for leg in legs],
     ],
 )
 def test_garbage_is_ridden_again(plain, garble):
@@ -338,7 +340,7 @@ def same_tree_leg(result, leg):
 
 
 def test_wrong_with_accepts_what_is_right(plain):
-    branch = plain.leg("").branch(rr.Turn(0, 1))
+    branch = plain.leg("").branch(rr.types.Turn(0, 1))
     assert wrong_with([plain.leg("0+")], [branch]) == ""
 
 

@@ -32,8 +32,8 @@ class Tracked(Certified, eqx.Module):
 
     >>> import ridgerider as rr
     >>> def blind(problem, x, ridge, key):
-    ...     certificate = rr.Certificate(overlap=jnp.ones(()), residual=jnp.zeros(()))
-    ...     return rr.Tracked(ridge, certificate, cost=rr.Cost())
+    ...     certificate = rr.types.Certificate(overlap=jnp.ones(()), residual=jnp.zeros(()))
+    ...     return rr.types.Tracked(ridge, certificate, cost=rr.types.Cost())
     >>> rider = rr.Rider(update=blind)
     """
 

@@ -29,10 +29,11 @@ RULES = {
         *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
         *("FixedStep", "Backtracking", "Valley"),
         *("Descend", "Relax", "Train"),
-        *("Batches", "FixedRows", "Climb", "Symmetry"),
+        *("Batches", "Climb", "Symmetry"),
         *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),
     ),
     "ridgerider.environments": ("Agree",),
+    "ridgerider.types": ("FixedRows",),
     "ridgerider.symmetry": (
         *("Motions", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature"),
         "UnitSignature",

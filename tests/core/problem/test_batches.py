@@ -189,7 +189,7 @@ def noisy_rides(curvatures, is_careful, num_rides=200):
         audit_every=1,
         max_steps=20,
     )
-    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
 
     def ride(key):
         end = rider.ride(problem, problem.x0, ridge, key)

@@ -73,7 +73,7 @@ def test_an_update_costs_the_hvps_that_it_makes(update):
     problem = rr.Problem.from_functions(
         calls.value_and_grad, np.full(8, 0.1), hvp=calls.hvp, hessian=calls.hessian, check=False
     )
-    ridge = rr.Ridge(jnp.eye(8)[7], jnp.array(-1.5), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(jnp.eye(8)[7], jnp.array(-1.5), jnp.array(0), jnp.array(1))
     for _ in range(2):  # as a ride begins, and on its way
         calls.hvps = calls.hessians = 0
         tracked = jax.block_until_ready(update(problem, problem.x0 + 0.05, ridge, KEY))

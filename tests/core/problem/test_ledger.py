@@ -53,7 +53,7 @@ def check_balance(calls, counters):
 @pytest.mark.parametrize("case", CASES)
 def test_the_ledger_equals_a_counter(case):
     problem, counters = counted_problem(case)
-    check_balance(rr.Cost(**problem.loss.calls), counters)  # of the checks at the start
+    check_balance(rr.types.Cost(**problem.loss.calls), counters)  # of the checks at the start
     programs = {
         "value": lambda: problem.value(X),
         "gradient": lambda: jax.value_and_grad(problem.value)(X),
@@ -133,18 +133,18 @@ def test_losses_in_jax_are_not_called_back():
     with problem.ledger() as ledger:
         problem.value(X)
     assert ledger.calls is None
-    costs = [rr.Cost(values=1), rr.Cost(hvps=2)]
+    costs = [rr.types.Cost(values=1), rr.types.Cost(hvps=2)]
     assert ledger.charge(costs) == costs
 
 
 def test_shares_add_up():
-    ledger = Ledger(rr.Cost(values=17, gradients=5, hvps=1))
-    costs = [rr.Cost(values=n, seconds=0.5, eigendecompositions=2) for n in (3, 0, 4, 1)]
+    ledger = Ledger(rr.types.Cost(values=17, gradients=5, hvps=1))
+    costs = [rr.types.Cost(values=n, seconds=0.5, eigendecompositions=2) for n in (3, 0, 4, 1)]
     charged = ledger.charge(costs)
-    total = sum(charged, rr.Cost())
+    total = sum(charged, rr.types.Cost())
     assert (total.values, total.gradients, total.hvps) == (17, 5, 1)
     assert charged[1].values == 0 and charged[0].eigendecompositions == 2
-    assert sum(one.values for one in ledger.charge([rr.Cost()] * 3)) == 17
+    assert sum(one.values for one in ledger.charge([rr.types.Cost()] * 3)) == 17
     assert ledger.charge([]) == []
 
 

@@ -116,7 +116,7 @@ def test_the_hvp_at_a_point_is_that_of_batches_and_chunks():
     problem = rr.Problem(data_loss, jnp.linspace(0.1, 0.6, 6), data)
     x, v = problem.x0 + 0.3, jnp.cos(jnp.arange(6.0))
     chunks = problem.on_rows(jnp.arange(200).reshape(4, 50))
-    for one in (problem, rr.FixedRows()(problem, jax.random.key(0), 0), chunks):
+    for one in (problem, rr.types.FixedRows()(problem, jax.random.key(0), 0), chunks):
         np.testing.assert_allclose(one.value(x), problem.value(x), rtol=1e-12)
         np.testing.assert_allclose(one.grad(x), problem.grad(x), atol=1e-12)
         np.testing.assert_allclose(one.hvp_at(x)(v), problem.hvp(x, v), atol=1e-11)

@@ -50,7 +50,7 @@ def judged(update, key, dtype):
     """What the update says of one step and what double precision says of it."""
     hessian, old = near_pair(key, dtype)
     problem = rr.Problem(quadratic_loss, jnp.zeros(SIZE, dtype), hessian)
-    ridge = rr.Ridge(old, jnp.zeros((), dtype), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(old, jnp.zeros((), dtype), jnp.array(0), jnp.array(1))
     tracked = update(problem, problem.x0, ridge, key)
 
     eigenvalues, columns = jnp.linalg.eigh(hessian.astype(float))
@@ -121,7 +121,7 @@ def pair_at(degrees, gap, dtype=float):
     angle = np.radians(degrees)
     old = jnp.asarray(np.cos(angle) * columns[:, 0] + np.sin(angle) * columns[:, 1], dtype)
     problem = rr.Problem(quadratic_loss, jnp.zeros(20, dtype), jnp.asarray(matrix))
-    ridge = rr.Ridge(old, jnp.array(-1.0, dtype), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(old, jnp.array(-1.0, dtype), jnp.array(0), jnp.array(1))
     return problem, ridge, columns
 
 
@@ -149,7 +149,7 @@ def test_the_gap_is_known_once_the_space_is_whole():
     matrix, columns = make_matrix([-2.0, -1.0, 1.0])
     problem = rr.Problem(quadratic_loss, jnp.zeros(3), jnp.asarray(matrix))
     old = jnp.asarray(columns @ np.array([0.2, 0.9, 0.3]) / np.sqrt(0.94))
-    ridge = rr.Ridge(old, jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(old, jnp.array(-1.0), jnp.array(0), jnp.array(1))
     whole, part = (rr.Davidson(max_hvps=hvps)(problem, problem.x0, ridge, KEY) for hvps in (3, 2))
     assert float(whole.gap) == pytest.approx(1) and np.isnan(part.gap)
 

@@ -31,7 +31,7 @@ def test_valley_rests_at_a_stationary_point():
 
 def test_correct_moves_the_point_before_the_ridge_is_updated():
     def to_axis(problem, x, ridge):
-        return x * jnp.array([1.0, 0.0]), rr.Cost(gradients=1)
+        return x * jnp.array([1.0, 0.0]), rr.types.Cost(gradients=1)
 
     problem = surface()
     result = ride_from_start(

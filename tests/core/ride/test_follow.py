@@ -34,7 +34,7 @@ def with_spectrum(eigenvalues, dtype=jnp.float64, seed=0):
 
 def followed(problem, rows, x, ridge=None, **settings):
     if ridge is None:
-        ridge = rr.Ridge(jnp.asarray(rows[0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+        ridge = rr.types.Ridge(jnp.asarray(rows[0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
     return rr.Follow(**settings)(problem, x, ridge, KEY)
 
 
@@ -75,8 +75,8 @@ def test_noise_is_no_signal():
 
     alternating = jnp.tile(jnp.array([1.0, -0.98]), 50)
     problem = rr.Problem(loss, jnp.array([0.1, 0.0, 0.0]), alternating)
-    on_rows = rr.FixedRows()(problem, KEY, 0)
-    ridge = rr.Ridge(jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0), jnp.array(0), jnp.array(1))
+    on_rows = rr.types.FixedRows()(problem, KEY, 0)
+    ridge = rr.types.Ridge(jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0), jnp.array(0), jnp.array(1))
     moved = rr.Follow()(problem, problem.x0, ridge, KEY).ridge.memory
     still = rr.Follow()(on_rows, problem.x0, ridge, KEY).ridge.memory
     assert jnp.linalg.norm(moved.move) > 0.05
@@ -135,7 +135,7 @@ def test_fields_of_the_rider_can_be_set():
         (lambda: rr.BlockSpectrum.for_networks(k=8, max_hvps=4), "`max_hvps` must be"),
         (lambda: rr.Follow(max_hvps=2), "`max_hvps` must be"),
         (lambda: rr.Follow(size=0.0), "`size` must be"),
-        (lambda: rr.FixedRows(0), "`size` must be"),
+        (lambda: rr.types.FixedRows(0), "`size` must be"),
         (lambda: rr.Relax(epochs=0), "`epochs` must be"),
         (lambda: rr.Relax(target=-1.0), "`target` must be"),
     ],
@@ -167,7 +167,7 @@ def test_the_first_row_of_a_ride_is_its_start():
 def test_a_ride_that_begins_at_nan_ends_there():
     problem = rr.Problem(lambda x, y: jnp.mean(y * x[0] ** 2) + jnp.log(x[1]), -jnp.ones(2), INPUTS)
     rider = rr.Rider.for_networks()
-    ridge = rr.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
+    ridge = rr.types.Ridge(jnp.array([1.0, 0.0]), jnp.array(-1.0), jnp.array(0), jnp.array(1))
     ride = rider.ride(problem, problem.x0, ridge, KEY)
     names = np.array(rider.rule_names())[np.asarray(rider.ended(ride))]
     assert int(ride.num_steps) == 0 and "not_finite" in names
@@ -205,7 +205,7 @@ def test_a_ride_that_loses_its_ridge_ends_and_says_so():
     """A direction that is no ridge is lost at once: each of three ridges has a third of it."""
     problem, rows = with_spectrum([-3.0, -2.0, -1.0])
     rider = rr.Rider.for_networks(finish=None)
-    ridge = rr.Ridge(jnp.asarray(rows).sum(0) / np.sqrt(3), *map(jnp.array, (-2.0, 0, 1)))
+    ridge = rr.types.Ridge(jnp.asarray(rows).sum(0) / np.sqrt(3), *map(jnp.array, (-2.0, 0, 1)))
     lost = rider.ride(problem, problem.x0, ridge, KEY)
     assert reasons(rider, lost) == ["RidgeLost"] and int(lost.num_steps) == 0
     assert float(lost.overlap) == pytest.approx(1 / np.sqrt(3))

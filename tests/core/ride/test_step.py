@@ -26,8 +26,8 @@ def test_backtracking_gives_up_below_min_size_and_the_ridge_is_lost():
         """A ridge that turns by 60 degrees however small the step."""
         turned = jnp.array([[0.5, -(0.75**0.5)], [0.75**0.5, 0.5]]) @ ridge.direction
         overlap, zero = jnp.where(jnp.any(x != problem.x0), 0.5, 1.0), jnp.array(0.0)
-        new = rr.Ridge(turned, jnp.array(-1.0), ridge.index, ridge.multiplicity)
-        return rr.Tracked(new, rr.Certificate(overlap, zero, zero), rr.Cost())
+        new = rr.types.Ridge(turned, jnp.array(-1.0), ridge.index, ridge.multiplicity)
+        return rr.types.Tracked(new, rr.types.Certificate(overlap, zero, zero), rr.types.Cost())
 
     problem, _ = make_quadratic([-2.0, -1.0])
     rider = rr.Rider(update=turning, step=rr.Backtracking(size=1.0, min_size=0.1))

@@ -160,7 +160,7 @@ def test_a_start_that_does_not_fit_is_named(start):
 def test_an_address_is_replayed():
     landscape = rr.explore(himmelblau())
     name = max(landscape.fingerprints(), key=lambda name: name.depth)
-    assert "^" in str(name) and rr.Fingerprint.parse(str(name)) == name
+    assert "^" in str(name) and rr.types.Fingerprint.parse(str(name)) == name
     last = landscape.replay(name)[-1]
     assert np.allclose(last.x, landscape.leg(name).x, atol=1e-8)
 

@@ -16,14 +16,14 @@ from ridgerider._search.runfile.problem import digest
 from ridgerider._search.runfile.rules import describe, rebuild
 from ridgerider.types import Frontier
 
-TURNS = st.builds(rr.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))
-FINGERPRINTS = st.lists(TURNS, max_size=6).map(rr.Fingerprint)
+TURNS = st.builds(rr.types.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))
+FINGERPRINTS = st.lists(TURNS, max_size=6).map(rr.types.Fingerprint)
 LABELS = jax.jit(cluster_labels)
 
 
 @given(FINGERPRINTS)
 def test_fingerprints_print_and_parse(fingerprint):
-    assert rr.Fingerprint.parse(str(fingerprint)) == fingerprint
+    assert rr.types.Fingerprint.parse(str(fingerprint)) == fingerprint
 
 
 @given(
@@ -31,7 +31,9 @@ def test_fingerprints_print_and_parse(fingerprint):
     st.randoms(),
 )
 def test_what_is_asked_does_not_depend_on_the_order_of_telling(pairs, random):
-    branches = [rr.Branch(fingerprint, 0.0, -1.0, 1, priority) for fingerprint, priority in pairs]
+    branches = [
+        rr.types.Branch(fingerprint, 0.0, -1.0, 1, priority) for fingerprint, priority in pairs
+    ]
     one, two = Frontier(), Frontier()
     one.tell(branches)
     random.shuffle(branches)

@@ -143,9 +143,9 @@ def test_the_smallest_open_branch_is_always_taken(order):
     result = rr.search(PROBLEM, RIDER, order=order, max_rides=25)
     ridden = result.fingerprints()
     for turn, chosen in enumerate(ridden):
-        done = {rr.Fingerprint(), *ridden[:turn]}
+        done = {rr.types.Fingerprint(), *ridden[:turn]}
         branches = [
-            result.leg(parent).branch(rr.Turn(index, sign, member))
+            result.leg(parent).branch(rr.types.Turn(index, sign, member))
             for parent in done
             for index, member in result.leg(parent).turns
             for sign in (1, -1)
@@ -295,7 +295,7 @@ def test_classes_are_those_of_all_comparisons(size):
 
 @given(*[st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, -1]), st.integers(0, 2)))] * 2)
 def test_fingerprints_sort_turn_by_turn(one, two):
-    prints = [rr.Fingerprint(rr.Turn(*turn) for turn in turns) for turns in (one, two)]
+    prints = [rr.types.Fingerprint(rr.types.Turn(*turn) for turn in turns) for turns in (one, two)]
     keys = [[(turn.index, turn.member, -turn.sign) for turn in each] for each in prints]
     assert (prints[0].sort_key() < prints[1].sort_key()) == (keys[0] < keys[1])
 
@@ -304,7 +304,7 @@ def test_keys_depend_on_where_a_branch_is():
     from ridgerider._search.engine.rides import branch_key
 
     names = ["", "0+", "0-", "1+", "1.1+", "0+ 0+", "0+ 1+", "1+ 0+"]
-    keys = [branch_key(0, rr.Fingerprint.parse(name)) for name in names]
+    keys = [branch_key(0, rr.types.Fingerprint.parse(name)) for name in names]
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(names)
 
 
@@ -336,7 +336,7 @@ PARTIAL = jax.tree_util.Partial(optax.adam, 1e-2)
         rr.Rider(),
         rr.Rider(update=rr.Keep(), step=rr.FixedStep(), finish=rr.Descend(PARTIAL, max_kicks=2)),
         Settings(seed=3),
-        rr.Fingerprint.parse("0+ 3.1-"),
+        rr.types.Fingerprint.parse("0+ 3.1-"),
     ],
 )
 def test_values_survive_a_pickle(value):
@@ -346,7 +346,7 @@ def test_values_survive_a_pickle(value):
 
 def test_legs_survive_a_pickle():
     result = rr.search(surface(), max_rides=1)
-    branch = result.leg("").branch(rr.Turn(1, 1))
+    branch = result.leg("").branch(rr.types.Turn(1, 1))
     settings = result.meta["settings"]
     args = (Rides(rr.Rider()), surface(), Settings(**settings), [branch])
     (leg,) = Rides.move(*pickle.loads(pickle.dumps(args)))
@@ -391,7 +391,10 @@ def walls(x):
             r"`start` must have negative curvature.*least eigenvalue is 2; find_saddle",
         ),
         (lambda: rr.search(rr.Problem(walls, jnp.zeros(1))), r"the loss at `start` must be finite"),
-        (lambda: rr.Fingerprint.parse("0+ x"), r"a turn must look like 0\+.* or 2\^\+, not 'x'"),
+        (
+            lambda: rr.types.Fingerprint.parse("0+ x"),
+            r"a turn must look like 0\+.* or 2\^\+, not 'x'",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(make, message):

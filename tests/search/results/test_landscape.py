@@ -9,6 +9,7 @@ import ridgerider as rr
 from ridgerider._search.results.landscape import Edge
 from ridgerider._search.results.solutions import Stationary
 from ridgerider.problems import wells
+from ridgerider.types import Cost, Fingerprint, Turn
 
 NUM_MINIMA = 9
 
@@ -21,8 +22,8 @@ def random_map(seed):
     ends[3] = (ends[3][0], None)
     losses = np.sort(random.random(NUM_MINIMA))
     points = [
-        Stationary(rr.Fingerprint([rr.Turn(number, 1)]), np.zeros(1), float(loss), 0.0, 0.0, kind,
-                   rr.Cost(), morse_index=index, number=number)
+        Stationary(Fingerprint([Turn(number, 1)]), np.zeros(1), float(loss), 0.0, 0.0, kind,
+                   Cost(), morse_index=index, number=number)
         for index, kind, those in ((0, "minimum", losses), (1, "saddle", heights))
         for number, loss in enumerate(those)
     ]  # fmt: skip

@@ -116,12 +116,12 @@ def test_long_tables_and_large_trees_are_cut(result, monkeypatch):
 
 def test_a_leg_without_numbers_can_be_shown(result):
     leg = replace(result.leg("0+"), loss=float("nan"), trace={})
-    assert "<svg" in notebook.tree({rr.Fingerprint(): result.leg(""), leg.fingerprint: leg})
+    assert "<svg" in notebook.tree({rr.types.Fingerprint(): result.leg(""), leg.fingerprint: leg})
     assert "nan" in leg._repr_html_()
 
 
 def test_the_bar_fills_as_the_budget_is_used(monkeypatch):
-    done = rr.Progress(num_rides=5, num_open=9, max_rides=20, num_minima=1, best_loss=-1.0)
+    done = rr.types.Progress(num_rides=5, num_open=9, max_rides=20, num_minima=1, best_loss=-1.0)
     assert done.fraction == 5 / 14  # there is no more to ride
     assert replace(done, num_open=100).fraction == 0.25
     assert replace(done, num_open=0).fraction == 1 == replace(done, num_rides=20).fraction

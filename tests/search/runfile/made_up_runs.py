@@ -46,7 +46,7 @@ def make_leg(fingerprint, num_ridges=2):
     loss = float(trace["loss"][-1])
     # Twelve different minima; every tenth descent ends at a saddle.
     minimum = int(random.integers(12))
-    end = rr.Finish(
+    end = rr.types.Finish(
         x=np.eye(12)[minimum][:6] * 3 + minimum,
         loss=-20.0 - minimum,
         grad_norm=1e-9,
@@ -55,7 +55,7 @@ def make_leg(fingerprint, num_ridges=2):
         is_saddle=random.random() < 0.1,
         num_steps=7,
         num_kicks=0,
-        cost=rr.Cost(gradients=7),
+        cost=rr.types.Cost(gradients=7),
     )
     return Leg(
         fingerprint=fingerprint,
@@ -64,12 +64,14 @@ def make_leg(fingerprint, num_ridges=2):
         num_steps=num_steps,
         ended_by=("start",) if not fingerprint else (random.choice(["curvature_gone", "Stalled"]),),
         eigenvalues=eigenvalues,
-        clusters=tuple(rr.Cluster(float(one), 1, 0.0, 0.1) for one in eigenvalues),
+        clusters=tuple(rr.types.Cluster(float(one), 1, 0.0, 0.1) for one in eigenvalues),
         num_ridges=num_ridges,
         turns=tuple((i, 0) for i in range(num_ridges)),
         directions=np.eye(6)[:num_ridges],
         trace=trace if fingerprint else {},
-        cost=rr.Cost(values=3, gradients=10, hvps=6 * num_steps, hessians=num_steps, seconds=0.25),
+        cost=rr.types.Cost(
+            values=3, gradients=10, hvps=6 * num_steps, hessians=num_steps, seconds=0.25
+        ),
         finish=end if fingerprint else None,
     )
 

@@ -19,7 +19,7 @@ def legs():
     yield from (searched.leg(""), *searched)
     yield from rr.explore(six_hump_camel(), max_rides=6)
     made = make_leg("0+")
-    yield replace(made, loss=math.nan, same_as=rr.Fingerprint.parse("1-"), below=made.ridges)
+    yield replace(made, loss=math.nan, same_as=rr.types.Fingerprint.parse("1-"), below=made.ridges)
     far = replace(made.finish, is_at_infinity=True, limit=-1.0, runaway=np.ones(6))
     yield replace(made, finish=replace(far, history={"loss": np.arange(3.0)}))
 
@@ -58,7 +58,7 @@ def test_parameters_of_another_size_are_named():
 
 def test_an_order_must_return_what_json_can_hold():
     leg = make_leg("0+")
-    branch = leg.branch(rr.Turn(0, 1))
+    branch = leg.branch(rr.types.Turn(0, 1))
     assert json.loads(branch_to_row(replace(branch, priority=(1, "a")))["priority"]) == [1, "a"]
     with pytest.raises(ValueError, match="`order` must return numbers, strings or tuples of them"):
         branch_to_row(replace(branch, priority=object()))

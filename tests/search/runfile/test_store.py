@@ -376,7 +376,7 @@ def test_a_branch_is_loaded_with_its_arrays(finished):
         store.settle(leg, [])
         for index, member in leg.turns:
             for sign in (1, -1):
-                branch = leg.branch(rr.Turn(index, sign, member))
+                branch = leg.branch(rr.types.Turn(index, sign, member))
                 loaded = store.load(replace(branch, x=None, direction=None))
                 assert np.array_equal(loaded.x, branch.x) and loaded.x.dtype == leg.x.dtype
                 assert np.array_equal(loaded.direction, branch.direction)
