@@ -41,6 +41,16 @@ def check_at_least(name: str, value: Any, least: float = 0) -> None:
     _check(name, value, lambda number: number >= least, f"at least {least}")
 
 
+def check_finite(where: str, value: Any) -> None:
+    """Raise if an array holds NaN or infinity; of one that processes share, each sees its part."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    is_array = isinstance(value, jax.Array)
+    parts = [shard.data for shard in value.addressable_shards] if is_array else [value]
+    if not all(np.all(np.isfinite(part)) for part in parts):
+        raise ValueError(f"{where} must be finite, but it holds NaN or infinity.")
+
+
 def check_callable(name: str, value: Any, how: str = "") -> None:
     if not callable(value):
         called = f" as {how}" if how else ""

@@ -21,6 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._check import check_finite
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.ledger import Ledger
@@ -333,20 +334,12 @@ def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         if str(dtype) not in ("float", "float32", "float64"):
             raise ValueError(f"{where} must be float32 or float64, not {dtype}.")
-        if not isinstance(leaf, jax.core.Tracer) and not _is_finite(leaf):
-            raise ValueError(f"{where} must be finite, but it holds NaN or infinity.")
+        check_finite(where, leaf)
     start = jax.tree.map(jnp.asarray, start)
     dtypes = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(start)})
     if len(dtypes) > 1:
         raise ValueError(f"`start` must have leaves of one dtype, not {' and '.join(dtypes)}.")
     return start
-
-
-def _is_finite(leaf: Any) -> bool:
-    """Of an array that processes share, each looks at its own part."""
-    is_array = isinstance(leaf, jax.Array)
-    parts = [shard.data for shard in leaf.addressable_shards] if is_array else [leaf]
-    return all(np.all(np.isfinite(part)) for part in parts)
 
 
 def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import check_callable, check_count, check_finite
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
@@ -204,8 +204,7 @@ def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:
             f"{shapes}."
         )
     x = np.asarray(problem.ravel(params)).astype(problem.dtype)
-    if not np.isfinite(x).all():
-        raise ValueError(f"`starts[{number}]` must be finite, but it has nan or infinity.")
+    check_finite(f"`starts[{number}]`", x)
     return x
 
 
