@@ -33,10 +33,11 @@ def rules():
     for place in (rr, environments, baselines):
         for name, kind in vars(place).items():
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                is_rule = "__call__" in vars(kind) or kind in (rr.Rider, Settings)
+                is_rule = "__call__" in vars(kind) or kind is rr.Rider
                 if is_rule and all(has_default(item) for item in dataclasses.fields(kind)):
                     yield name, kind
     yield "Budget", Budget
+    yield "Settings", Settings
     yield "Dice", Dice
     yield "Batches", rr.Batches
 

@@ -9,10 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # An example or a test that needs the package.
 NEEDS = {
-    "torch": ["ridgerider/_search/result.py", "-k", "to_torch"],
+    "torch": ["ridgerider/_search/results/result.py", "-k", "to_torch"],
     "ase": ["tests/test_ase.py"],
     "distributed": ["tests/workers", "-k", "leave_and_join"],
-    "pandas": ["ridgerider/_search/result.py", "-k", "to_pandas"],
+    "pandas": ["ridgerider/_search/results/result.py", "-k", "to_pandas"],
     "matplotlib": ["ridgerider/plot/_figures.py"],
 }
 

@@ -61,10 +61,12 @@ class RidgeLosses(eqx.Module):
     ...     return -steep * x[0] ** 2 / 2 - x[1] ** 2 / 2
     >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
     >>> losses = RidgeLosses(correlation=1.0, curvature=1.0, gap=1.0, probe_gap=1.0)
-    >>> float(losses(both, both.start, jnp.array([1.0, 0.0]), jnp.eye(2))[0])  # -1 - 3 - 1 - 1 + 2
+    >>> float(losses.values(both, both.start, jnp.array([1.0, 0.0]), jnp.eye(2))[0])
     -4.0
-    >>> float(losses(both, both.start, jnp.array([0.0, 1.0]), jnp.eye(2))[1])  # (2 + 0) / (4 + 2)
+    >>> float(losses.values(both, both.start, jnp.array([0.0, 1.0]), jnp.eye(2))[1])
     0.3333333333333333
+
+    The first is -1 - 3 - 1 - 1 + 2, the second (2 + 0) / (4 + 2).
     """
 
     correlation: float = 30.0
@@ -75,7 +77,7 @@ class RidgeLosses(eqx.Module):
     second: float = 1.0
     probe_gap: float = 30.0
 
-    def __call__(
+    def values(
         self,
         environments: Environments,
         params: PyTree,
@@ -296,7 +298,9 @@ def _train(
         probes = jax.vmap(unit)(jax.random.normal(probe, shape, state.direction.dtype))
 
         def loss(both: tuple[PyTree, Vector]) -> tuple[Scalar, Scalar]:
-            value = sum(settings.losses(on_batch, *both, probes), jnp.zeros((), probes.dtype))
+            value = sum(
+                settings.losses.values(on_batch, *both, probes), jnp.zeros((), probes.dtype)
+            )
             squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(both[0])])
             return value + settings.decay * jnp.sum(squares), value
 

@@ -129,11 +129,11 @@ def test_losses_against_dense_hessians_and_finite_differences():
     @jax.jit
     def parts(x):
         params, e = unravel(x)
-        return losses(both, params, e, probes)
+        return losses.values(both, params, e, probes)
 
     @jax.jit
     def total(x):
-        return sum(losses(both, *unravel(x), probes))
+        return sum(losses.values(both, *unravel(x), probes))
 
     values = [float(eqx.filter_jit(one.value)(one.x0)) for one in both.problems]
     hessians = np.asarray(eqx.filter_jit(both.hessians)(both.start))
@@ -150,7 +150,7 @@ def test_losses_against_dense_hessians_and_finite_differences():
 def test_agreement_vanishes_for_equal_environments_only():
     matrix, _ = make_matrix([-2.0, -1.0, 1.0, 3.0])
     probes = jnp.eye(4)
-    losses = eqx.filter_jit(RidgeLosses())
+    losses = eqx.filter_jit(RidgeLosses().values)
     equal, other = quadratics([matrix] * 3), quadratics([matrix, matrix, 2 * matrix])
     assert float(losses(equal, equal.start, probes[0], probes)[1]) == 0
     assert float(losses(other, other.start, probes[0], probes)[1]) > 1

@@ -264,10 +264,13 @@ def deadly_wells():
     return wells(4)
 
 
-def deadly_ride(problem, rider, settings, branches, num_lanes, ride=_rides._ride):
+ride = _rides._ride
+
+
+def deadly_ride(problem, rider, settings, branches, *args):
     if str(branches[0].fingerprint) == "0+":
         os.kill(os.getpid(), signal.SIGKILL)
-    return ride(problem, rider, settings, branches, num_lanes)
+    return ride(problem, rider, settings, branches, *args)
 
 
 def test_a_leg_that_kills_its_workers_is_given_up(plain):
