@@ -64,7 +64,7 @@ class Reader:
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
 
-        Raises ValueError if it is no run file, and `AnotherRun` if one has taken its place.
+        Raises ValueError if it is not a run file, and `AnotherRun` if one has taken its place.
         """
         legs = self.file.read()
         if not self._max_points:  # a page of ten thousand legs stays small

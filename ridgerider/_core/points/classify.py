@@ -72,7 +72,7 @@ class Curvature(eqx.Module):
 
     @property
     def morse_index(self) -> Int[Array, ""]:
-        """How many eigenvalues are negative; at least so many, unless all are known.
+        """How many eigenvalues are negative; a lower bound, unless all are known.
 
         By Cauchy's interlacing theorem Ritz values count no more of them than there are, converged
         or not.

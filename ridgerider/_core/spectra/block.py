@@ -80,7 +80,7 @@ class BlockSpectrum(eqx.Module):
         the same method. Slow: the number of HVPs (default: at most 10,000) grows with the inverse
         of the gap, where "block" needs that of its root.
 
-    - `num_probes`: for the methods "gradient" and "network", so many random vectors, of `max_hvps`
+    - `num_probes`: for the methods "gradient" and "network", how many random vectors, of `max_hvps`
       HVPs each, estimate how often an eigenvalue is repeated (`Cluster.copies`), to about
       sqrt(2 / (copies * num_probes)). 0: none.
 

@@ -260,7 +260,7 @@ def downhill(
 ) -> Bool[Array, " k"]:
     """Which eigenvalues are negative beyond doubt, where `scale` is the largest |eigenvalue|.
 
-    `eigenvalue < 0` is no test: rounding turns half of the zeros of a rank-one Hessian negative.
+    `eigenvalue < 0` is not a test: rounding turns half of the zeros of a rank-one Hessian negative.
     """
     return eigenvalues < -tolerance * scale
 

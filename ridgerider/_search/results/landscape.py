@@ -149,7 +149,7 @@ class Landscape(RunView):
         return Solutions([one for one in self._points if one.morse_index == 0])
 
     def saddles(self, index: int | None = 1) -> Solutions[Stationary]:
-        """The different saddles with so many negative eigenvalues, lowest first; None: all."""
+        """The different saddles with `index` negative eigenvalues, lowest first; None: all."""
         if index is not None:
             check_count("index", index, 1)
         return Solutions(

@@ -53,7 +53,7 @@ class PartialRun:
     def read(self) -> list[Leg]:
         """Read what is new, and return the legs among it, without the directions of their ridges.
 
-        Raises ValueError if it is no run file, and `AnotherRun` if one has taken its place.
+        Raises ValueError if it is not a run file, and `AnotherRun` if one has taken its place.
         """
         with RunFile.open_damaged(self.path) as run:
             # Evaluating the start takes other seconds each time.

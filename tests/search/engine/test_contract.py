@@ -116,11 +116,9 @@ def test_a_repaired_run_is_resumed_to_the_same(run, problem, seed, tmp_path):
 
 
 def test_a_time_limit_is_kept_and_what_was_found_is_returned(run, problem, tmp_path):
+    """A leg takes longer than the limit here, whatever the machine, so that the run is cut off."""
     path = tmp_path / "run.sqlite"
-    run(max_rides=2)  # compiles
-    began = time.perf_counter()
-    cut = run(max_rides=20, max_seconds=0.02, out=path)
-    assert time.perf_counter() - began < 30  # a whole run, compiled anew, would not take longer
+    cut = run(max_rides=20, max_seconds=0.02, out=path, progress=lambda done: time.sleep(0.05))
     assert len(cut) < 20 and cut.leg("").loss == run(max_rides=0).leg("").loss
     assert rows(rr.resume(path, problem, max_seconds=None)) == rows(run(max_rides=20))
 

@@ -208,28 +208,6 @@ def test_a_map_is_resumed_to_the_same(tmp_path):
         assert table_of(rr.load(path, problem)) == table_of(whole)
 
 
-def test_a_killed_map_is_resumed_to_the_same(tmp_path):
-    """Stopped after any leg, also in the middle of a round."""
-
-    class Stop(Exception):
-        pass
-
-    def stop_after(count):
-        def progress(done):
-            if done.num_rides == count:
-                raise Stop
-
-        return progress
-
-    problem = himmelblau()
-    whole = rr.explore(problem, round_size=8)
-    for count in (1, 3, 10, 15):
-        path = tmp_path / f"{count}.sqlite"
-        with pytest.raises(Stop):
-            rr.explore(problem, round_size=8, out=path, progress=stop_after(count))
-        assert table_of(rr.resume(path, problem)) == table_of(whole)
-
-
 class Backwards(Executor):
     """Rides everything here, and gives it back in the wrong order."""
 
