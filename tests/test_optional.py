@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # An example or a test that needs the package.
 NEEDS = {
-    "torch": ["ridgerider/_search/results/result.py", "-k", "to_torch"],
+    "torch": ["docs/bridges.md"],
     "ase": ["tests/test_ase.py"],
     "distributed": ["tests/workers", "-k", "leave_and_join"],
     "pandas": ["ridgerider/_search/results/result.py", "-k", "to_pandas"],

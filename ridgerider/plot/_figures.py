@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ridgerider._check import needs
-from ridgerider._search.results.notebook import columns as columns_across
 from ridgerider._search.same.points import IS_SOLUTION
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.plot._landscape import PlaneOfRides, plane_of_rides
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     """
     ax = _axes(ax)
     from matplotlib.collections import LineCollection
-    from matplotlib.colors import Normalize
 
     legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
-    columns = columns_across(legs)
+    columns = tree_columns(legs)
     rides = [leg for leg in legs.values() if leg.fingerprint]
     eigenvalues = np.array([leg.trace["eigenvalue"][0] if leg.trace else np.nan for leg in rides])
     lines = LineCollection(
@@ -61,7 +60,7 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
         ],
         array=eigenvalues,
         cmap="viridis",
-        norm=Normalize(float(np.nanmin(eigenvalues, initial=-1e-9)), 0),
+        clim=(float(np.nanmin(eigenvalues, initial=-1e-9)), 0),
         linewidths=float(np.clip(40 / max(len(rides), 1), 0.6, 2.2)),
         zorder=2,
     )
@@ -263,13 +262,34 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def tree_columns(names: Iterable[Fingerprint]) -> dict[Fingerprint, float]:
+    """The place of each leg across a tree: leaves side by side, others above their rides.
+
+    >>> names = [Fingerprint.parse(text) for text in ("", "0+", "0-")]
+    >>> [tree_columns(names)[name] for name in names]
+    [0.5, 0.0, 1.0]
+    """
+
+    def rank(turn: Turn) -> tuple[int, ...]:  # forwards by rank, then backwards the other way
+        place = turn.sign * turn.index, turn.sign * turn.member
+        return int(turn.sign < 0), *place, int(turn.below), int(turn.up)
+
+    order = sorted(names, key=lambda name: list(map(rank, name)))  # each before those behind it
+    children = defaultdict[Fingerprint, list[Fingerprint]](list)
+    for name in filter(None, order):
+        children[name.parent].append(name)
+    leaves = [name for name in order if name not in children]
+    places = {name: float(place) for place, name in enumerate(leaves)}
+    for name in reversed(order):
+        if name in children:
+            places[name] = (places[children[name][0]] + places[children[name][-1]]) / 2
+    return places
+
+
 def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
-    t = np.linspace(0, 1, 24)
-    ease = t**2 * (3 - 2 * t)
-    return np.stack(
-        [above[0] + (below[0] - above[0]) * np.sqrt(ease), above[1] + (below[1] - above[1]) * t],
-        axis=1,
-    )
+    t = np.linspace(0, 1, 24)[:, None]
+    across, down = np.sqrt(t**2 * (3 - 2 * t)), t
+    return above + np.subtract(below, above) * np.hstack([across, down])
 
 
 def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:

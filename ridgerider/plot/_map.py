@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ridgerider._check import needs
 from ridgerider.plot._figures import MINIMUM, SADDLE, _axes, shades
 from ridgerider.plot._landscape import Plane
 
@@ -83,30 +82,32 @@ def tree_places(landscape: Landscape) -> list[float]:
 
 
 def network(landscape: Landscape, ax: Axes | None = None) -> Axes:
-    """Minima as dots, lower ones larger and in the middle; passes as lines between them.
+    """Minima as dots, lower ones larger; passes as lines between them.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import mueller_brown
     >>> ax = rr.plot.network(rr.explore(mueller_brown()))
-    >>> len(ax.lines)
-    2
+    >>> len(ax.texts)  # a number at each minimum
+    3
     """
-    ax = _axes(ax)
-    with needs("landscape", "a network graph"):
-        import networkx
-    graph = landscape.graph()
-    places = networkx.spring_layout(networkx.Graph(graph), seed=0)
+    import networkx  # when it is needed: it takes a while
+
+    ax, graph = _axes(ax), networkx.Graph(landscape.graph())
+    graph.remove_edges_from(list(networkx.selfloop_edges(graph)))
     losses = np.array([one.loss for one in landscape.minima()])
-    for a, b in graph.edges():
-        if a != b:
-            ax.plot(*np.array([places[a], places[b]]).T, color="#BBBBBB", lw=0.8, zorder=1)
-    spread = float(np.ptp(losses)) or 1.0
-    sizes = 20 + 120 * (losses.max() - losses) / spread
-    points = np.array([places[number] for number in range(len(losses))])
-    ax.scatter(points[:, 0], points[:, 1], s=sizes, c=losses, cmap="viridis_r", zorder=2)
-    for number in range(min(len(losses), 30)):
-        ax.annotate(str(number), points[number], ha="center", va="center", fontsize=6, color="w")
-    ax.set_axis_off()
+    sizes = 20 + 120 * (losses.max() - losses) / (float(np.ptp(losses)) or 1.0)
+    networkx.draw(
+        graph,
+        networkx.spring_layout(graph, seed=0),
+        ax,
+        node_size=sizes,
+        node_color=losses,
+        cmap="viridis_r",
+        edge_color="#BBBBBB",
+        labels={number: str(number) for number in range(min(len(losses), 30))},
+        font_size=6,
+        font_color="w",
+    )
     return ax
 
 

@@ -205,7 +205,7 @@ def test_the_cards_of_the_demo_and_its_reports_agree():
     for part in demo.parts():
         result = rr.load(f"shown/{part.name}.sqlite")
         card = part.found(result)
-        reader = Reader(result.path)
+        reader = Reader(result.file)
         reader.read()
         found = verdict(reader)
         assert card in index and card in Path(f"shown/{part.name}.html").read_text()

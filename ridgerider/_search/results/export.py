@@ -67,14 +67,12 @@ def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:
 
 def solution_row(one: "Solution", params: Params, suffix: str) -> Row:
     """A solution with its parameters: in CSV a column for each number, else an array per leaf."""
-    named = leaves(params, flat(one.params))
+    row, named = one.as_row(), leaves(params, flat(one.params))
     if suffix != ".csv":
-        return {**one.as_row(), "params": named}
-    row = one.as_row()
+        return {**row, "params": named}
     for name, leaf in named.items():
-        for place in np.ndindex(leaf.shape):
-            where = ",".join(map(str, place))
-            row[f"{name}[{where}]" if place else name] = float(leaf[place])
+        for place, value in np.ndenumerate(leaf):
+            row[f"{name}[{','.join(map(str, place))}]" if place else name] = float(value)
     return row
 
 
@@ -138,8 +136,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return plain(np.asarray(value).tolist())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -56,23 +56,13 @@ class Barrier(float):
     number of the highest saddle.
     """
 
-    saddle: int | None
-    forward: float
-    backward: float
-    text: str
-
-    def __new__(
-        cls, loss: float, saddle: int | None, forward: float, backward: float, text: str
-    ) -> "Barrier":
-        new = super().__new__(cls, loss)
-        new.saddle, new.forward, new.backward, new.text = saddle, forward, backward, text
-        return new
+    saddle: int | None = None
+    forward: float = math.inf
+    backward: float = math.inf
+    text: str = ""
 
     def __str__(self) -> str:
         return self.text
-
-    def __reduce__(self) -> tuple:
-        return Barrier, (float(self), self.saddle, self.forward, self.backward, self.text)
 
 
 @dataclass(frozen=True)
@@ -97,9 +87,6 @@ class DiscretePath:
     def saddles(self) -> tuple[Stationary, ...]:
         return self.points[1::2]
 
-    def __len__(self) -> int:
-        return len(self.points)
-
 
 class Landscape(RunView):
     """The stationary points of a loss, and the paths between them.
@@ -112,21 +99,6 @@ class Landscape(RunView):
     >>> landscape.barrier(0, 1) == landscape.barrier(1, 0)
     True
     """
-
-    def __repr__(self) -> str:
-        where = self.file or "memory"
-        return (
-            f"Landscape({self.name!r}, {len(self.minima())} minima, {len(self.saddles())} "
-            f"transition states, {len(self)} legs, in {where})"
-        )
-
-    def _numbers(self) -> dict[str, Any]:
-        return {
-            "minima": len(self.minima()),
-            "transition states": len(self.saddles()),
-            "parts": len(self.components()),
-            "climbs and descents": len(self),
-        }
 
     def to_pandas(self) -> Any:
         """A row for each stationary point, minima first. Needs pandas.
@@ -224,16 +196,19 @@ class Landscape(RunView):
         parts = self.components()
         where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
         if where[0] != where[1]:
-            text = (
+            barrier = Barrier(math.inf)
+            barrier.text = (
                 f"inf: no path joins minimum {one}, in component {where[0]} of {len(parts)}, and "
                 f"minimum {two}, in component {where[1]}"
             )
-            return Barrier(math.inf, None, math.inf, math.inf, text)
+            return barrier
         path = self.path(one, two)
-        saddle = max(path.saddles, key=lambda point: point.loss).number if path.saddles else None
-        top = path.maximum
-        heights = top - path.losses[0], top - path.losses[-1]
-        return Barrier(top, saddle, *heights, f"{top:.6g}")
+        barrier = Barrier(path.maximum)
+        if path.saddles:
+            barrier.saddle = max(path.saddles, key=lambda point: point.loss).number
+        barrier.forward, barrier.backward = (barrier - path.losses[end] for end in (0, -1))
+        barrier.text = f"{path.maximum:.6g}"
+        return barrier
 
     def path(self, a: Any, b: Any) -> DiscretePath:
         """The lowest path from `a` to `b`: minima and saddles in turn."""

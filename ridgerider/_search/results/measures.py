@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.export import plain
 from ridgerider._search.runfile.problem import check_problem
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import Classes
@@ -203,7 +204,7 @@ def _shape(value: Any, leaves: list[float]) -> Any:
 
 def _value(name: str, found: Any) -> Any:
     if name == SIGNATURE:
-        return _plain(found)
+        return json.loads(json.dumps(plain(found)))
     numbers = np.asarray(jax.device_get(found), dtype=np.float64)
     if numbers.ndim > 1 or not numbers.size:
         raise ValueError(f"a metric is one number or a vector, not of shape {numbers.shape}")
@@ -212,25 +213,6 @@ def _value(name: str, found: Any) -> Any:
         return None
     is_score = numbers.ndim == 1 and numbers.min() >= 0 and numbers.max() <= 1
     return [mean, len(numbers)] if is_score else mean
-
-
-def _plain(value: Any) -> Any:
-    """A signature as JSON holds it."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_plain(one) for one in value), key=json.dumps)
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _plain(np.asarray(jax.device_get(value)).tolist())
-    if jax.tree.leaves(value) != [value]:  # a pytree of another kind
-        return [_plain(leaf) for leaf in jax.tree.leaves(value)]
-    raise ValueError(f"a signature cannot be of type {type(value).__name__}")
 
 
 def _source(function: Callable[..., Any]) -> dict[str, str]:

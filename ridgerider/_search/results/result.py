@@ -1,6 +1,5 @@
 """Result: what a search found, read from its run file."""
 
-import copy
 import math
 import os
 from collections import Counter, defaultdict
@@ -41,16 +40,20 @@ class RunView:
         self._store, self.problem, self._mover = store, problem, mover
 
     def _repr_html_(self) -> str:
-        names = self.fingerprints()
-        shown = [Fingerprint(), *names[: notebook.MAX_TREE]]
-        some = f", the first {len(shown) - 1} drawn" if len(shown) <= len(names) else ""
-        return notebook.box(
-            self.name,
-            f"in {self.file or 'memory'}{some}",
-            notebook.tiles(self._numbers()),
-            notebook.tree({name: self.leg(name) for name in shown}),
-            self.minima()._repr_html_(),
-        )
+        minima, cost = self.minima(), self.cost
+        numbers = {
+            "different minima": len(minima),
+            "lowest loss": f"{minima[0].level:.6g}" if minima else "-",
+            "legs": len(self),
+            "branches open": self.num_open(),
+            "Hessian-vector products": f"{int(cost.hvps):,}",
+            "seconds": f"{cost.seconds:.1f}",
+        }
+        return notebook.summary(repr(self), numbers) + minima._repr_html_()
+
+    def __repr__(self) -> str:
+        where = self.file or "memory"
+        return f"{type(self).__name__}({self.name!r}, {len(self)} legs, in {where})"
 
     @property
     def file(self) -> Path | None:
@@ -249,10 +252,6 @@ class RunView:
         """What the table "solutions" has."""
         raise NotImplementedError
 
-    def _numbers(self) -> dict[str, Any]:
-        """What a notebook shows first."""
-        raise NotImplementedError
-
     def _leg_rows(self) -> list[files.Row]:
         ends = {one.fingerprint: one for one in self._with_classes()}
         return [files.leg_row(leg, ends.get(leg.fingerprint)) for leg in self]
@@ -290,14 +289,6 @@ class Result(RunView):
     >>> result.leg("0-").ended_by
     ('curvature_gone',)
     """
-
-    def __repr__(self) -> str:
-        return f"Result({self.name!r}, {len(self)} legs, in {self.path or 'memory'})"
-
-    @property
-    def path(self) -> Path | None:
-        """The run file, or None if the run was kept in memory."""
-        return self.file
 
     def minima(
         self, tolerance: float | None = None, *, signature: Signature | None = None
@@ -392,36 +383,6 @@ class Result(RunView):
         seen = [] if allow_same_data else self.meta["problem"].get("arrays", [])
         return choose(candidates, score, data, best, delta, between, seen)
 
-    def to_torch(self, module: Any, solution: Solution | None = None) -> Any:
-        """A copy of a PyTorch module with the parameters of a solution, the best minimum if None.
-
-        The run must be one of `ridgerider.torch.problem`, loaded with its problem.
-
-        >>> import torch, ridgerider as rr, ridgerider.torch
-        >>> _ = torch.manual_seed(0)
-        >>> module = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Tanh())
-        >>> data = torch.ones(4, 1), torch.full((4, 1), 0.25)
-        >>> def loss(outputs, targets):
-        ...     return torch.mean((outputs**2 - targets) ** 2)
-        >>> _ = torch.nn.init.zeros_(module[0].weight)
-        >>> result = rr.search(ridgerider.torch.problem(module, loss, *data))
-        >>> round(abs(result.to_torch(module)(data[0])[0, 0].item()), 3)
-        0.5
-        """
-        if solution is None:
-            minima = self.minima()
-            if not minima:
-                raise ValueError("there is no `solution` to take: the run holds no minima.")
-            solution = minima[0]
-        if not isinstance(solution.params, dict) or not hasattr(module, "load_state_dict"):
-            raise ValueError(
-                "`to_torch` takes a module and a run of ridgerider.torch.problem with its problem, "
-                f"not {type(module).__name__} and {type(solution.params).__name__} parameters."
-            )
-        module = copy.deepcopy(module)
-        module.load_state_dict(solution.params)
-        return module
-
     def to_pandas(self) -> Any:
         """A row for each leg: how its descent ended, what the ride did, what both cost.
 
@@ -437,17 +398,6 @@ class Result(RunView):
 
     def _listed(self) -> Sequence[Solution]:
         return self._with_classes()
-
-    def _numbers(self) -> dict[str, Any]:
-        minima, cost = self.minima(), self.cost
-        return {
-            "different minima": len(minima),
-            "lowest loss": f"{minima[0].level:.6g}" if minima else "-",
-            "legs": len(self),
-            "branches open": self.num_open(),
-            "Hessian-vector products": f"{int(cost.hvps):,}",
-            "seconds": f"{cost.seconds:.1f}",
-        }
 
 
 def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:

@@ -1,8 +1,7 @@
 """Solutions of a run: one by one, and as a table."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar
 
 from jaxtyping import PyTree
 
@@ -10,6 +9,11 @@ from ridgerider._core.descend.finish import Kind
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.results import notebook
 from ridgerider._search.tree.tree import Fingerprint
+
+ROW = (
+    *("fingerprint", "kind", "loss", "grad_norm", "least_eigenvalue", "num_flat", "error"),
+    *("multiplicity", "equivalent_to", "num_copies", "doubt"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,9 @@ class Solution:
 
     def as_row(self) -> dict[str, Any]:
         """As plain values, without the parameters; `loss` is the limit if it is at infinity."""
-        return {
-            "fingerprint": str(self.fingerprint),
-            "kind": self.kind,
-            "loss": self.level,
-            "grad_norm": self.grad_norm,
-            "least_eigenvalue": self.least_eigenvalue,
-            "num_flat": self.num_flat,
-            "error": self.error,
-            "multiplicity": self.multiplicity,
-            "equivalent_to": "" if self.equivalent_to is None else str(self.equivalent_to),
-            "num_copies": self.num_copies,
-            "doubt": self.doubt,
-        }
+        same = "" if self.equivalent_to is None else str(self.equivalent_to)
+        text = {"fingerprint": str(self.fingerprint), "loss": self.level, "equivalent_to": same}
+        return {name: text.get(name, getattr(self, name)) for name in ROW}
 
 
 @dataclass(frozen=True)
@@ -91,8 +85,8 @@ class Stationary(Solution):
 S = TypeVar("S", bound=Solution)
 
 
-class Solutions(Sequence[S], Generic[S]):
-    """Solutions that print as a table, in a notebook too.
+class Solutions(tuple[S, ...]):
+    """A tuple of solutions that prints as a table, in a notebook too.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -100,21 +94,6 @@ class Solutions(Sequence[S], Generic[S]):
     >>> frame.fingerprint.tolist(), frame.kind.unique().tolist()
     (['0+', '0-'], ['minimum'])
     """
-
-    def __init__(self, solutions: Sequence[S]):
-        self._solutions = tuple(solutions)
-
-    def __len__(self) -> int:
-        return len(self._solutions)
-
-    @overload
-    def __getitem__(self, index: int) -> S: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Solutions[S]": ...
-    def __getitem__(self, index: int | slice) -> "S | Solutions[S]":
-        if isinstance(index, slice):
-            return Solutions(self._solutions[index])
-        return self._solutions[index]
 
     def __repr__(self) -> str:
         rows = self._table()

@@ -241,13 +241,8 @@ class Leg:
         }
         if self.finish is not None:
             numbers["descent"] = f"{self.finish.kind} at {float(self.finish.loss):.6g}"
-        names = [name for name in ("loss", "eigenvalue") if len(self.trace.get(name, ())) > 1]
-        return notebook.box(
-            f"leg {self.fingerprint}" if self.fingerprint else "the start",
-            "",
-            notebook.tiles(numbers),
-            notebook.curves({name: self.trace[name] for name in names}),
-        )
+        title = f"leg {self.fingerprint}" if self.fingerprint else "the start"
+        return notebook.summary(title, numbers)
 
     @property
     def ridges(self) -> Ridges:

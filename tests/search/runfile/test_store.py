@@ -75,7 +75,7 @@ def test_without_paths_of_rides_there_are_none_of_descents(finished):
 
 def test_without_its_problem_parameters_come_as_one_vector(tmp_path):
     result = rr.search(make_blocks(), out=tmp_path / "run", max_rides=6)
-    flat = rr.load(result.path)
+    flat = rr.load(result.file)
     assert flat.solutions()[0].params.shape == (10,)
     with pytest.raises(ValueError, match="to replay, load the run with its `problem`"):
         flat.replay("0+")
