@@ -190,7 +190,8 @@ def write_index(directory: Path, done: list[Done]) -> Path:
             f'<p class="found">{html.escape(one.found)}</p><p class="quiet">{facts}</p></a>'
         )
     out = directory / "report.html"
-    out.write_text(rr.report.fill_page({"cards": "\n".join(cards)}, name="index"), encoding="utf-8")
+    page = rr.report.fill_page("index", "Two minutes", cards="\n".join(cards))
+    out.write_text(page, encoding="utf-8")
     return out
 
 

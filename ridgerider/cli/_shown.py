@@ -15,9 +15,8 @@ from rich.text import Text
 
 import ridgerider as rr
 from ridgerider._check import printable
-from ridgerider.report._plain import count
 from ridgerider.report._read import Reader
-from ridgerider.report._verdict import verdict
+from ridgerider.report._verdict import count, verdict
 
 TEXT = ("fingerprint", "does", "kind", "between")  # columns that are not numbers
 MAX_ROWS = 20

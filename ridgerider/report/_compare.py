@@ -1,10 +1,5 @@
-"""Several runs on one page: settings that differ, solutions shared and not, minima over cost.
+"""Several runs on one page: settings that differ, solutions shared and not, minima over cost."""
 
-The page is made here, down to its pictures: it needs no script, and whatever comes from a run file
-is escaped.
-"""
-
-import html
 import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -22,9 +17,8 @@ from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION, StationaryPoints
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
-from ridgerider.report._plain import count
 from ridgerider.report._read import COSTS
-from ridgerider.report._step_chart import step_chart
+from ridgerider.report._verdict import count
 
 AXES: dict[str, Callable[[Leg], Any]] = {
     "evaluations": lambda row: row.cost.values + row.cost.gradients + row.cost.hvps,
@@ -32,6 +26,7 @@ AXES: dict[str, Callable[[Leg], Any]] = {
 }
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
+Table = dict[str, list[Any]]  # a `head`, and `rows` of text, numbers and None
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ def compare(
     """Write several runs of one problem as one HTML page, to judge riders, orders or engines.
 
     The page shows which settings differ, which solutions are shared, how many were found over the
-    cost, and the ledger. It needs no network and no script.
+    cost, and the ledger. It needs no network.
 
     **Arguments**
 
@@ -115,16 +110,16 @@ def compare(
     # Starts may differ, but not the leaves of the parameters or the data.
     is_one_problem = len({json.dumps([one.get("params"), one.get("data")]) for one in about}) == 1
     found = solutions_of(runs, problem) if is_one_problem else None
-    parts = {
-        "title": html.escape(" against ".join(run.name for run in runs)),
-        "heading": f"{len(runs)} runs compared",
-        "verdict": html.escape(_verdict(runs, found)),
+    names = [run.name for run in runs]
+    content = {
+        "names": names,
+        "verdict": _verdict(runs, found),
         "runs": _runs_table(runs, found),
         "charts": _charts(runs, found),
         "settings": _settings_table(runs),
         "solutions": _solutions_table(runs, found),
     }
-    return write_page(out, fill_page(parts, name="compare", styles=("page", "compare")))
+    return write_page(out, fill_page("compare", " against ".join(names), content))
 
 
 def read_runs(files: Sequence[Path]) -> list[Run]:
@@ -208,7 +203,7 @@ def _verdict(runs: Sequence[Run], found: Found | None) -> str:
     )
 
 
-def _runs_table(runs: Sequence[Run], found: Found | None) -> str:
+def _runs_table(runs: Sequence[Run], found: Found | None) -> Table:
     head = ["run", "problem", "rides", "open", "solutions", "lowest loss", *COSTS]
     rows = []
     for number, run in enumerate(runs):
@@ -218,10 +213,10 @@ def _runs_table(runs: Sequence[Run], found: Found | None) -> str:
         costs = [*map(int, costs[:-1]), round(float(costs[-1]), 1)]
         about = [run.name, run.file.meta.get("name", ""), len(run.legs[1:]), run.file.num_open]
         rows.append([*about, num_found, lowest, *costs])
-    return _table(head, rows)
+    return {"head": head, "rows": rows}
 
 
-def _settings_table(runs: Sequence[Run]) -> str:
+def _settings_table(runs: Sequence[Run]) -> Table | str:
     parts = ("settings", "rider", "budget", "versions")
     flat = [_flat({part: run.file.meta.get(part, {}) for part in parts}) for run in runs]
     different = [
@@ -232,7 +227,8 @@ def _settings_table(runs: Sequence[Run]) -> str:
     # Where a rule is another one, its own settings have nothing to be compared with.
     shown = [key for key in different if not any(key.startswith(f"{one}.") for one in different)]
     rows = [[key, *(one.get(key, NOTHING) for one in flat)] for key in shown]
-    return _table(["setting", *(run.name for run in runs)], rows) if rows else "No setting differs."
+    head = ["setting", *(run.name for run in runs)]
+    return {"head": head, "rows": rows} if rows else "No setting differs."
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
@@ -255,7 +251,7 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     return found
 
 
-def _solutions_table(runs: Sequence[Run], found: Found | None) -> str:
+def _solutions_table(runs: Sequence[Run], found: Found | None) -> Table | str:
     if not found:
         return "No run found a minimum." if found == [] else "The runs are of different problems."
     metrics, rows = _metrics(runs), []
@@ -271,9 +267,9 @@ def _solutions_table(runs: Sequence[Run], found: Found | None) -> str:
             place, row = by.get(run, (0, None))
             cells.append(NOTHING if row is None else f"{row.fingerprint} (ride {place})")
         rows.append(cells)
-    more = len(found) - MAX_SHOWN
-    head = ["", "loss", *metrics, "kind", *(run.name for run in runs)]
-    return _table(head, rows) + (f"… and {more} more" if more > 0 else "")
+    if len(found) > MAX_SHOWN:
+        rows.append([f"… and {len(found) - MAX_SHOWN} more"])
+    return {"head": ["", "loss", *metrics, "kind", *(run.name for run in runs)], "rows": rows}
 
 
 def _metrics(runs: Sequence[Run]) -> list[str]:
@@ -282,7 +278,7 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
     )
 
 
-def _charts(runs: Sequence[Run], found: Found | None) -> str:
+def _charts(runs: Sequence[Run], found: Found | None) -> list[dict[str, Any]]:
     """For each axis a chart of each curve: for each run, values by the place of a leg."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     if found is not None:
@@ -302,13 +298,29 @@ def _charts(runs: Sequence[Run], found: Found | None) -> str:
     for axis, cost in AXES.items():
         spent = [np.cumsum([0.0, *(float(cost(row)) for row in run.legs)]) for run in runs]
         for title, curve in curves.items():
-            lines = {
-                run.name: [*((float(at[place + 1]), y) for place, y in points)]
-                + [(float(at[-1]), y) for _, y in points[-1:]]
-                for run, at, points in zip(runs, spent, curve, strict=True)
-            }
-            charts.append(step_chart(lines, title, axis))
-    return "".join(charts)
+            points = [
+                {float(at[place + 1]): y for place, y in line}
+                for at, line in zip(spent, curve, strict=True)
+            ]
+            x = sorted(
+                {0.0, *(float(at[-1]) for at in spent), *(one for line in points for one in line)}
+            )
+            values = [_held(line, x, at[-1]) for line, at in zip(points, spent, strict=True)]
+            charts.append({"title": title, "axis": axis, "x": x, "values": values})
+    return charts
+
+
+def _held(points: dict[float, float], x: Sequence[float], last: float) -> list[float | None]:
+    """A curve that keeps each of its values until the next, at `x`; None before and after it.
+
+    >>> _held({1.0: 5.0, 3.0: 4.0}, [0.0, 1.0, 2.0, 3.0, 4.0], 3.5)
+    [None, 5.0, 5.0, 4.0, None]
+    """
+    values, value = list[float | None](), None
+    for one in x:
+        value = points.get(one, value)
+        values.append(value if one <= last else None)
+    return values
 
 
 def _records(points: Iterable[tuple[int, float | None]], sign: int = 1) -> list[tuple[int, float]]:
@@ -320,22 +332,3 @@ def _records(points: Iterable[tuple[int, float | None]], sign: int = 1) -> list[
         if not kept or sign * value < sign * kept[-1][1]:
             kept.append((place, value))
     return kept
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table of text and numbers; None where there is none."""
-
-    def cell(value: Any) -> str:
-        if isinstance(value, str):
-            return f'<td class="text">{html.escape(value)}</td>'
-        if value is None:
-            return f"<td>{NOTHING}</td>"
-        return f"<td>{value:,}</td>" if isinstance(value, int) else f"<td>{value:.6g}</td>"
-
-    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
-        f'<table class="plain-table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-    )

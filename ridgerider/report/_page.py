@@ -20,20 +20,22 @@ import numpy as np
 
 from ridgerider._check import one_line
 from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.export import plain
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import PlaneOfRides
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._map import is_map, map_content
-from ridgerider.report._plain import plain
 from ridgerider.report._read import Reader
 from ridgerider.report._trace import encoded
 from ridgerider.report._verdict import verdict
 
 MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
-SCRIPTS = (
-    *("base", "terms", "recorder", "export", "tree", "leg", "tables", "differ", "cost"),
-    *("landscape", "main"),
-)
+SCRIPTS: dict[str, str] = {
+    "page": "base chart terms recorder export tree leg tables differ cost landscape main",
+    "map": "recorder map",
+    "compare": "base chart compare",
+    "index": "",
+}
 
 
 def page(
@@ -50,7 +52,6 @@ def page(
     if is_map(reader.meta):
         content |= {**map_content(reader.path, problem), "name": _name(reader)}
         content |= {"notes": reader.notes, "num_legs": len(reader.legs)}
-        name, script = "map", "\n".join(_source(f"{one}.js") for one in ("recorder", "map"))
     else:
         content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
         content["landscapes"] = [plain_landscape(one) for one in landscapes]
@@ -62,18 +63,9 @@ def page(
             content["segments"] = {
                 f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs
             }
-        parts = "\n".join(_source(f"{one}.js") for one in SCRIPTS)
-        name, script = "page", f'"use strict";\n(() => {{\n{parts}\n}})();'
-    return fill_page(
-        {
-            "title": html.escape(f"{content['name']} · Ridge Rider"),
-            "data": embedded(content),
-            "details": "\n".join(map(embedded, reader.details)),
-        },
-        name=name,
-        script=script,
-        connect="'self'" if token else "'none'",
-    )
+    name = "map" if is_map(reader.meta) else "page"
+    details, connect = "\n".join(map(embedded, reader.details)), "'self'" if token else "'none'"
+    return fill_page(name, content["name"], content, details=details, connect=connect)
 
 
 def _name(reader: Reader) -> str:
@@ -90,7 +82,6 @@ def summary(reader: Reader) -> dict[str, Any]:
         "size": sum(prod(shape) for _, shape, *_ in params),
         "num_open": reader.file.num_open,
         "notes": reader.notes,
-        "classes": [str(name) for name in reader.classes.names],
         "groups": [leg["fingerprint"] for leg in reader.groups],
         "labels": reader.labels,
         "signature": reader.signature,
@@ -101,20 +92,22 @@ def summary(reader: Reader) -> dict[str, Any]:
 
 
 def fill_page(
-    content: dict[str, str],
+    name: str,
+    title: str,
+    content: Any = None,
     *,
-    name: str = "page",
-    styles: Sequence[str] = ("page",),
-    script: str = "",
     connect: str = "'none'",
+    **parts: str,
 ) -> str:
-    """A template with its style, script and content in place."""
-    style = "\n".join(_source(f"{one}.css") for one in styles)
+    """A template with its style, scripts and data in place; the other `parts` are markup."""
+    style = _source("page.css")
+    script = "\n".join(['"use strict";', *(_source(f"{one}.js") for one in SCRIPTS[name].split())])
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
-    parts = {**content, "policy": policy, "style": style, "script": script}
+    parts |= {"policy": policy, "style": style, "script": script, "data": embedded(content)}
+    parts["title"] = html.escape(f"{title} · Ridge Rider")
     # Split once, so that no content is searched for placeholders.
     first, *rest = _source(f"{name}.html").split("{{")
     pieces = [first]

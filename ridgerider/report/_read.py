@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._search.results.export import plain
 from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
 from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
-from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
+from ridgerider._search.tree.tree import Fingerprint, Leg
 from ridgerider.report._differ import differences
-from ridgerider.report._plain import number, plain
 from ridgerider.report._trace import certificate_of, pack_trace
 
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
@@ -30,7 +30,7 @@ class Reader:
     `legs` are what the page's tree and tables need, `details` what it needs once a leg is chosen;
     `notes` say in a sentence each what could not be read. `groups` are the solutions: by what they
     do if a signature says so, else the minima; the leg that stands for each of them is that of
-    lowest loss; of minima the shallowest. `labels` name the groups that a signature made.
+    lowest loss, of minima the shallowest. `labels` name the groups that a signature made.
 
     >>> import tempfile
     >>> import ridgerider as rr
@@ -53,10 +53,9 @@ class Reader:
 
     def __post_init__(self) -> None:
         self.file = PartialRun(self.path)
-        self.classes = Classes[Fingerprint]()
-        self._by_name: dict[str, dict[str, Any]] = {}
+        self._classes = Classes[Fingerprint]()
+        self._class_of: dict[Fingerprint, int] = {}
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
-        self._orders: dict[str, list[Any]] = {}  # of branches inside repeated eigenvalues
         self._measured: dict[str, dict[str, Any]] = {}
         self._differ: tuple[int, dict[str, Any]] | None = None
         self._max_points = self._max_clusters = 0
@@ -71,25 +70,16 @@ class Reader:
             num_legs = max(1, self.file.num_legs or 1)
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
+        names = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
         for leg in legs:
-            self._orders |= _orders(leg)
-        for leg in legs:
-            shown = _plain_leg(leg)
-            if shown["fingerprint"] in self._orders:
-                shown["way"] = self._orders[shown["fingerprint"]]
-            self._by_name[shown["fingerprint"]] = shown
-            self.legs.append(shown)
-            clusters = [
-                [
-                    number(getattr(one, name))
-                    for name in ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
-                ]
-                for one in leg.clusters[: self._max_clusters]
-            ]
-            trace = pack_trace(leg.trace, self._max_points)
-            self.details.append(
-                {"clusters": clusters, "num_clusters": len(leg.clusters), "trace": trace}
-            )
+            self.legs.append(plain(_shown_leg(leg)))
+            some = leg.clusters[: self._max_clusters]
+            details = {
+                "clusters": [[getattr(one, name) for name in names] for one in some],
+                "num_clusters": len(leg.clusters),
+                "trace": pack_trace(leg.trace, self._max_points),
+            }
+            self.details.append(plain(details))
         self._classify(legs)
         if legs or self.file.measures != self._measured:
             self._measured = self.file.measures
@@ -98,7 +88,7 @@ class Reader:
 
     @property
     def meta(self) -> dict[str, Any]:
-        return plain(self.file.meta)
+        return plain(self.file.meta, str)
 
     @property
     def notes(self) -> list[str]:
@@ -207,7 +197,7 @@ class Reader:
             params = self.meta.get("problem", {}).get("params", [])
             found = {
                 "groups": self.compared()[: len(points)],
-                "distances": [[number(float(f"{value:.5g}")) for value in row] for row in apart],
+                "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
                 **differences(points, params),
             }
             self._differ = self.num_points, plain(found)
@@ -229,55 +219,56 @@ class Reader:
             end = leg.finish
             if end is None or end.kind not in IS_SOLUTION or not np.isfinite(end.x).all():
                 continue
-            same = self._by_name.get(str(leg.same_as), {}).get("solution", {})
-            if leg.same_as is None or "class" not in same:
-                group = self.classes.add(leg.fingerprint, np.asarray(end.x), float(end.error))
-            else:
-                group = same["class"]
-            self._by_name[str(leg.fingerprint)]["solution"]["class"] = group
+            known = None if leg.same_as is None else self._class_of.get(leg.same_as)
+            if known is None:
+                known = self._classes.add(leg.fingerprint, np.asarray(end.x), float(end.error))
+            self._class_of[leg.fingerprint] = known
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
-        measures, has_signature = self._measured, self.signature is not None
-        names = [name for name in self.metric_names if name in measures]
-        values, kinds = measures.get(SIGNATURE, {}), self._about.get("kinds", ())
-        signatures = [  # None where a leg does not count
-            values.get(leg["fingerprint"])
-            if leg.get("solution", {"kind": "ride"})["kind"] in kinds
-            else None
-            for leg in self.legs
-        ]
-        numbers = [leg.get("solution", {}).get("class") for leg in self.legs]
-        if has_signature:
+        measures, about = self._measured, self._about
+        numbers = [self._class_of.get(Fingerprint.parse(leg["fingerprint"])) for leg in self.legs]
+        if self.signature is not None:
+            values = measures.get(SIGNATURE, {})
+            signatures = [  # None where a leg does not count
+                values.get(leg["fingerprint"])
+                if leg.get("solution", {"kind": "ride"})["kind"] in about["kinds"]
+                else None
+                for leg in self.legs
+            ]
             numbers = signature_classes(signatures)
-        self._members, self.labels = {}, {}
-        for place, (leg, group) in enumerate(zip(self.legs, numbers, strict=True)):
-            found = {name: measures[name].get(leg["fingerprint"]) for name in names}
+            named = zip(reversed(numbers), reversed(signatures), strict=True)
+            self.labels = {group: _label(one) for group, one in named if group is not None}
+        self._members = {}
+        for leg, group in zip(self.legs, numbers, strict=True):
+            found = {
+                name: measures[name].get(leg["fingerprint"])
+                for name in self.metric_names
+                if name in measures
+            }
             if any(value is not None for value in found.values()):
                 leg["metrics"] = found
             leg.pop("group", None)
             if group is not None:
                 leg["group"] = group
                 self._members.setdefault(group, []).append(leg)
-                if has_signature:
-                    self.labels.setdefault(group, _label(signatures[place]))
-        if not has_signature:
-            self.groups = [self._by_name[str(name)] for name in self.classes.names]
-        else:
-            members = [self._members[group] for group in range(len(self._members))]
-            self.groups = [min(legs, key=self._rank) for legs in members]
+        first = 0 if self.signature is not None else 1  # minima that are one have one loss
+        self.groups = [
+            min(self._members[group], key=lambda leg: self._rank(leg)[first:])
+            for group in range(len(self._members))
+        ]
 
 
-def _plain_leg(leg: Leg) -> dict[str, Any]:
+def _shown_leg(leg: Leg) -> dict[str, Any]:
     end = leg.finish
     shown: dict[str, Any] = {
         "fingerprint": str(leg.fingerprint),
-        "loss": number(leg.loss),
+        "loss": leg.loss,
         "num_steps": leg.num_steps,
         "ended_by": list(leg.ended_by),
         "num_ridges": leg.num_ridges,
         "num_branches": 2 * len(leg.turns),
-        "eigenvalue": number(leg.trace["eigenvalue"][0]) if leg.trace else None,
+        "eigenvalue": leg.trace["eigenvalue"][0] if leg.trace else None,
         "cost": [float(getattr(leg.cost, name)) for name in COSTS],
         "certificate": certificate_of(leg.trace),
     }
@@ -287,23 +278,11 @@ def _plain_leg(leg: Leg) -> dict[str, Any]:
             "kind": end.kind,
             "doubt": end.doubt,
             "cost": [float(getattr(end.cost, name)) for name in COSTS],
-            **{name: number(getattr(end, name)) for name in numbers},
+            **{name: getattr(end, name) for name in numbers},
         }
     if leg.linked_to is not None:
         shown["linked_to"] = str(leg.linked_to)
     return shown
-
-
-def _orders(leg: Leg) -> dict[str, list[Any]]:
-    """How the branches that leave a leg were singled out, where an eigenvalue is repeated."""
-    found = {}
-    for below, ridges in ((False, leg.ridges), (True, leg.below)):
-        for (index, member), way in zip(ridges.turns, ridges.ways, strict=True) if ridges else ():
-            if way.class_size > 1 or way.order != 1:
-                for sign in (1, -1):
-                    name = leg.fingerprint.child(Turn(index, sign, member, below))
-                    found[str(name)] = [way.order, number(way.kappa), way.class_size]
-    return found
 
 
 def _label(signature: Any) -> str:

@@ -4,7 +4,6 @@ import shlex
 from collections import Counter
 from typing import Any
 
-from ridgerider.report._plain import count
 from ridgerider.report._read import Reader
 
 KINDS = {
@@ -15,6 +14,15 @@ KINDS = {
     "unconverged": ("a point not stationary", "points not stationary"),
 }
 SPENT = {"max_steps": "steps", "max_hvps": "Hessian-vector products", "max_seconds": "seconds"}
+
+
+def count(number: int, one: str, many: str) -> str:
+    """So many of a thing.
+
+    >>> count(1, "leg", "legs"), count(2000, "leg", "legs")
+    ('1 leg', '2,000 legs')
+    """
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def verdict(reader: Reader) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-import html
+import json
 import re
 
 import jax.numpy as jnp
@@ -52,6 +52,10 @@ def score(x):
     return jnp.array([0.25, 0.75, 0.5, 0.5])
 
 
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
 def test_stored_signatures_and_metrics_are_compared(tmp_path):
     problem, measures = wells(2), rr.Measures(side, {"<size>": size, "score": score})
     files = [tmp_path / "search.sqlite", tmp_path / "descent.sqlite"]
@@ -61,31 +65,36 @@ def test_stored_signatures_and_metrics_are_compared(tmp_path):
     rr.measure(files[1], measures, problem)
     shared = shared_of(files)
     assert [sorted(by) for by in shared] == [[0, 1], [0, 1]]  # left and right, in both
-    text = rr.report.compare(files).read_text()
-    assert "highest &lt;size&gt; so far" in text and "<size>" not in text
+    page = rr.report.compare(files)
+    assert "<size>" not in page.read_text()
+    data = data_of(page)
+    assert "highest <size> so far" in {chart["title"] for chart in data["charts"]}
+    first = dict(zip(data["solutions"]["head"], data["solutions"]["rows"][0], strict=True))
     expected = float(size(rr.load(files[0]).minima()[0].params))
-    assert f">{expected:.6g}</td>" in text
-    assert "<td>0.5</td>" in text  # of a score on examples the mean
+    assert first["<size>"] == pytest.approx(expected)
+    assert first["score"] == 0.5  # of a score on examples the mean
 
 
 def test_the_page_has_what_differs_and_what_it_cost(files):
     page = rr.report.compare(files)
-    text = page.read_text()
+    data = data_of(page)
     assert page == files[0].with_name("compare.html")
-    found = re.findall(r"<td[^>]*>([^<]*)</td>", text)
-    assert "settings.order" in found and "depth_first" in found and "settings.seed" not in found
+    found = {row[0]: row[1:] for row in data["settings"]["rows"]}
+    assert "depth_first" in found["settings.order"] and "settings.seed" not in found
     assert "rider" in found and "rider.step" not in found  # of a baseline there is none
-    for path in files[:2]:
-        assert f"{int(rr.load(path).cost.hvps):,}" in found
-    assert "<script" not in text and "http" not in text.replace("http-equiv", "")
+    place = data["runs"]["head"].index("hvps")
+    for path, row in zip(files[:2], data["runs"]["rows"], strict=False):
+        assert row[place] == rr.load(path).cost.hvps
 
 
 def test_a_name_is_text_and_not_markup(tmp_path):
     for number in range(2):
         path = tmp_path / f"<i>{number}.sqlite"
         rr.search(wells(1), rr.Rider(finish=None), out=path, name="<b>x</b>", max_rides=1)
-    text = rr.report.compare(sorted(tmp_path.glob("*.sqlite"))).read_text()
-    assert "<b>x" not in text and "<i>" not in text and html.escape("<b>x</b>") in text
+    page = rr.report.compare(sorted(tmp_path.glob("*.sqlite")))
+    text = page.read_text()
+    assert "<b>x" not in text and "<i>" not in text
+    assert data_of(page)["runs"]["rows"][0][1] == "<b>x</b>"
     assert "No run found a minimum" in text
 
 
@@ -119,6 +128,10 @@ def test_in_a_browser(files, tmp_path):
         tab.on("console", lambda message: said.append(message.text))
         tab.goto(page.as_uri())
         assert tab.locator("svg:visible").count() == 2 * len(_compare.AXES)
+        assert "3 runs compared" in tab.inner_text("h1")
+        cells = tab.locator("#runs tbody tr").first.inner_text().split("\t")
+        assert cells[0] == "breadth_first" and cells[4] == str(len(rr.load(files[0]).minima()))
+        assert "breadth_first" in tab.locator(".chart .head span").first.inner_text()
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert [url for url in asked if not url.startswith(("file:", "data:"))] == [] == said
         browser.close()

@@ -315,18 +315,20 @@ def test_reading_agrees_with_the_result(run):
     assert reader.read() == 41 and reader.read() == 0 and reader.notes == []
     assert [leg["fingerprint"] for leg in reader.legs[1:]] == list(map(str, result.fingerprints()))
     classes = result.classes()
-    assert len(reader.classes.names) == len(classes)
+    assert len(reader.groups) == len(classes)
     for leg, row in zip(result, reader.legs[1:], strict=True):
         assert row["loss"] == leg.loss and row["eigenvalue"] == leg.trace["eigenvalue"][0]
         assert row["cost"][2] == leg.cost.hvps
     for group in classes:
         assert {
-            reader.legs[1 + result.fingerprints().index(one.fingerprint)]["solution"]["class"]
+            reader.groups[reader.legs[1 + result.fingerprints().index(one.fingerprint)]["group"]][
+                "fingerprint"
+            ]
             for one in group
-        } == {reader.classes.names.index(group[0].fingerprint)}
+        } == {str(group[0].fingerprint)}
     found = reader.differ()
     minima = {str(one.fingerprint): one for one in result.minima()}
-    names = [str(reader.classes.names[number]) for number in found["groups"]]
+    names = [reader.groups[number]["fingerprint"] for number in found["groups"]]
     assert names == list(minima)
     apart = np.linalg.norm(minima[names[0]].params - minima[names[3]].params)
     assert found["distances"][0][3] == pytest.approx(apart, rel=1e-4)

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,16 +128,16 @@ def write_arrays(path: Path, solutions: "Sequence[Solution]", params: Params) ->
     return path
 
 
-def plain(value: Any) -> Any:
-    """What JSON can hold: arrays as lists, NaN and infinity as null.
+def plain(value: Any, infinite: Callable[[float], Any] = lambda value: None) -> Any:
+    """What JSON can hold: arrays as lists, NaN and infinity as null, or as `infinite` says.
 
-    >>> plain({"x": np.array([1.0, np.inf])})
-    {'x': [1.0, None]}
+    >>> plain({"x": np.array([1.0, np.inf])}), plain([-np.inf], str)
+    ({'x': [1.0, None]}, ['-inf'])
     """
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: plain(item, infinite) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist(), infinite)
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return [plain(item, infinite) for item in value]
+    return infinite(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -13,9 +13,6 @@ const REASONS = {
 };
 const ENDS = { minimum: "a minimum", "at infinity": "a minimum at infinity", saddle: "a saddle", unverified: "a stationary point", unconverged: "no stationary point" };
 
-/** How a direction inside a repeated eigenvalue was singled out. */
-const branchOf = ([order, kappa, size]) => (order < 3 ? "one direction of an eigenspace" : `kappa ${show(kappa, 4)}`) + (size > 1 ? `, one of ${size} alike` : "");
-
 /** A text with its middle left out, where the ends tell more. */
 function short(text, most = 26) {
   const half = Math.floor((most - 1) / 2);
@@ -115,8 +112,7 @@ function floats(text) {
 
 const legs = [];
 const byName = new Map();
-const classes = []; // of each: its members, in the order they landed
-const groups = []; // the same of solutions, by what they do
+const groups = []; // of each solution: the legs that lead to it, in the order they landed
 
 /** Cut `0+ 3.2-` into turns. */
 function turnsOf(fingerprint) {
@@ -148,22 +144,14 @@ function addLegs(rows) {
     byName.set(leg.fingerprint, leg);
     if (parent) parent.children.push(leg);
     if (parent) grown.add(parent);
-    if (leg.solution && leg.solution.class !== undefined) (classes[leg.solution.class] ??= []).push(leg);
     if (leg.group !== undefined) (groups[leg.group] ??= []).push(leg);
   }
   for (const parent of grown) parent.children.sort((one, two) => one.rank - two.rank);
 }
 
-/** The solution that a leg led to, by number: by what it does if a signature says so, else its class. */
-function solutionOf(leg) {
-  return data.signature ? leg.group : leg.solution && leg.solution.class;
-}
-
-const membersOf = (number) => (data.signature ? groups : classes)[number];
-
 /** The leg that stands for a solution. */
 function standsFor(number) {
-  return byName.get((data.signature ? data.groups : data.classes)[number]) || membersOf(number)[0];
+  return byName.get(data.groups[number]) || groups[number][0];
 }
 
 function numOpen(leg) {

@@ -98,7 +98,7 @@ function drawDistances(context, one, distances, farthest) {
 }
 
 function showTiles() {
-  const { total } = totals(), different = classes.filter(Boolean);
+  const { total } = totals();
   const losses = legs.map(lowest).filter((loss) => loss !== null);
   const kinds = legs.filter((leg) => leg.solution).map((leg) => leg.solution.kind);
   const has = kinds.length > 0 || !data.signature; // of rides without descents only what they do is known
@@ -106,7 +106,7 @@ function showTiles() {
   const tile = (name, value, id, isStrong) => make("div", { class: isStrong ? "strong" : null }, make("dt", {}, name), make("dd", { id }, value));
   fill($("tiles"),
     data.signature ? tile([term("solution", "different solutions"), ` by ${data.signature}`], [count(data.groups.length), make("small", {}, ` of ${plural(points, "point", "points")}`)], "num-solutions", true)
-      : tile(term("minimum", "different minima"), count(different.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
+      : tile(term("minimum", "different minima"), count(data.groups.length), "num-minima", true), tile("lowest loss", losses.length ? show(least(losses), 6) : "–", "lowest-loss"),
     tile(term("leg", "legs ridden"), count(legs.filter((leg) => leg.parent).length), "num-legs"), tile(term("open branch", "branches open"), count(data.num_open), "num-open"),
     has && tile(term("saddle", "ends at saddles"), count(kinds.filter((kind) => kind === "saddle").length), "num-saddles"),
     tile(term("HVP", "HVPs"), compact(total[2])), tile("gradients", compact(total[1])), tile("seconds", show(total[5], 3)));

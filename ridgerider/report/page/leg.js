@@ -33,7 +33,7 @@ function story(leg, trace) {
   else parts.push("No ridge leads on from here. ");
   const end = leg.solution;
   if (end) {
-    const solution = solutionOf(leg), others = solution === undefined ? 0 : membersOf(solution).length - 1;
+    const solution = leg.group, others = solution === undefined ? 0 : groups[solution].length - 1;
     parts.push("Descent from its end came to rest at ", strong(ENDS[end.kind]), ` of loss ${show(levelOf(end))}, least eigenvalue ${show(end.least_eigenvalue, 4)}`,
       end.num_flat ? ` beside ${plural(end.num_flat, "flat direction", "flat directions")}. ` : ". ");
     if (end.doubt) parts.push(`Not verified: ${end.doubt}. `);
@@ -78,7 +78,6 @@ function showLeg(leg) {
       ["loss at its end", show(leg.loss, 7)],
       leg.parent && ["ended by", leg.ended_by.join(", ")],
       leg.parent && ["steps", count(leg.num_steps)],
-      leg.way && ["direction", branchOf(leg.way)],
       leg.linked_to !== undefined && ["came to the end of", leg.linked_to || "start"],
       end && [`${end.kind}: loss`, show(levelOf(end), 7)],
       end && ["least eigenvalue", show(end.least_eigenvalue)],
@@ -104,85 +103,6 @@ function leadsOn(leg) {
   if (leg.children.length > 60) chips.push(make("span", { class: "chip open" }, `and ${leg.children.length - 60} more`));
   if (open) chips.push(make("span", { class: "chip open" }, `${count(open)} not ridden`));
   return make("div", {}, make("h3", {}, "Rides that lead on"), make("div", { class: "chips" }, chips));
-}
-
-// --- charts
-
-const PLOT = { left: 52, right: 10, top: 6, bottom: 18 };
-
-/** One small chart. `series`: name, values, how drawn; `rules`: horizontal lines; `log`: the scale. */
-function chart({ title, x, series, height = 112, log = false, rules = [], band = null, width, xTitle = null, unit = () => "" }) {
-  const seen = [...series.flatMap((one) => [...one.values]), ...rules.map((rule) => rule.at)].filter((value) => Number.isFinite(value) && (!log || value > 0));
-  const scale = log ? Math.log10 : (value) => value;
-  let low = least(seen.map(scale)), high = most(seen.map(scale));
-  if (!seen.length) [low, high] = [0, 1];
-  if (!log && low === 0 && high === 0) high = 1;
-  if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = log ? [low - 1, high + 1] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
-  const x0 = x[0], x1 = x.at(-1) > x[0] ? x.at(-1) : x[0] + 1;
-  const px = (value) => PLOT.left + ((value - x0) / (x1 - x0)) * (width - PLOT.left - PLOT.right);
-  const py = (value) => PLOT.top + ((high - scale(value)) / (high - low)) * (height - PLOT.top - PLOT.bottom);
-  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
-  // Of a range without a whole power of ten its ends are told.
-  const powers = Math.ceil(low) <= Math.floor(high) ? ticks(Math.ceil(low), Math.floor(high), 3).filter(Number.isInteger) : [low, high];
-  const marks = log ? powers.map((power) => 10 ** power) : ticks(low, high, 3);
-  for (const mark of marks) {
-    svg.append(make("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: py(mark), y2: py(mark) }),
-      make("text", { x: PLOT.left - 6, y: py(mark) + 4, "text-anchor": "end" }, log ? show(mark, 2) : show(mark, 4)));
-  }
-  for (const mark of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
-    if (xTitle !== null) svg.append(make("text", { x: px(mark), y: height - 4, "text-anchor": "middle" }, show(mark, 4)));
-  }
-  if (xTitle) svg.append(make("text", { x: width - PLOT.right, y: height - 4 + 13, "text-anchor": "end" }, xTitle));
-  for (const rule of rules) {
-    svg.append(make("line", { x1: PLOT.left, x2: width - PLOT.right, y1: py(rule.at), y2: py(rule.at), stroke: "var(--faint)", "stroke-dasharray": "4 4" }));
-    if (rule.text) svg.append(make("text", { x: width - PLOT.right, y: py(rule.at) - 4, "text-anchor": "end" }, rule.text));
-  }
-  const inside = (value) => Math.min(Math.max(value, PLOT.top), height - PLOT.bottom);
-  if (band) {
-    const up = band.map(([, top], i) => `${px(x[i])},${inside(py(top))}`), down = band.map(([bottom], i) => `${px(x[i])},${inside(py(bottom))}`).reverse();
-    if (![...up, ...down].some((point) => point.includes("NaN"))) svg.append(make("path", { d: `M${[...up, ...down].join("L")}Z`, fill: "var(--band)" }));
-  }
-  for (const one of series) svg.append(...drawn(one, x, px, py, log));
-  const cursor = make("line", { y1: PLOT.top, y2: height - PLOT.bottom, stroke: "var(--soft)", "stroke-width": 1, visibility: "hidden" });
-  const dot = make("circle", { r: 4, fill: series[0].color, stroke: "var(--card)", "stroke-width": 1.5, visibility: "hidden" });
-  svg.append(cursor, dot);
-  const readout = make("span", {}, "");
-  const box = make("div", { class: "chart" }, make("div", { class: "head" }, make("b", {}, title), readout), svg);
-  const at = (i) => {
-    const value = series[0].values[i];
-    cursor.setAttribute("x1", px(x[i]));
-    cursor.setAttribute("x2", px(x[i]));
-    cursor.setAttribute("visibility", "visible");
-    const isThere = Number.isFinite(value) && (!log || value > 0);
-    dot.setAttribute("visibility", isThere ? "visible" : "hidden");
-    if (isThere) { dot.setAttribute("cx", px(x[i])); dot.setAttribute("cy", py(value)); }
-    readout.textContent = `${show(value, 6)}${unit(value)} at ${show(x[i], 6)}`;
-  };
-  const find = (event) => {
-    const frame = svg.getBoundingClientRect();
-    const wanted = x0 + ((((event.clientX - frame.left) / frame.width) * width - PLOT.left) / (width - PLOT.left - PLOT.right)) * (x1 - x0);
-    let best = 0;
-    for (let i = 1; i < x.length; i++) if (Math.abs(x[i] - wanted) < Math.abs(x[best] - wanted)) best = i;
-    return best;
-  };
-  return { box, svg, at, find };
-}
-
-function drawn(one, x, px, py, log) {
-  const isThere = (value) => Number.isFinite(value) && (!log || value > 0);
-  if (one.dots) {
-    let d = "";
-    one.values.forEach((value, i) => { if (isThere(value)) d += `M${px(x[i]).toFixed(1)},${py(value).toFixed(1)}h.01`; });
-    return [make("path", { d, stroke: one.color, "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.75, fill: "none" })];
-  }
-  let d = "", last = null;
-  one.values.forEach((value, i) => {
-    if (!isThere(value)) { last = null; return; }
-    const point = `${px(x[i]).toFixed(1)},${py(value).toFixed(1)}`;
-    d += last === null ? `M${point}` : one.steps ? `H${px(x[i]).toFixed(1)}V${py(value).toFixed(1)}` : `L${point}`;
-    last = value;
-  });
-  return [make("path", { d, stroke: one.color, "stroke-width": 2, "stroke-linejoin": "round", fill: "none" })];
 }
 
 /** Charts that share their steps, with one cursor for all of them. */

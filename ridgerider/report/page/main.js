@@ -60,7 +60,7 @@ function redraw() {
 function bestLeg() {
   const named = data.groups.length && data.verdict.best !== null ? byName.get(data.verdict.best) : null;
   if (named) return named;
-  const ends = legs.filter((leg) => leg.solution && leg.solution.class !== undefined && leg.solution.loss !== null);
+  const ends = legs.filter((leg) => leg.solution && leg.group !== undefined && leg.solution.loss !== null);
   if (!ends.length) return legs.reduce((best, leg) => ((lowest(leg) ?? Infinity) < (lowest(best) ?? Infinity) ? leg : best));
   const low = least(ends.map((leg) => leg.solution.loss));
   const near = ends.filter((leg) => leg.solution.loss <= low + 1e-6 * Math.max(1e-12, Math.abs(low)));
@@ -149,7 +149,7 @@ function begin() {
   makeTables();
   listenToTree();
   state.listeners.push(showLeg);
-  if (!legs.some((leg) => leg.solution && solutionOf(leg) !== undefined) && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
+  if (!legs.some((leg) => leg.solution && leg.group !== undefined) && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
   showAll();
   landscapeControls();
   showLandscape();

@@ -99,7 +99,7 @@ const fingerprintColumn = { name: "fingerprint", text: true, term: "fingerprint"
 
 function solutionColumns() {
   const end = (leg) => leg.solution;
-  const number = (leg) => solutionOf(leg) ?? null, does = (leg) => (data.signature ? data.labels[number(leg)] : number(leg) + 1);
+  const number = (leg) => leg.group ?? null, does = (leg) => (data.signature ? data.labels[number(leg)] : number(leg) + 1);
   return [
     fingerprintColumn,
     { name: "loss", value: (leg) => levelOf(end(leg)), cell: (leg) => show(levelOf(end(leg)), 6) },
@@ -107,7 +107,7 @@ function solutionColumns() {
     { name: "kind", text: true, value: (leg) => end(leg).kind, cell: kindCell },
     { name: "flat", term: "flat", value: (leg) => end(leg).num_flat ?? 0, cell: (leg) => end(leg).num_flat ?? 0 },
     { name: data.signature ? "does" : "class", text: true, term: data.signature ? "signature" : "class", value: number, raw: (leg) => (number(leg) === null ? null : does(leg)), cell: (leg) => (number(leg) === null ? "–" : [`${does(leg)} `, standsFor(number(leg)) === leg ? make("span", { class: "quiet" }, "stands for it") : ["as ", jump(standsFor(number(leg)))]]) },
-    { name: "legs", value: (leg) => (number(leg) === null ? 1 : membersOf(number(leg)).length), cell: (leg) => count(number(leg) === null ? 1 : membersOf(number(leg)).length) },
+    { name: "legs", value: (leg) => (number(leg) === null ? 1 : groups[number(leg)].length), cell: (leg) => count(number(leg) === null ? 1 : groups[number(leg)].length) },
     { name: "gradient norm", value: (leg) => end(leg).grad_norm, cell: (leg) => show(end(leg).grad_norm, 2) },
     { name: "turns", term: "turn", value: (leg) => leg.depth, cell: (leg) => leg.depth },
   ];
@@ -132,7 +132,7 @@ const tables = {};
 function makeTables() {
   const kind = $("kind"), find = $("solution-filter"), reason = $("reason"), findLeg = $("leg-filter");
   if (data.signature) kind.options[0].textContent = `different by ${data.signature}`;
-  const ofKind = (leg) => kind.value === "" || (kind.value === "different" ? solutionOf(leg) !== undefined && standsFor(solutionOf(leg)) === leg : leg.solution.kind === kind.value);
+  const ofKind = (leg) => kind.value === "" || (kind.value === "different" ? leg.group !== undefined && standsFor(leg.group) === leg : leg.solution.kind === kind.value);
   tables.solutions = new Table($("solutions"), solutionColumns(), (leg) => leg.solution && ofKind(leg) && matches(leg, find.value), 1, "Solutions");
   tables.legs = new Table($("legs"), legColumns(), (leg) => leg.parent && (!reason.value || leg.ended_by.includes(reason.value)) && matches(leg, findLeg.value), 1, "Legs");
   for (const control of [kind, find]) control.addEventListener("input", () => { tables.solutions.toTop(); refreshTables(); });
