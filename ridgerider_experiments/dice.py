@@ -14,7 +14,6 @@ The samples are a `Problem` like any other, ridden by a `Rider`. Its value is mi
 of fresh samples and its derivatives are those of Loaded DiCE; a batch is a key to sample with.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +33,13 @@ from ridgerider.problems.tree import Tree, make_tree
 from ridgerider.types import Cost, Ride, Ridge
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import bars, markdown, new_figure, save
-from ridgerider_experiments.sweep import Job, percent, run_jobs
+from ridgerider_experiments.sweep import Job, grouped, percent, run_jobs
 from ridgerider_experiments.tree_methods import (
     MAX_RIDGES,
     TARGET,
     best_size,
     mean,
+    measure,
     unsolved_first,
 )
 
@@ -160,17 +160,6 @@ def recommended() -> baselines.Rides:
     return baselines.Rides(rider, order=unsolved_first, max_ridges=MAX_RIDGES)
 
 
-def ridge_rider(tree: Tree, problem: rr.Problem, max_batches: int, seed: int) -> dict[str, Any]:
-    found = set[str]()
-
-    def until(x: np.ndarray) -> bool:
-        found.update(tree.solutions(x[:, : tree.size]))
-        return len(found) == tree.num_solutions
-
-    ends = recommended()(problem, max_steps=max_batches, seed=seed, until=until)
-    return {"fraction": len(found) / tree.num_solutions, "batches": int(ends.num_steps)}
-
-
 # --- the actor-critic
 
 
@@ -199,58 +188,40 @@ def actor_critic(
         if is_end.any():
             found |= tree.solutions(x[is_end][:, : tree.size])
         used = min(used + CHUNK, max_batches)
-    return {"fraction": len(found) / tree.num_solutions, "batches": used}
+    return {"fraction": len(found) / tree.num_solutions, "iterations": used}
 
 
 def work(job: Job) -> dict[str, Any]:
     """Both methods on one tree, with the same number of batches; and the baseline with all."""
-    began = time.perf_counter()
     tree = make_tree(job["depth"], seed=job["seed"])
     problem, seed = sampled(tree, job["depth"]), job["seed"]
-    ridges = ridge_rider(tree, problem, job["max_batches"], seed)
+    budget = {"max_steps": job["max_batches"], "until_all": True, "seed": seed}
+    ridges = measure(recommended(), tree, problem, **budget)
     others = {
-        f"actor_critic_{rate:g}": actor_critic(tree, problem, ridges["batches"], seed, rate)
+        f"actor_critic_{rate:g}": actor_critic(tree, problem, ridges["iterations"], seed, rate)
         for rate in STEP_SIZES
     }
     others["actor_critic_T"] = actor_critic(tree, problem, job["max_batches"], seed, LONG_STEP)
-    return {"rr": ridges, **others, "seconds": time.perf_counter() - began}
+    return {"rr": ridges, **others}
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    began = time.perf_counter()
     jobs = [
         {"depth": depth, "seed": settings.seed * 1000 + i, "max_batches": settings.max_batches}
         for depth in settings.depths
         for i in range(settings.num_trees)
     ]
     done = run_jobs(work, jobs, out / "dice.jsonl", settings.num_workers, say)
-    depths = {}
-    for depth in settings.depths:
-        here = [one for job, one in zip(jobs, done, strict=True) if job["depth"] == depth]
-        depths[str(depth)] = summary(here)
+    depths = {str(depth): summary(of) for depth, of in grouped(jobs, done, "depth").items()}
     draw(depths, out)
-    return {
-        "depths": depths,
-        "num_samples": NUM_SAMPLES,
-        "max_batches": settings.max_batches,
-        "seconds": time.perf_counter() - began,
-    }
+    return {"depths": depths}
 
 
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in done[0]:
-        if name != "seconds":
-            of = mean([one[name] for one in done], "batches")
-            count = of.pop("batches")
-            found[name] = {**of, "iterations": count, "samples": NUM_SAMPLES * count}
+    found = {name: mean([one[name] for one in done], "iterations") for name in done[0]}
     plain = found["actor_critic_0.1"]
-    return {
-        "actor_critic": best_size(found, STEP_SIZES, "actor_critic_{}"),
-        **found,
-        "actor_critic_0.1": plain,
-        "seconds": sum(one["seconds"] for one in done) / len(done),
-    }
+    best = best_size(found, STEP_SIZES, "actor_critic_{}")
+    return {"actor_critic": best, **found, "actor_critic_0.1": plain}
 
 
 def draw(depths: dict[str, Any], out: Path) -> None:
@@ -274,7 +245,7 @@ def table(results: dict[str, Any]) -> str:
     ]
     sizes = [of["actor_critic"].get("step_size", "-") for of in depths.values()]
     rows.append(["that best step size", "-", *sizes])
-    samples = [f"{of['rr']['samples']:.0f}" for of in depths.values()]
+    samples = [f"{NUM_SAMPLES * of['rr']['iterations']:.0f}" for of in depths.values()]
     rows.append(["samples of each, mean", "-", *samples])
     head = ["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)]
     return markdown(head, rows)

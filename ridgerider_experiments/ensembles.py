@@ -34,7 +34,7 @@ from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Rid
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
-from ridgerider_experiments.sweep import run_jobs
+from ridgerider_experiments.sweep import grouped, run_jobs
 
 METHODS = {
     "ridges": ("ridges, one straight step", "#D55E00"),
@@ -98,9 +98,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     ]
     work_on = partial(work, say=say) if settings.num_workers == 1 else work
     done = run_jobs(work_on, jobs, out / "runs.jsonl", settings.num_workers, say)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for one in done:
-        runs.setdefault(one["arm"], []).append(one)
+    runs = grouped(done, done, "arm")
     results = {"arms": {name: summary(of, len(runs)) for name, of in runs.items()}, "runs": done}
     draw(results, out)
     return results
@@ -111,11 +109,10 @@ def _job(settings: Settings, data: str, width: int, number: int, fashion: str) -
     methods = settings.methods if data == "digits" else settings.large_methods
     if number >= settings.num_baseline_seeds:
         methods = tuple(name for name in methods if name in CLAIM)
-    no_part = ("num_workers", "num_seeds", "num_large_seeds", "num_baseline_seeds")
-    others = ("data", "widths", "large_widths", "large_methods")
-    kept = {name: of for name, of in asdict(settings).items() if name not in (*no_part, *others)}
-    seed = settings.seed + number
-    return {**kept, "seed": seed, "arm": [data, width], "methods": methods, "fashion": fashion}
+    others = ("num_seeds", "num_large_seeds", "num_baseline_seeds")
+    others += ("data", "widths", "large_widths", "large_methods")
+    own = {"arm": [data, width], "methods": methods, "fashion": fashion}
+    return settings.job(*others, seed=settings.seed + number, **own)
 
 
 def _arms(settings: Settings, fashion: Path | None) -> list[tuple[str, int, int]]:

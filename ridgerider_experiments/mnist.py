@@ -9,7 +9,7 @@ looked at for the curves only.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ridgerider.problems import classifier
 from ridgerider_experiments.chain import RIDER, accuracy, chain
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
-from ridgerider_experiments.sweep import run_jobs
+from ridgerider_experiments.sweep import grouped, run_jobs
 
 # Name, the paper's test accuracy, colour.
 METHODS = {
@@ -99,18 +99,15 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     """Every method on every seed; what is done is kept in `out` and not done again."""
     seeds = range(settings.seed, settings.seed + settings.num_seeds)
     jobs = [
-        {**asdict(settings), "seed": seed, "method": name}
+        settings.job(seed=seed, method=name)
         for names in (("rr", "adam"), [name for name in METHODS if name not in ("rr", "adam")])
         for seed in seeds
         for name in names
         if seed - settings.seed < settings.num_paper_seeds or not name.startswith("paper")
     ]
     done = run_jobs(partial(work, say=say), jobs, out / "runs.jsonl", 1, say)
-    runs = {
-        name: [run for job, run in zip(jobs, done, strict=True) if job["method"] == name]
-        for name in METHODS
-    }
-    results = {name: summary(of) for name, of in runs.items()}
+    runs = grouped(jobs, done, "method")
+    results = {name: summary(runs[name]) for name in METHODS}
     results["random_ridge"]["test_accuracy_at_equal_steps"] = at_equal_steps(
         runs["random_ridge"], runs["rr_without_corrector"]
     )

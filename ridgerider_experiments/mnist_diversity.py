@@ -13,7 +13,7 @@ at in its windows, 200 to 600 and 4000 to 5000 steps.
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,8 @@ class Settings(Base):
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     ridges = {name: scene_of(replace(settings, num_workers=1)).ridges[name] for name in GROUPS}
-    about = {key: value for key, value in asdict(settings).items() if key != "num_workers"}
     jobs = [
-        {**about, "group": name, "index": index, "repeat": repeat}
+        settings.job(group=name, index=index, repeat=repeat)
         for name in GROUPS
         for index in ridges[name]
         for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)

@@ -9,9 +9,8 @@ trial's settings are drawn once and given to all methods; each method's best tri
 held-out training images and then tested. Algorithm 2 as printed, with the paper's update.
 """
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ridgerider.problems import classifier
 from ridgerider_experiments.chain import RIDER, accuracy, chain
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, plain, save
-from ridgerider_experiments.sweep import Job, run_jobs
+from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
     "rr": ("Ridge Rider", "98", "#D55E00"),
@@ -51,28 +50,18 @@ class Settings(Base):
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    began = time.perf_counter()
     # A longer sweep goes on with what a shorter one did.
-    about = {
-        name: value
-        for name, value in asdict(settings).items()
-        if name not in ("num_workers", "num_trials")
-    }
     jobs = [
-        {**about, "trial": trial, "method": method}
+        settings.job("num_trials", trial=trial, method=method)
         for trial in range(settings.num_trials)
         for method in METHODS
     ]
     done = run_jobs(work, jobs, out / "mnist-sweep.jsonl", settings.num_workers, say)
-    runs = {
-        method: [one for job, one in zip(jobs, done, strict=True) if job["method"] == method]
-        for method in METHODS
-    }
+    runs = grouped(jobs, done, "method")
     draw(runs, out)
     return {
         "methods": {method: summary(of, settings.seed) for method, of in runs.items()},
         "trials": settings.num_trials,
-        "seconds": time.perf_counter() - began,
     }
 
 

@@ -1,6 +1,6 @@
 """The settings of an experiment: each with its full size and, where it differs, its quick one."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +30,11 @@ class Base:
         known: dict[str, Any] = {one.name: job[one.name] for one in fields(cls) if one.name in job}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)
+
+    def job(self, *others: str, **own: Any) -> dict[str, Any]:
+        """What decides the result of a job: these settings without `others`, and its own values."""
+        left_out = ("num_workers", *others)
+        return {name: of for name, of in asdict(self).items() if name not in left_out} | own
 
     @classmethod
     def quick(cls, seed: int) -> Self:

@@ -37,17 +37,21 @@ def plain(ax: Axes) -> None:
 
 
 def bars(
-    ax: Axes, names: list[str], groups: list[dict[str, Any]], labels: dict[str, tuple[str, str]]
+    ax: Axes, names: list[str], groups: list[dict[str, Any]], methods: dict[str, tuple]
 ) -> None:
-    """Shares with intervals, in percent: a group of bars for each name, a bar for each label."""
-    width = 0.8 / len(labels)
-    for number, (key, (label, color)) in enumerate(labels.items()):
+    """Shares with intervals, in percent: a group of bars for each name, a bar for each method.
+
+    Of a method come its label first and its colour last, None if it is not drawn.
+    """
+    drawn = {key: (label, color) for key, (label, *_, color) in methods.items() if color}
+    width = 0.8 / len(drawn)
+    for number, (key, (label, color)) in enumerate(drawn.items()):
         low, mean, high = (
             100 * np.array([group[key][part] for group in groups])
             for part in ("low", "mean", "high")
         )
         ax.bar(
-            np.arange(len(groups)) + (number - (len(labels) - 1) / 2) * width,
+            np.arange(len(groups)) + (number - (len(drawn) - 1) / 2) * width,
             mean,
             yerr=[mean - low, high - mean],
             width=0.92 * width,
@@ -58,5 +62,5 @@ def bars(
         )
     ax.set_xticks(range(len(names)), names)
     ax.set(ylabel="solutions found (%)", ylim=(0, 105))
-    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+    ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
     plain(ax)

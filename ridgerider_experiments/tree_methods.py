@@ -77,44 +77,41 @@ def random_vectors(is_curved: bool = False) -> baselines.RandomVectors:
 def measure(
     method: Any,
     tree: Tree,
+    problem: rr.Problem | None = None,
     *,
     max_steps: int | None = None,
     max_seconds: float | None = None,
-    is_stopped: bool = False,
+    until_all: bool = False,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Which fraction of the tree's solutions a method finds, after a run that compiles it.
 
-    `is_stopped`: whether it ends when nothing is left to find.
+    `problem`: if it is another one than the tree's; its first parameters are the policy.
+    `until_all`: whether it ends when nothing is left to find. The discoveries are the steps and
+    seconds spent when the first, the second, ... distinct solution was found.
     """
-    problem, found = tree.problem(), set[str]()
+    problem, found = problem or tree.problem(), set[str]()
 
     def until(x: np.ndarray) -> bool:
-        found.update(tree.solutions(x))
-        return is_stopped and len(found) == tree.num_solutions
+        found.update(tree.solutions(x[:, : tree.size]))
+        return until_all and len(found) == tree.num_solutions
 
     method(problem, max_steps=2)
     if max_steps is None or max_steps >= 16_000:  # descents then take more lanes
         method(problem, max_steps=max_steps, max_seconds=0.01)
-    ends = method(problem, max_steps=max_steps, max_seconds=max_seconds, until=until)
+    ends = method(problem, max_steps=max_steps, max_seconds=max_seconds, seed=seed, until=until)
+    first = dict[str, list[float]]()
+    for x, step, second in zip(ends.x, ends.step, ends.second, strict=True):
+        for name in tree.solutions(x[: tree.size]):
+            first.setdefault(name, [int(step), float(second)])
     return {
         "fraction": len(found) / tree.num_solutions,
         "iterations": int(ends.num_steps),
         "seconds": float(ends.cost.seconds),
-        "runs": len(ends.x),
         "hvps": int(ends.cost.hvps),
         "gradients": int(ends.cost.gradients),
-        "discoveries": discoveries(tree, ends),
+        "discoveries": list(first.values()),
     }
-
-
-def discoveries(tree: Tree, ends: baselines.Ends) -> list[list[float]]:
-    """Steps and seconds spent when the first, the second, ... distinct solution was found."""
-    found, rows = set[str](), list[list[float]]()
-    for x, step, second in zip(ends.x, ends.step, ends.second, strict=True):
-        new = tree.solutions(x) - found
-        found |= new
-        rows += [[int(step), float(second)]] * len(new)
-    return rows
 
 
 def mean(measured: list[dict[str, Any]], *names: str) -> dict[str, float]:

@@ -28,18 +28,17 @@ COLORS = {0.4: "#0072B2", 0.1: "#D55E00", 0.02: "#009E73"}
 
 def work(tree: Tree, max_steps: int) -> dict[str, Any]:
     """Both methods on one tree, until everything is found."""
-    about = {"decisions": tree.num_decisions, "solutions": tree.num_solutions}
     if tree.num_decisions > MAX_DECISIONS:
-        return {**about, "methods": {}}
-    ridges = measure(recommended(), tree, max_steps=max_steps, is_stopped=True)
+        return {"methods": {}}
+    ridges = measure(recommended(), tree, max_steps=max_steps, until_all=True)
     seconds = max(PATIENCE * ridges["seconds"], 1.0)
     guesses = [
-        measure(descent(size, WIDE), tree, max_seconds=seconds, is_stopped=True)
+        measure(descent(size, WIDE), tree, max_seconds=seconds, until_all=True)
         for size in STEP_SIZES
     ]
     # The step size that was the first to find the share that is asked for, or found most.
     best = min(guesses, key=lambda one: (cost(one, tree.num_solutions, 1), -one["fraction"]))
-    return {**about, "methods": {"rr": ridges, "guess": best}}
+    return {"solutions": tree.num_solutions, "methods": {"rr": ridges, "guess": best}}
 
 
 def cost(one: dict[str, Any], solutions: int, column: int, share: float = SHARE) -> float:
@@ -53,29 +52,26 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
     """Of the trees at one place: what was found, and how much more guessing cost (median)."""
     kept = [one for one in done if one["methods"]]
     found: dict[str, Any] = {"depth": place[0], "p_positive": place[1], "trees": len(kept)}
-    found["too_large"] = len(done) - len(kept)
     if not kept:
         return found
     for name in METHODS:
         found[name] = proportion(one["methods"][name]["fraction"] for one in kept)
-    for share, suffix in ((SHARE, ""), (1.0, "_last")):
-        for unit in UNITS:
-            ratios = [ratio(one, unit, share) for one in kept]
-            known = [value for value in ratios if not math.isnan(value)]
-            middle = float(np.median(known)) if known else math.nan
-            found[f"ratio_{unit}{suffix}"] = middle if math.isfinite(middle) else None
-            found[f"rr_cheaper_{unit}{suffix}"] = sum(value > 1 for value in known)
+    for unit in UNITS:
+        ratios = [ratio(one, unit) for one in kept]
+        known = [value for value in ratios if not math.isnan(value)]
+        middle = float(np.median(known)) if known else math.nan
+        found[f"ratio_{unit}"] = middle if math.isfinite(middle) else None
+        found[f"rr_cheaper_{unit}"] = sum(value > 1 for value in known)
     found["solutions"] = float(np.mean([one["solutions"] for one in kept]))
-    found["decisions"] = float(np.mean([one["decisions"] for one in kept]))
     return found
 
 
-def ratio(one: dict[str, Any], unit: str, share: float) -> float:
+def ratio(one: dict[str, Any], unit: str) -> float:
     """What guessing spent over what Ridge Rider did; infinite where only guessing failed."""
     spent = []
     for name in METHODS:
         found = one["methods"][name]
-        here = cost(found, one["solutions"], int(unit == "seconds"), share)
+        here = cost(found, one["solutions"], int(unit == "seconds"))
         if unit == "products":  # a Hessian is as many HVPs as there are logits
             here *= (found["hvps"] + found["gradients"]) / found["iterations"]
         spent.append(here)

@@ -10,7 +10,7 @@ table is made on other seeds, and no network is dropped.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ridgerider.problems.colored import (
     colored_mnist,
 )
 from ridgerider_experiments.colored_mnist.baselines import TRAININGS, Trained, train_baseline
-from ridgerider_experiments.colored_mnist.figures import draw, rides_of
+from ridgerider_experiments.colored_mnist.figures import draw
 from ridgerider_experiments.colored_mnist.figures import table as table
 from ridgerider_experiments.colored_mnist.rides import (
     NUM_FEATURES,
@@ -71,6 +71,7 @@ JOBS = {
 # So few images tell environments apart only if these differ by more than the paper's.
 DIGITS_RATES = (0.4, 0.0)
 METHODS = tuple(method for methods in JOBS.values() for method in methods)
+RIDDEN = ("consistent", "algorithm_4", "ensemble", "features")
 SIZES = ("batch_size", "num_blocks", "block_size")
 
 
@@ -104,7 +105,6 @@ class Settings(Base):
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    began = time.perf_counter()
     sizes = {name: getattr(settings, name) for name in ("data", *SIZES)}
     # Seeds below 200 were used to choose settings.
     todo = [
@@ -124,17 +124,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "differences": {
             f"{one} - {two}": difference(runs[one], runs[two]) for one, two in pairs(runs)
         },
-        "by_heart": {
-            name: by_heart(of)
-            for name, of in runs.items()
-            if name in RIDDEN or name.startswith(("ensemble", "features"))
-        },
-        "signs_of_failure": {name: signs_of_failure(runs[name]) for name in RIDDEN if name in runs},
-        "chance": 0.5,
-        "optimal": 0.75,
-        "settings": asdict(settings),
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": sum(result["cpu_seconds"] for result in done),
+        "by_heart": {name: by_heart(of) for name, of in runs.items() if name.startswith(RIDDEN)},
     }
     draw(runs, out)
     return results
@@ -142,7 +132,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
 
 def work(job: Job) -> dict[str, Any]:
     """Train, choose, and only then look at the test environment."""
-    began, cpu_began = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
     if job["data"] == "digits":
         colored = colored_digits(job["seed"], flip_rates=DIGITS_RATES)
     else:
@@ -152,7 +142,7 @@ def work(job: Job) -> dict[str, Any]:
     methods = {name: judge(one, colored) for name, one in trained.items()}
     for one in methods.values():
         one["seconds"] = seconds / len(methods)
-    return {"methods": methods, "cpu_seconds": time.process_time() - cpu_began}
+    return {"methods": methods}
 
 
 def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
@@ -164,7 +154,9 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
         Accuracies(tuple(one), tuple(two))
         for one, two in zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True)
     ]
-    chosen = {rule: choose(rule, scores, colored) for rule in RULES[:3]}
+    seen = {"rates": colored.flip_rates, "target": colored.test_rate}
+    chosen = {rule: select(rule, scores, **seen) for rule in RULES[1:3]}
+    chosen[RULES[0]] = len(scores) - 1
     tested = accuracies(trained, colored.load_test())
     best = select(RULES[3], scores, test=tested.__getitem__)
     curve = [
@@ -216,13 +208,6 @@ def accuracies(trained: Trained, environment: ColoredEnvironment) -> list[float]
     return np.mean(guesses == (environment.labels > 0)[None], axis=1).tolist()
 
 
-def choose(rule: str, scores: list[Accuracies], colored: ColoredImages) -> int:
-    """Which candidate; fixed in advance is the last."""
-    if rule == RULES[0]:
-        return len(scores) - 1 + select(rule, scores[-1:])
-    return select(rule, scores, rates=colored.flip_rates, target=colored.test_rate)
-
-
 def ended(runs: list[dict[str, Any]], rule: str = RULES[0]) -> tuple[np.ndarray, ...]:
     """Accuracies in the training environments, on held-out images of them, and in the test."""
     rows = np.array([one["curve"][one["chosen"][rule]][1:] for one in runs])
@@ -248,9 +233,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-# --- differences, and what the worst networks have in common
-
-RIDDEN = ("consistent", "algorithm_4", "algorithm_4_whole")
+# --- differences
 
 
 def pairs(runs: dict[str, Any]) -> list[tuple[str, str]]:
@@ -296,37 +279,3 @@ def spread(test: np.ndarray) -> dict[str, float]:
     return {name: float(np.quantile(test, at)) for name, at in points.items()} | {
         "deviation": float(np.std(test, ddof=min(1, len(test) - 1)))
     }
-
-
-def signs_of_failure(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rank correlation over networks of test accuracy with what is seen without the test.
-
-    Seen are: the mean training accuracy, the gap between environments on training and on held-out
-    images, how far the directions' curvatures differ at the end, and the loss L1 + L2.
-    """
-    first, second, test = ended(runs)
-    seen = {
-        "train_accuracy": first.mean(axis=1),
-        "train_gap": np.ptp(first, axis=1),
-        "held_out_gap": np.ptp(second, axis=1),
-        "curvature_gap": np.array([curvature_gap(one["record"]) for one in runs]),
-    }
-    if "loss" in runs[0]["record"]:
-        seen["loss"] = np.array([one["record"]["loss"] for one in runs])
-    worst = np.argsort(test)[: max(1, len(test) // 10)]
-    found: dict[str, Any] = {}
-    for name, values in seen.items():
-        is_constant = len(test) < 3 or np.ptp(values) == 0
-        rank = np.nan if is_constant else stats.spearmanr(values, test).statistic
-        found[name] = {
-            "rank_correlation": None if np.isnan(rank) else float(rank),
-            "mean": float(values.mean()),
-            "mean_of_worst_tenth": float(values[worst].mean()),
-        }
-    return found
-
-
-def curvature_gap(record: dict[str, Any]) -> float:
-    """|difference| / |sum| of the curvatures in the two environments where the ride ended."""
-    rides = rides_of(record)
-    return float(np.mean([abs(r[0][-1] - r[1][-1]) / abs(r[0][-1] + r[1][-1]) for r in rides]))
