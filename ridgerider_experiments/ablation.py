@@ -8,12 +8,12 @@ greater rigidity, the performance declines". Figure 7, left: two rides and two g
 the plane of the two ridges.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.show import bars, descent_paths, markdown, new_figure, save
 from ridgerider_experiments.sweep import Job, percent, run_jobs
 from ridgerider_experiments.tree_methods import best_size, mean, measure, recommended
 
@@ -42,7 +42,7 @@ DIFFERENCES = (
     ("step sizes of Fixed-EV and Rand-Ridge+", "not given; the best of four, by what is found"),
 )
 
-NONE = "no solution"
+RIDES, NONE = ("0+", "0-", "1+", "1-"), "no solution"
 
 
 @dataclass(frozen=True)
@@ -138,28 +138,28 @@ def draw(results: dict[str, Any], out: Path) -> None:
 def draw_paths(seed: int, out: Path) -> None:
     """Two rides and two gradient descents, seen in the plane of the two first ridges."""
     tree = make_tree(4, seed=seed)
-    problem, key = tree.problem(), jax.random.key(0)
+    problem = tree.problem()
     rider = rr.Rider(step=rr.Backtracking(0.2), finish=None, keep_path=True, max_steps=40)
-    spectrum = eqx.filter_jit(rider.spectrum)(problem, problem.x0, key)
-    plane = np.asarray(spectrum.eigenvectors[:2])
-    ride = eqx.filter_jit(rider.ride)
-
-    def reached(end: np.ndarray) -> str:
-        return ", ".join(tree.solutions(end)) or NONE
-
-    def ridden(index: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
-        one = ride(problem, problem.x0, spectrum.ridge(index, sign), key)
-        return np.asarray(one.trace.path)[: int(one.num_steps) + 1], _descend(problem, one.x)
-
-    ways = {(index, sign): ridden(index, sign) for index in (0, 1) for sign in (1, -1)}
-    # Of the ways along each ridge those that lead to two different solutions, if there are any.
-    pairs = [((0, one), (1, other)) for one in (1, -1) for other in (1, -1)]
-    pair = max(pairs, key=lambda pair: len({reached(ways[way][1][-1]) for way in pair} - {NONE}))
+    result = rr.search(problem, rider, members="one", max_ridges=2, max_depth=1)
+    legs, plane = [result.leg(name) for name in RIDES], result.leg("").directions
     noise = 1e-3 * jax.random.normal(jax.random.key(0), (2, problem.size))
-    descents = [_descend(problem, problem.x0 + one) for one in noise]
-    drawn = [*(points for way in pair for points in ways[way]), *descents]
+    starts = [*(jnp.asarray(leg.x) for leg in legs), *(problem.x0 + one for one in noise)]
+    descents = descent_paths(problem, jnp.stack(starts), 0.1, 300)
+    reached = [", ".join(tree.solutions(path[-1])) or NONE for path in descents]
+    # Of the ways along each ridge those that lead to two different solutions, if there are any.
+    pairs = itertools.product((0, 1), (2, 3))
+    pair = max(pairs, key=lambda pair: len({reached[row] for row in pair} - {NONE}))
+    lines: list[tuple[np.ndarray, dict[str, Any]]] = []
+    for row, color in zip(pair, ("#009E73", "#E69F00"), strict=True):
+        label = f"ride {legs[row].fingerprint}, then descent: {reached[row]}"
+        dotted = {"color": color, "linewidth": 1.6, "linestyle": (0, (1, 1.2))}
+        lines.append((legs[row].trace["path"], {"color": color, "linewidth": 2.4, "label": label}))
+        lines.append((descents[row], dotted))
+    for row, style in ((4, {"color": "#D55E00"}), (5, {"color": "white", "dashes": (2, 2)})):
+        label = f"gradient descent {row - 3}: {reached[row]}"
+        lines.append((descents[row], {**style, "linewidth": 1.8, "label": label}))
     # So wide that no way is cut.
-    wide = max(8.0, 1.05 * max(float(np.abs(points @ plane.T).max()) for points in drawn))
+    wide = max(8.0, 1.05 * max(float(np.abs(points @ plane.T).max()) for points, _ in lines))
     figure = new_figure(5, 4.6)
     ax = figure.subplots()
     side = np.linspace(-wide, wide, 161)
@@ -167,30 +167,13 @@ def draw_paths(seed: int, out: Path) -> None:
     grid = first[..., None] * plane[0] + second[..., None] * plane[1]
     shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
     figure.colorbar(shades, label="expected return")
-    for way, color in zip(pair, ("#009E73", "#E69F00"), strict=True):
-        path, down = ways[way]
-        label = f"ride along ridge {way[0]}, then descent: {reached(down[-1])}"
-        ax.plot(*(path @ plane.T).T, color=color, linewidth=2.4, label=label)
-        ax.plot(*(down @ plane.T).T, color=color, linewidth=1.6, linestyle=(0, (1, 1.2)))
-    for number, style in enumerate(({"color": "#D55E00"}, {"color": "white", "dashes": (2, 2)})):
-        down = descents[number]
-        label = f"gradient descent {number + 1}: {reached(down[-1])}"
-        ax.plot(*(down @ plane.T).T, linewidth=1.8, label=label, **style)  # type: ignore[arg-type]
+    for points, style in lines:
+        ax.plot(*(points @ plane.T).T, **style)
     ax.plot(0, 0, "o", color="black", markersize=5)
     ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-wide, wide), ylim=(-wide, wide))
     legend = ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
     legend.get_frame().set(facecolor="#BBBBBB", edgecolor="none")
     save(figure, out / "paths")
-
-
-def _descend(problem: rr.Problem, x: jax.Array) -> np.ndarray:
-    """The way of gradient descent."""
-
-    def step(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        x = x - 0.1 * problem.grad(x)
-        return x, x
-
-    return np.asarray(jax.jit(lambda x: jax.lax.scan(step, x, None, length=300)[1])(x))
 
 
 def table(results: dict[str, Any]) -> str:

@@ -135,7 +135,7 @@ def _index(hessian: jax.Array, tolerance: float) -> int:
 def _cluster(
     atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    problem, came_at, came_after = lennard_jones(atoms), dict[str, int](), dict[str, float]()
+    problem, came_at = lennard_jones(atoms), dict[str, int]()
     is_large = atoms > 10
     path = out / f"atoms-{atoms}.sqlite" if is_large else None
     began = time.perf_counter()
@@ -149,7 +149,6 @@ def _cluster(
         for count in range(len(came_at) + 1, done.num_minima + 1):
             came_at[str(count)] = spent
             if count % 100 == 0:
-                came_after[str(count)] = round(seconds, 1)
                 say(
                     f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents, "
                     f"{seconds:.0f} s"
@@ -185,7 +184,6 @@ def _cluster(
         "wall_seconds": seconds,
         "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
         "came_at": came_at,
-        "came_after": came_after,  # seconds by the clock
         "published_minima": CLUSTER_MINIMA.get(atoms),
         "published_saddles": CLUSTER_SADDLES.get(atoms),
     }
@@ -311,19 +309,18 @@ def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]
     """TopSearch in another Python, if there is one that has it; else why it was left out."""
     python, atoms = os.environ.get("TOPSEARCH_PYTHON", ""), settings.topsearch_atoms
     began, why = time.perf_counter(), ""
-    start = np.asarray(lennard_jones(max(atoms, 2)).x0, float).tolist()
-    command = [python, "-W", "ignore", str(TOPSEARCH), json.dumps(start)]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE}
-    if not atoms or not python or not Path(python).exists():
+    if not atoms or not Path(python).is_file():
         why = "set TOPSEARCH_PYTHON to a Python that has it (it needs an older NumPy than this "
         why += "library)"
     else:
+        start = np.asarray(lennard_jones(atoms).x0, float).tolist()
+        command = [python, "-W", "ignore", str(TOPSEARCH), json.dumps(start)]
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE}
         try:
             with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
-                done = subprocess.run(command, check=False, cwd=folder, **options)
-            why = f"it failed with {done.stderr.strip()[-300:]!r}" if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            why = f"it was not done after {PATIENCE} s"
+                done = subprocess.run(command, check=True, cwd=folder, **options)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            why = f"{error} {str(error.stderr or '').strip()[-300:]}"
     if why:
         say(f"TopSearch was left out: {why}.")
         return {"left_out": f"TopSearch was left out: {why}."}

@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
-from itertools import islice
+from itertools import islice, product
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Rid
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
-from ridgerider_experiments.sweep import grouped, run_jobs
+from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
     "ridges": ("ridges, one straight step", "#D55E00"),
@@ -52,33 +52,37 @@ SHIFTS = ("noise", "shift", "rotation")
 SETS = ("clean", *SHIFTS)
 MARGIN = 0.005  # accuracies that are lower by less than this are equal
 MOST_COST = 2.0  # of ridges, in units of a deep ensemble's
+INIT_SCALE = 1e-3  # near enough to zero for distinct ridges
 REPULSION = 1.0  # times the mean likeness of two members' predictions
 SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
+
+
+class Size(NamedTuple):
+    """What differs between the small digits and larger images."""
+
+    widths: tuple[int, ...]  # an arm for each
+    num_seeds: int  # for the claim
+    num_members: int
+    rate: float  # of Adam
+    target: float  # training loss that all are trained to
+    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Settings(Base):
     # The small digits, MNIST, and Fashion-MNIST if it is there; or a folder.
     data: str = sized("all", quick="digits")
-    num_seeds: int = sized(100, quick=2)  # of the digits, for the claim
-    num_large_seeds: int = sized(40, quick=2)  # of larger images
+    small: Size = sized(
+        Size((16, 64), 100, 8, 3e-3, 0.05, tuple(METHODS)),
+        quick=Size((16,), 2, 4, 3e-3, 0.2, ("ridges", "deep", "random")),
+    )
+    large: Size = sized(  # any methods; they take minutes
+        Size((128,), 40, 6, 1e-3, 0.1, CLAIM), quick=Size((16,), 2, 4, 1e-3, 0.3, CLAIM)
+    )
     num_baseline_seeds: int = sized(5, quick=1)  # for methods that are no part of the claim
-    widths: tuple[int, ...] = sized((16, 64), quick=(16,))  # of the digits
-    large_widths: tuple[int, ...] = sized((128,), quick=(16,))  # of larger images
-    num_members: int = sized(8, quick=4)
-    num_large_members: int = sized(6, quick=4)
     max_images: int = sized(10_000, quick=2_000)  # for training
     max_test_images: int = sized(10_000, quick=1_000)
-    init_scale: float = 1e-3  # near enough to zero for distinct ridges
-    stretch: float = 2.0  # of the straight step, beyond the lowest loss
-    learning_rate: float = 3e-3  # Adam's, for the digits
-    large_learning_rate: float = 1e-3
-    target: float = sized(0.05, quick=0.2)  # training loss that all are trained to, on the digits
-    large_target: float = sized(0.1, quick=0.3)
     max_epochs: int = sized(300, quick=60)
-    methods: tuple[str, ...] = sized(tuple(METHODS), quick=("ridges", "deep", "random"))
-    # Any of them; they take minutes.
-    large_methods: tuple[str, ...] = sized(CLAIM, quick=("ridges", "deep"))
     num_workers: int = 1
 
 
@@ -90,13 +94,8 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
             "Fashion-MNIST is left out, also as out-of-distribution images: its four files are not "
             f"in {' or '.join(map(str, fashion_places()))}."
         )
-    arms = list(_arms(settings, fashion))
-    jobs = [
-        _job(settings, data, width, number, str(fashion))
-        for data, width, num_seeds in arms
-        for number in range(num_seeds)
-    ]
     work_on = partial(work, say=say) if settings.num_workers == 1 else work
+    jobs = jobs_of(settings, fashion)
     done = run_jobs(work_on, jobs, out / "runs.jsonl", settings.num_workers, say)
     runs = grouped(done, done, "arm")
     results = {"arms": {name: summary(of, len(runs)) for name, of in runs.items()}, "runs": done}
@@ -104,28 +103,26 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     return results
 
 
-def _job(settings: Settings, data: str, width: int, number: int, fashion: str) -> dict[str, Any]:
-    """What decides the result of one seed of one arm, and nothing else."""
-    methods = settings.methods if data == "digits" else settings.large_methods
-    if number >= settings.num_baseline_seeds:
-        methods = tuple(name for name in methods if name in CLAIM)
-    others = ("num_seeds", "num_large_seeds", "num_baseline_seeds")
-    others += ("data", "widths", "large_widths", "large_methods")
-    own = {"arm": [data, width], "methods": methods, "fashion": fashion}
-    return settings.job(*others, seed=settings.seed + number, **own)
-
-
-def _arms(settings: Settings, fashion: Path | None) -> list[tuple[str, int, int]]:
-    small = [("digits", width, settings.num_seeds) for width in settings.widths]
-    if settings.data == "digits":
-        return small
-    large = [settings.data]
+def jobs_of(settings: Settings, fashion: Path | None) -> list[Job]:
+    """What decides the result of each seed of each arm, and nothing else."""
+    sources, jobs = [settings.data], []
     if settings.data == "all":
-        large = ["mnist"] + ([] if fashion is None else [str(fashion)])
-    found = [
-        (data, width, settings.num_large_seeds) for data in large for width in settings.large_widths
-    ]
-    return (small if settings.data == "all" else []) + found
+        sources = ["digits", "mnist"] + ([] if fashion is None else [str(fashion)])
+    for data in sources:
+        size = settings.small if data == "digits" else settings.large
+        for width, number in product(size.widths, range(size.num_seeds)):
+            is_first = number < settings.num_baseline_seeds
+            own = {
+                **size._asdict(),
+                "methods": [name for name in size.methods if is_first or name in CLAIM],
+                "data": data,
+                "width": width,
+                "seed": settings.seed + number,
+                "fashion": str(fashion),
+            }
+            del own["widths"], own["num_seeds"]
+            jobs.append(settings.job("small", "large", "num_baseline_seeds", **own))
+    return jobs
 
 
 def fashion_places() -> list[Path]:
@@ -146,27 +143,23 @@ def fashion_folder() -> Path | None:
 # --- one seed
 
 
-def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, Any]:
+def work(job: Job, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All methods on one seed of one arm."""
-    (data, width), seed, fashion = job["arm"], job["seed"], job["fashion"]
-    settings = Settings.of(job)
+    data, seed = job["data"], job["seed"]
     images = images_of(data, seed)
-    is_large = data != "digits"
-    if is_large:
-        images = images.some(settings.max_images, settings.max_test_images, seed)
-    arm = f"{images.name}, {width} hidden units"
-    trial = Trial(settings, images, width, is_large, seed)
+    if data != "digits":
+        images = images.some(job["max_images"], job["max_test_images"], seed)
+    arm = f"{images.name}, {job['width']} hidden units"
+    trial = Trial(job, images)
     sets = shifted(images.test_images, seed)
     outside = {"jumbled": jumbled(images.test_images)}
-    if fashion != "None" and images.name == "mnist":
-        others = from_folder(fashion).some(1, settings.max_test_images, seed)
+    if job["fashion"] != "None" and images.name == "mnist":
+        others = from_folder(job["fashion"]).some(1, job["max_test_images"], seed)
         outside["fashion"] = others.test_images
     methods = {}
     trial.compile()
     for name in job["methods"]:
-        made = trial.make(name)
-        methods[name] = judge(made, sets, images.test_labels, outside)
-        short = methods[name]
+        methods[name] = short = judge(trial.make(name), sets, images.test_labels, outside)
         shown = ", ".join(f"{what} {short[what]['disagreement']:.3f}" for what in SETS)
         say(
             f"{arm}, seed {seed}, {METHODS[name][0]}: disagreement {shown}; accuracy "
@@ -178,28 +171,25 @@ def work(job: dict[str, Any], say: Callable[[str], None] = print) -> dict[str, A
 class Trial:
     """The networks of every method, from one seed."""
 
-    def __init__(self, settings: Settings, images: Images, width: int, is_large: bool, seed: int):
-        self.settings, self.seed, self.width = settings, seed, width
-        self.k = settings.num_large_members if is_large else settings.num_members
-        self.rate = settings.large_learning_rate if is_large else settings.learning_rate
-        target = settings.large_target if is_large else settings.target
+    def __init__(self, job: Job, images: Images):
+        self.seed, self.k, self.rate = job["seed"], job["num_members"], job["rate"]
         self.problem = classifier(
             images.train_images,
             images.train_labels,
-            widths=(width,),
-            init_scale=settings.init_scale,
+            widths=(job["width"],),
+            init_scale=INIT_SCALE,
             num_classes=images.num_classes,
-            seed=seed,
+            seed=self.seed,
         )
         self.finish = rr.Train(
             jax.tree_util.Partial(optax.adam, self.rate),
             rr.Batches(128),
-            epochs=settings.max_epochs,
-            target=target,
+            epochs=job["max_epochs"],
+            target=job["target"],
         )
         self.made: dict[str, rr.Ensemble] = {}
         self.begins: dict[str, Any] = {
-            "ridges": Ridges(stretch=settings.stretch),
+            "ridges": Ridges(),
             "ridden": Ridges(rr.Rider.for_networks(max_steps=20)),
             "algorithm_2": Ridges(
                 rr.Rider(
@@ -212,7 +202,7 @@ class Trial:
                 )
             ),
             "deep": Fresh(),
-            "near_zero": Fresh(partial(_small, self.problem.start, settings.init_scale)),
+            "near_zero": Fresh(partial(_small, self.problem.start, INIT_SCALE)),
         }
 
     def compile(self) -> None:

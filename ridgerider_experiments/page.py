@@ -1,6 +1,6 @@
 """All experiments in order, and one page of what they gave; and the page of the documentation.
 
-    ridgerider reproduce all                  every experiment, then index.html and index.md
+    ridgerider reproduce all                  every experiment, then index.md
     python -m ridgerider_experiments.page     pages of docs from docs/results/*.json
 
 A page of the documentation is a text with holes, such as `docs/reproducing.md.in`. In it
@@ -16,20 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 import ridgerider_experiments as experiments
+from ridgerider_experiments.show import markdown
 
 HOLE = re.compile(r"\{\{(100\*|table |run )?([^}:]+)(?::([^}]*))?\}\}")
-STYLE = """
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif;
-  color: #222; background: #fff; }
-table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; }
-th, td { border-bottom: 1px solid #ccc; padding: .25rem .6rem; text-align: left; }
-img { max-width: 100%; background: #fff; } code { background: #8882; padding: .1rem .3rem; }
-.small { color: #666; font-size: .85rem; }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818; } }
-"""
 
 
 def run_all(
@@ -75,12 +65,11 @@ def is_done(folder: Path, quick: bool, seed: int) -> bool:
 
 
 def write_page(out: Path, failed: dict[str, str]) -> None:
-    """`index.md` and `index.html`: every table and figure beside the paper's value."""
+    """`index.md`: every table and figure beside the paper's value."""
     out.mkdir(parents=True, exist_ok=True)
     blocks = [block for name in experiments.EXPERIMENTS for block in section(out, name, failed)]
     text = "\n\n".join(["# Every figure and table of the paper", *blocks]) + "\n"
     (out / "index.md").write_text(text)
-    (out / "index.html").write_text(to_html(text))
 
 
 def section(out: Path, name: str, failed: dict[str, str]) -> Iterator[str]:
@@ -96,8 +85,7 @@ def section(out: Path, name: str, failed: dict[str, str]) -> Iterator[str]:
     yield from (f"![{path.stem}]({name}/{path.name})" for path in sorted(folder.glob("*.png")))
     differences = getattr(experiment, "DIFFERENCES", ())
     if differences:
-        rows = "".join(f"| {what} | {why} |\n" for what, why in differences)
-        yield f"| what differs from the paper | why |\n|---|---|\n{rows}".strip()
+        yield markdown(["what differs from the paper", "why"], differences).strip()
     yield made_with(results["run"])
 
 
@@ -117,15 +105,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "(" + ", ".join(map(_plain, value)) + ")"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def to_html(text: str) -> str:
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    # The line under a table says what it was made with.
-    body = body.replace("<p>Version ", "<p class='small'>Version ")
-    head = f"<meta charset='utf-8'><title>Ridge Rider</title><style>{STYLE}</style>"
-    view = "<meta name='viewport' content='width=device-width'>"
-    return f"<!doctype html><html lang='en'><head>{head}{view}</head><body>{body}</body></html>\n"
 
 
 # --- the page of the documentation

@@ -1,12 +1,16 @@
-"""What all experiments show alike: tables in Markdown, figures as files, bars with intervals."""
+"""What experiments show alike: tables in Markdown, figures as files, bars, paths of descents."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+import ridgerider as rr
 
 
 def markdown(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
@@ -30,6 +34,20 @@ def save(figure: Any, path: Path) -> None:
 
 def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def descent_paths(
+    problem: rr.Problem, starts: Float[Array, "starts n"], rate: float, num_steps: int
+) -> Float[np.ndarray, "starts steps n"]:
+    """Plain gradient descent; every point on the way."""
+
+    def step(x: Float[Array, " n"], _: None) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        return x - rate * problem.grad(x), x
+
+    def path(x: Float[Array, " n"]) -> Float[Array, "steps n"]:
+        return jax.lax.scan(step, x, None, length=num_steps + 1)[1]
+
+    return np.asarray(jax.jit(jax.vmap(path))(starts))
 
 
 def plain(ax: Axes) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 
 import ridgerider as rr
 from ridgerider import plot
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, save
+from ridgerider_experiments.show import descent_paths, markdown, new_figure, save
 
 DIFFERENCES = (("the function", "the paper does not give it"),)
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
@@ -40,7 +39,8 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     noise = jax.random.normal(
         jax.random.key(settings.seed), (settings.num_starts, 2), problem.dtype
     )
-    paths = np.asarray(descend(problem, settings, settings.start_size * noise))
+    how = (settings.learning_rate, settings.num_steps)
+    paths = descent_paths(problem, settings.start_size * noise, *how)
     result = rr.search(problem, rr.Rider(keep_path=True), seed=settings.seed)
     draw(problem, settings, result, paths, out)
     # The known minima at which some descent ended.
@@ -54,35 +54,15 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     lowest = float(problem.value(jnp.asarray(known[-1])))
     return {
         "gd": {
-            "starts": settings.num_starts,
             "minima": len(gd_losses),
             "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in gd_losses),
-            "gradients": settings.num_starts * settings.num_steps,
         },
         "rr": {
             "minima": len(rr_losses),
             "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in rr_losses),
             "rides": len(result),
-            "losses": rr_losses,
-            "hvps": int(result.cost.hvps),
-            "gradients": int(result.cost.gradients),
         },
     }
-
-
-def descend(
-    problem: rr.Problem, settings: Settings, starts: Float[Array, "starts 2"]
-) -> Float[Array, "starts steps 2"]:
-    """Plain gradient descent; every point on the way."""
-
-    def step(x: Float[Array, "2"], _: None) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
-        x = x - settings.learning_rate * problem.grad(x)
-        return x, x
-
-    def path(x: Float[Array, "2"]) -> Float[Array, "steps 2"]:
-        return jnp.concatenate([x[None], jax.lax.scan(step, x, None, length=settings.num_steps)[1]])
-
-    return jax.jit(jax.vmap(path))(starts)
 
 
 def draw(
@@ -108,9 +88,8 @@ def draw(
         label="where it ends",
     )
     first = [leg for leg in result if leg.fingerprint.depth == 1]
-    descents = np.asarray(
-        descend(problem, settings, jnp.stack([jnp.asarray(leg.x) for leg in first]))
-    )
+    how = (settings.learning_rate, settings.num_steps)
+    descents = descent_paths(problem, jnp.stack([jnp.asarray(leg.x) for leg in first]), *how)
     for leg, descent, color in zip(first, descents, COLORS, strict=True):
         path = leg.trace["path"]
         axes[1].plot(

@@ -15,7 +15,7 @@ import ridgerider
 ROOT = Path(ridgerider.__file__).parent
 EXPERIMENTS = ROOT.with_name("ridgerider_experiments")
 # Of dependencies that are called otherwise; a notebook's own; a peer, where the user has it.
-MODULES = ("sklearn", "markdown_it", "dask", "jaxlib", "IPython", "topsearch")
+MODULES = ("sklearn", "dask", "jaxlib", "IPython", "topsearch")
 
 # What each room may import, besides itself and `_check`.
 ROOMS: dict[str, set[str]] = {

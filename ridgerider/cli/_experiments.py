@@ -89,7 +89,7 @@ def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> Non
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
     run_all = _module("page").run_all
     failed = run_all(directory, quick=quick, seed=seed, workers=workers, say=say)
-    say(str(directory / "index.html"))
+    say(str(directory / "index.md"))
     if failed:
         raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
 

@@ -5,14 +5,12 @@
 Calls and HVPs of one task are measured in turn, several times, and the least processor time counts.
 """
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 import ridgerider as rr
 from ridgerider_experiments.bench import Row, least, timed
@@ -95,7 +93,7 @@ def hvps_of(name: str, seed: int = 0, count: int = 10) -> Iterator[Row]:
 
 
 def lowest_pairs(seed: int = 0, k: int = 10) -> Iterator[Row]:
-    """The ten lowest eigenpairs of a network, through the bridge, in JAX, and by other tools."""
+    """The ten lowest eigenpairs of a network: through the bridge, in JAX, by power iteration."""
     task = f"the {k} lowest eigenpairs, 10,000 parameters"
     network, key = Network(HIDDEN["10,000"], seed), jax.random.key(seed)
     lowest, known = rr.BlockSpectrum(k=k, tolerance=1e-3), None
@@ -107,16 +105,8 @@ def lowest_pairs(seed: int = 0, k: int = 10) -> Iterator[Row]:
         _, spent = timed(run, problem.x0)
         outcome = f"{int(found.cost.hvps)} HVPs, {int(found.is_converged.sum())} of {k}"
         yield Row(task, f"ridgerider, loss in {who}", spent, "s", f"{outcome}, off by {off:.0e}")
-    for who, tool in (
-        ("power iteration", power_method),
-        ("curvlinops, SciPy `eigsh`", by_curvlinops),
-        ("PyHessian", by_pyhessian),
-    ):
-        try:
-            words, spent = timed(tool, network, np.asarray(known), k)
-        except ImportError:
-            words, spent = "not installed", float("nan")
-        yield Row(task, who, spent, "s", words)
+    words, spent = timed(power_method, network, np.asarray(known), k)
+    yield Row(task, "power iteration", spent, "s", words)
 
 
 def power_method(network: "Network", known: np.ndarray, k: int) -> str:
@@ -140,29 +130,6 @@ def power_method(network: "Network", known: np.ndarray, k: int) -> str:
             found = np.vstack([found, row / np.linalg.norm(row)])
             values.append(value)
     return f"{count} HVPs, off by {np.abs(np.sort(values) - known).max():.0e}"
-
-
-def by_curvlinops(network: "Network", known: np.ndarray, k: int) -> str:
-    curvlinops = importlib.import_module("curvlinops")
-    module, count = network.module, [0]
-    inner = curvlinops.HessianLinearOperator(
-        module, network.criterion, list(module.parameters()), [network.data]
-    ).to_scipy()
-
-    def multiply(v: np.ndarray) -> np.ndarray:
-        count[0] += 1
-        return inner @ v.astype(np.float32)
-
-    operator = LinearOperator(inner.shape, matvec=multiply, dtype=np.float32)
-    values = eigsh(operator, k, which="SA", tol=1e-3, return_eigenvectors=False)
-    return f"{count[0]} HVPs, off by {np.abs(np.sort(values) - known).max():.0e}"
-
-
-def by_pyhessian(network: "Network", known: np.ndarray, k: int) -> str:
-    pyhessian = importlib.import_module("pyhessian")
-    tool = pyhessian.hessian(network.module, network.criterion, data=network.data, cuda=False)
-    values, _ = tool.eigenvalues(top_n=k, maxIter=MAX_HVPS // k, tol=1e-3)
-    return f"the {k} largest |eigenvalues|, {sum(value < 0 for value in values)} of them below 0"
 
 
 class Network:

@@ -1,11 +1,10 @@
 """Networks, all with the same settings.
 
-    ridgerider bench networks [models | large | threads | mnist]
+    ridgerider bench networks [models | large | mnist]
 
 models    conv net and LayerNorm net on the digits, one-layer transformer on addition modulo 7:
           accuracies after one leg, beside Adam's (4,000 steps, rate 3e-3), and processor seconds
 large     the first steps of a network of 10 million parameters and a transformer of a million
-threads   eigh of a 610 x 610 matrix with LAPACK's own number of threads and with one
 mnist     784-128-10 on MNIST, or on the images in the folder RIDGERIDER_DATA, beside Adam's 20
           epochs (rate 1e-3)
 
@@ -23,11 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PyTree
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import ridgerider as rr
 from ridgerider.data import Images, digits, images_of
-from ridgerider_experiments.bench import Row, timed
+from ridgerider_experiments.bench import Row
 
 KEY = jax.random.key(0)
 
@@ -203,15 +201,4 @@ def large(seed: int) -> Iterator[Row]:
         yield Row(task, name, time.perf_counter() - began, "s", outcome)
 
 
-def threads(seed: int) -> Iterator[Row]:
-    entries = np.random.default_rng(seed).standard_normal((610, 610))
-    matrix, solve = jnp.asarray(entries + entries.T), jax.jit(jnp.linalg.eigh)
-    solve(matrix)
-    with threadpool_limits(1):
-        one = min(timed(solve, matrix)[1] for _ in range(3))
-    default = min(timed(solve, matrix)[1] for _ in range(3))
-    for who, spent in (("one thread", one), ("LAPACK's own number of threads", default)):
-        yield Row("eigh of 610 x 610", who, spent, "s")
-
-
-TASKS = (models, large, threads, mnist)
+TASKS = (models, large, mnist)

@@ -166,7 +166,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
     return {
         "curve": curve,
         "chosen": chosen | {RULES[3]: best},
-        "record": trained.record,
+        "eigenvalues": trained.eigenvalues,
         "rates": [*colored.flip_rates, colored.test_rate],
     }
 
@@ -227,7 +227,6 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "selection": RULES[0],
         "runs": len(runs),
         "spread": spread(ended(runs)[2]),
-        "dropped": sum(one["record"].get("num_dropped", 0) for one in runs),
         "seconds": float(np.mean([one["seconds"] for one in runs])),
         "other_rules": {rule: by(rule) for rule in RULES[1:]},
     }

@@ -19,7 +19,7 @@ larger than ours.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -68,12 +68,12 @@ TRAININGS = {
 class Trained:
     """A method's candidates, in the order of their steps, with `logits(images)` for each of them.
 
-    Made from training environments alone.
+    Made from training environments alone. `eigenvalues`: along each ride, by environment and step.
     """
 
     steps: list[int]
     logits: Callable[[np.ndarray], Float[Array, "candidates examples"]]
-    record: dict[str, Any]
+    eigenvalues: list[list[list[float]]] = field(default_factory=list)
 
 
 def perceptron(layers: Layers, images: Images) -> Logits:
@@ -220,7 +220,6 @@ def train_baseline(
     return Trained(
         steps=[1 + (block + 1) * block_size for block in range(num_blocks)],
         logits=partial(stacked_logits, training.is_grey, stacked),
-        record={},
     )
 
 

@@ -100,18 +100,12 @@ def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
 
 def along(runs: list[dict[str, Any]]) -> np.ndarray:
     """Eigenvalues by run (or fold), environment and step; NaN where a ride had ended."""
-    rides = [ride for one in runs for ride in rides_of(one["record"])]
+    rides = [ride for one in runs for ride in one["eigenvalues"]]
     length = max(len(ride[0]) for ride in rides)
     rows = np.full((len(rides), len(rides[0]), length), np.nan)
     for row, ride in zip(rows, rides, strict=True):
         row[:, : len(ride[0])] = ride
     return rows
-
-
-def rides_of(record: dict[str, Any]) -> list[list[list[float]]]:
-    """Eigenvalues by fold, of which Algorithm 4 has one, environment and step."""
-    found = record["eigenvalues"]
-    return list(found) if np.ndim(found[0][0]) else [found]
 
 
 def table(results: dict[str, Any]) -> str:
@@ -120,13 +114,13 @@ def table(results: dict[str, Any]) -> str:
         [
             *METHODS[name][:3],
             *(percent(of[part]) for part in ("train_accuracy", "test_accuracy")),
-            *(of["runs"], of["dropped"], of["selection"], f"{of['seconds']:.0f}"),
+            *(of["runs"], of["selection"], f"{of['seconds']:.0f}"),
         ]
         for name, of in methods.items()
     ]
-    rows += [["chance", *[50] * 4, *[""] * 4], ["optimal", *[75] * 4, *[""] * 4]]
+    rows += [["chance", *[50] * 4, *[""] * 3], ["optimal", *[75] * 4, *[""] * 3]]
     head = ["method", "paper, train", "paper, test", "ours, train", "ours, test"]
-    head += ["runs", "dropped", "selection", "seconds"]
+    head += ["runs", "selection", "seconds"]
     parts = (rules_table, differences_table, features_table, spread_table)
     return "\n".join([markdown(head, rows), *(part(results, methods) for part in parts)])
 

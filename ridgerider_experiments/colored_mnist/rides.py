@@ -99,11 +99,11 @@ def whiten(layers: Layers, data: Data, num_features: int) -> Whitened:
 
 @dataclass(frozen=True)
 class Fold:
-    """A featurizer with the heads along a ride, stacked."""
+    """A featurizer with the heads along a ride, stacked, and the curvatures along it."""
 
     features: Whitened
     heads: dict[str, Array]
-    record: dict[str, Any]
+    eigenvalues: list[list[float]]
 
 
 def ride_consistent(
@@ -136,7 +136,7 @@ def ride_consistent(
         name: Trained(
             steps=list(range(1, NUM_STEPS + 1)),
             logits=partial(mean_logits, of),
-            record={part: [fold.record[part] for fold in of] for part in of[0].record},
+            eigenvalues=[fold.eigenvalues for fold in of],
         )
         for name, of in folds.items()
     }
@@ -165,7 +165,6 @@ def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: b
     problems = [rr.Problem(head_loss, start, z, y) for z, (_, y) in zip(seen, data, strict=True)]
     both = Environments(problems)
     ride = _ride(both, key)
-    scores = consistency_along(both, start, ride)
     path = ride.trace.path
     assert path is not None
     # A ride that ended early stays where it is.
@@ -173,14 +172,7 @@ def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: b
     return Fold(
         features=features,
         heads=jax.vmap(lambda x: both.with_ridden(start, x))(path[taken]),
-        record={
-            "eigenvalues": np.asarray(scores.eigenvalues).tolist(),
-            "standard_errors": np.asarray(scores.standard_errors).tolist(),
-            "correlations": np.asarray(scores.correlations).tolist(),
-            "overlaps": np.asarray(ride.trace.overlap)[: int(ride.num_steps) + 1].tolist(),
-            "difference": float(jnp.linalg.norm(shared.signals[0] - shared.signals[1])),
-            "noise": float(shared.noise),
-        },
+        eigenvalues=np.asarray(consistency_along(both, start, ride).eigenvalues).tolist(),
     )
 
 
@@ -292,12 +284,7 @@ def ride_algorithm_4(
     return Trained(
         steps=list(range(1, NUM_STEPS + 1)),
         logits=partial(stacked_logits, stacked),
-        record={
-            "eigenvalues": np.asarray(ride.scores.eigenvalues).tolist(),
-            "correlations": np.asarray(ride.scores.correlations).tolist(),
-            "overlaps": np.asarray(ride.overlaps).tolist(),
-            "loss": ride.loss,
-        },
+        eigenvalues=[np.asarray(ride.scores.eigenvalues).tolist()],
     )
 
 

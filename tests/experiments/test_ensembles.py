@@ -117,30 +117,31 @@ def test_fashion_is_used_only_where_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert ensembles.fashion_folder() is None
     settings = ensembles.Settings()
-    assert [arm[:2] for arm in ensembles._arms(settings, None)] == [
-        ("digits", 16),
-        ("digits", 64),
-        ("mnist", 128),
-    ]
+
+    def arms(settings, fashion):
+        jobs = ensembles.jobs_of(settings, fashion)
+        return list(dict.fromkeys((job["data"], job["width"]) for job in jobs))
+
+    assert arms(settings, None) == [("digits", 16), ("digits", 64), ("mnist", 128)]
     (tmp_path / "fashion-mnist").mkdir()
     for name in FILES:
         (tmp_path / "fashion-mnist" / name).touch()
     place = ensembles.fashion_folder()
     assert place == tmp_path.resolve() / "fashion-mnist"
-    assert (str(place), 128) in [arm[:2] for arm in ensembles._arms(settings, place)]
+    assert (str(place), 128) in arms(settings, place)
     own = dataclasses.replace(settings, data="some/folder")
-    assert {arm[0] for arm in ensembles._arms(own, None)} == {"some/folder"}
+    assert arms(own, None) == [("some/folder", 128)]
 
 
 def test_later_seeds_have_the_methods_of_the_claim_only():
-    settings = ensembles.Settings()
-    first, later = (ensembles._job(settings, "digits", 16, n, "None")["methods"] for n in (0, 9))
-    assert first == tuple(ensembles.METHODS) and set(later) == set(ensembles.CLAIM)
+    jobs = ensembles.jobs_of(ensembles.Settings(), None)
+    first, later = (jobs[number]["methods"] for number in (0, 9))
+    assert first == list(ensembles.METHODS) and set(later) == set(ensembles.CLAIM)
 
 
 def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
-    settings = dataclasses.replace(ensembles.Settings.quick(0), num_members=2)
-    trial = ensembles.Trial(settings, digits().some(60, 10), 3, False, 0)
+    job = {**ensembles.jobs_of(ensembles.Settings.quick(0), None)[0], "num_members": 2, "width": 3}
+    trial = ensembles.Trial(job, digits().some(60, 10))
     problem = trial.problem
     xs = np.random.default_rng(0).normal(size=(2, problem.size)).astype(np.float32)
     together = ensembles.Together(problem.loss, problem.start)
@@ -153,9 +154,8 @@ def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
 
 @pytest.mark.long
 def test_every_method_makes_as_many_members_as_it_should(tmp_path):
-    settings = dataclasses.replace(
-        ensembles.Settings.quick(0), methods=tuple(ensembles.METHODS), num_seeds=1, max_epochs=3
-    )
+    small = ensembles.Size((16,), 1, 4, 3e-3, 0.2, tuple(ensembles.METHODS))
+    settings = dataclasses.replace(ensembles.Settings.quick(0), small=small, max_epochs=3)
     results = ensembles.run(settings, tmp_path, lambda line: None)
     (arm,) = results["arms"].values()
     assert set(arm["methods"]) == set(ensembles.METHODS)
