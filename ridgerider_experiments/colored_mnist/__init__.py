@@ -154,7 +154,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
         Accuracies(tuple(one), tuple(two))
         for one, two in zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True)
     ]
-    seen = {"rates": colored.flip_rates, "target": colored.test_rate}
+    seen: dict[str, Any] = {"rates": colored.flip_rates, "target": colored.test_rate}
     chosen = {rule: select(rule, scores, **seen) for rule in RULES[1:3]}
     chosen[RULES[0]] = len(scores) - 1
     tested = accuracies(trained, colored.load_test())
