@@ -17,7 +17,7 @@ from functools import partial, reduce
 from itertools import islice, product
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -57,7 +57,8 @@ REPULSION = 1.0  # times the mean likeness of two members' predictions
 SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True)
+class Size:
     """What differs between the small digits and larger images."""
 
     widths: tuple[int, ...]  # an arm for each
@@ -113,7 +114,7 @@ def jobs_of(settings: Settings, fashion: Path | None) -> list[Job]:
         for width, number in product(size.widths, range(size.num_seeds)):
             is_first = number < settings.num_baseline_seeds
             own = {
-                **size._asdict(),
+                **vars(size),
                 "methods": [name for name in size.methods if is_first or name in CLAIM],
                 "data": data,
                 "width": width,
