@@ -137,6 +137,22 @@ def finish_at(
 ) -> Finish:
     """What was verified at a point; `more` are further fields."""
     doubt, spent = here.doubt(problem)
+    doubt = jnp.where((doubt == 0) & is_level, LEVEL, doubt)
+    return finish_of(
+        here, doubt, cost + spent, is_converged=is_converged, is_saddle=is_saddle, **more
+    )
+
+
+def finish_of(
+    here: View,
+    doubt: Int[Array, ""],
+    cost: Cost,
+    *,
+    is_converged: Bool[Array, ""],
+    is_saddle: Bool[Array, ""],
+    **more: Any,
+) -> Finish:
+    """As `finish_at`, where the doubt is known."""
     fields = {"num_steps": jnp.array(0), "num_kicks": jnp.array(0), **more}
     return Finish(
         x=here.x,
@@ -145,10 +161,10 @@ def finish_at(
         least_eigenvalue=here.curvature.least,
         is_converged=is_converged,
         is_saddle=is_saddle,
-        cost=cost + spent,
+        cost=cost,
         num_flat=here.curvature.num_flat,
         error=here.error,
-        doubt_number=jnp.where((doubt == 0) & is_level, LEVEL, doubt),
+        doubt_number=doubt,
         **fields,
     )
 

@@ -181,8 +181,26 @@ def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
     """Evaluate a point by its Hessian."""
     loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
     eigenvalues, columns = jnp.linalg.eigh(hessian)
+    error, spent = problem.hvp_error(x, columns[:, 0])
+    seen = view_of(x, loss, grad, hessian, (eigenvalues, columns), error, problem.noise, floor)
+    cost = Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
+    return eqx.tree_at(lambda view: view.cost, seen, cost + spent)
+
+
+def view_of(
+    x: Vector,
+    loss: Scalar,
+    grad: Vector,
+    hessian: Float[Array, "n n"],
+    spectrum: tuple[Float[Array, " n"], Float[Array, "n n"]],
+    hvp_error: Scalar,
+    noise: Number,
+    floor: Number = 0.0,
+) -> View:
+    """What a point is by its Hessian, with eigenvalues and columns of that."""
+    eigenvalues, columns = spectrum
     scale = jnp.max(jnp.abs(eigenvalues))
-    rounding, turning, spent = _errors(problem, x, grad, scale, columns[:, 0])
+    rounding, turning = _errors(x, grad, scale, hvp_error, noise)
     rounding = jnp.maximum(rounding + jnp.linalg.norm(hessian - hessian.T), floor)
     curvature = Curvature(
         eigenvalues=eigenvalues,
@@ -197,8 +215,7 @@ def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
     inverse = jnp.where(is_null, 0, 1 / jnp.where(is_null, 1, eigenvalues))
     slopes = columns.T @ grad
     step, downhill = (-columns @ (one * slopes) for one in (inverse, jnp.abs(inverse)))
-    cost = Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-    return View(x, loss, grad, step, downhill, curvature, cost + spent)
+    return View(x, loss, grad, step, downhill, curvature, Cost(eigendecompositions=1))
 
 
 def lowest_curvature(
@@ -229,7 +246,8 @@ def curvature_of(
     It is known if no eigenvalue outside of the rows is negative, as far as pairs are resolved, and
     those inside are what they seem. `is_all`: there are no others.
     """
-    rounding, turning, spent = _errors(problem, x, grad, pairs.scale, pairs.rows[0])
+    off, spent = problem.hvp_error(x, pairs.rows[0])
+    rounding, turning = _errors(x, grad, pairs.scale, off, problem.noise)
     error, values, residuals = rounding + turning, pairs.eigenvalues, pairs.residuals
     resolved = error + 2 * tolerance_of(None, x.dtype) * pairs.scale
     is_flat = jnp.abs(values) <= jnp.maximum(error, residuals)
@@ -283,10 +301,9 @@ def _rounding(x: Vector, scale: Scalar) -> Scalar:
 
 
 def _errors(
-    problem: Problem, x: Vector, grad: Vector, scale: Scalar, lowest: Vector
-) -> tuple[Scalar, Scalar, Cost]:
+    x: Vector, grad: Vector, scale: Scalar, hvp_error: Scalar, noise: Number
+) -> tuple[Scalar, Scalar]:
     """Of an eigenvalue: rounding with the noise of HVPs, and the turning of the gradient."""
-    error, spent = problem.hvp_error(x, lowest)
-    noise = 10 * jnp.maximum(error, problem.noise * scale)
+    off = 10 * jnp.maximum(hvp_error, noise * scale)
     turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
-    return _rounding(x, scale) + noise, turning, spent
+    return _rounding(x, scale) + off, turning

@@ -8,23 +8,36 @@ vectors, and the index is known only if a probe of what is outside of them has f
 eigenvalue.
 """
 
-from collections.abc import Callable
+import operator
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._core.descend.finish import Finish, finish_at
-from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
-from ridgerider._core.linalg.space import krylov, outside
-from ridgerider._core.points.classify import View, curvature_of, dense_view, newton_step
-from ridgerider._core.points.climb import without
+from ridgerider._core.descend.finish import Finish, finish_of
+from ridgerider._core.linalg.lowest import lowest_pairs
+from ridgerider._core.linalg.space import Hvp, krylov, outside
+from ridgerider._core.points.classify import (
+    FALLS,
+    UNKNOWN,
+    View,
+    curvature_of,
+    newton_step,
+    view_of,
+)
+from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
+from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Vector
+from ridgerider._core.problem.placement import fetch
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.runtime.clock import check_time
+from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import (
     canonical_rows,
     cluster_labels,
@@ -56,43 +69,102 @@ class Place(eqx.Module):
     is_down: Bool[Array, " k"]
 
 
-def look_around(
-    problem: Problem, symmetry: Symmetry | None, num_modes: int | None, x: Vector
-) -> Place:
+def look_around(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> Place:
     """Newton's steps to the stationary point near `x`, and what is there.
 
     `num_modes`: how many are computed by HVPs alone; None forms the Hessian.
     """
-    width = max(WIDTH, cluster_width(None, x.dtype))
-    if num_modes is None:
-        here, _ = _polished(lambda x: (dense_view(problem, x), None), x)
-        eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
-        null = orthonormal(problem, symmetry, here.x)
-        if null.shape[1]:
-            modes = modes_of((rows.T * eigenvalues[None, :]) @ rows, null)
-            count = problem.size - null.shape[1]  # the null ones come last
-            eigenvalues, rows = modes.eigenvalues[:count], modes.rows[:count]
-        labels = cluster_labels(eigenvalues, width)
-        is_whole = jnp.ones(len(labels), bool)
-    else:
-        here, pairs = _polished(_by_hvps(problem, symmetry, num_modes, width, x), x)
-        eigenvalues, rows = pairs.eigenvalues, pairs.rows
-        labels = cluster_labels(eigenvalues, width)
-        is_all = len(labels) == problem.size - orthonormal(problem, symmetry, x).shape[1]
-        is_whole = pairs.is_complete(labels, width) | is_all
-    curvature, size = here.curvature, here.size
+    begin, spent = x, calls.cost
+    seen = _seen(calls, domain, num_modes, x)
+    for _ in range(MAX_POLISH):
+        if not seen.reach > tolerance_of(None, calls.dtype) / 1000:
+            break
+        new = _seen(calls, domain, num_modes, domain.inside(seen.place.finish.x + seen.step))
+        if not new.place.finish.grad_norm < seen.place.finish.grad_norm:
+            break
+        seen = new
+    finish, size = seen.place.finish, max(float(np.linalg.norm(seen.place.finish.x)), 1.0)
+    is_near = float(np.linalg.norm(finish.x - begin)) <= FARTHEST * size
+    is_there = bool(seen.reach <= 10 * tolerance_of(None, calls.dtype)) and is_near
+    finish = replace(finish, is_converged=np.array(is_there and bool(finish.is_converged)))
+    if is_there and not finish.is_saddle and not int(finish.doubt_number):
+        falls = loss_falls(calls, domain, finish, seen.weak, size)
+        finish = replace(finish, doubt_number=np.array(FALLS if falls else 0))
+    cost = jax.tree.map(operator.sub, calls.cost, spent)
+    return replace(seen.place, finish=replace(finish, cost=cost))
+
+
+def loss_falls(calls: Calls, domain: Domain, end: Finish, weak: Rows, size: float) -> bool:
+    """Whether the loss falls a little way off along a direction of hardly any curvature."""
+    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(float(end.loss))
+    ways = [sign * 0.01 * size * row for row in weak if row.any() for sign in (1, -1)]
+    return any(calls.value(domain.inside(end.x + way)) < end.loss - slack for way in ways)
+
+
+class _Sight(eqx.Module):
+    """A point as it is seen before Newton's next step."""
+
+    place: Place
+    step: Vector
+    reach: Scalar
+    weak: Float[Array, "k n"]
+
+
+def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> _Sight:
+    if num_modes is not None:
+        check_time()
+        seen = fetch(compiled(_by_hvps, "little")(calls.problem, domain.symmetry, num_modes, x))
+        calls.charge(seen.place.finish.cost)
+        return seen
+    loss, grad = calls.value_and_grad(x)
+    hessian, null, held = calls.hessian(x), domain.null(x), domain.held(x, grad)
+    if held.any():  # no curvature and no slope of theirs counts
+        free = np.where(held, 0, 1).astype(hessian.dtype)
+        level = float(np.abs(hessian).max())
+        hessian = free[:, None] * hessian * free + level * np.diag(1 - free)
+        grad = grad * free
+    noise = np.asarray([calls.hvp_error(x, _lowest(hessian)), calls.problem.noise], x.dtype)
+    arrays = (x, np.asarray(loss, x.dtype), grad, hessian, domain.with_held(null, held))
+    return fetch(compiled(_by_hessian, "none")(*arrays, noise))
+
+
+def _lowest(hessian: Float[np.ndarray, "n n"]) -> Point:
+    return np.linalg.eigh(hessian)[1][:, 0] if np.isfinite(hessian).all() else hessian[0]
+
+
+def _by_hessian(
+    x: Vector,
+    loss: Scalar,
+    grad: Vector,
+    hessian: Float[Array, "n n"],
+    null: Float[Array, "n k"],
+    noise: Float[Array, " two"],
+) -> _Sight:
+    here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), noise[0], noise[1])
+    eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
+    if null.shape[1]:
+        modes = modes_of((rows.T * eigenvalues[None, :]) @ rows, null)
+        count = len(x) - null.shape[1]  # the null ones come last
+        eigenvalues, rows = modes.eigenvalues[:count], modes.rows[:count]
+    return _sight(here, eigenvalues, rows, jnp.ones(len(eigenvalues), bool))
+
+
+def _sight(
+    here: View, eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"], is_whole: Any
+) -> _Sight:
+    curvature, width = here.curvature, max(WIDTH, cluster_width(None, here.x.dtype))
+    labels = cluster_labels(eigenvalues, width)
     # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
-    rows = canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(x))
-    tolerance = tolerance_of(None, x.dtype)
-    is_near = jnp.linalg.norm(here.x - x) <= FARTHEST * size
-    finish = finish_at(
-        problem,
+    rows = canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(here.x))
+    tolerance = tolerance_of(None, here.x.dtype)
+    finish = finish_of(
         here,
+        jnp.where(curvature.is_known, 0, UNKNOWN),
         here.cost,
-        is_converged=(here.reach <= 10 * tolerance) & is_near & curvature.is_known,
+        is_converged=curvature.is_known,
         is_saddle=curvature.is_negative,
     )
-    return Place(
+    place = Place(
         finish=finish,
         morse_index=curvature.morse_index,
         eigenvalues=eigenvalues,
@@ -101,51 +173,35 @@ def look_around(
         is_up=is_whole & (eigenvalues > jnp.maximum(tolerance * curvature.scale, curvature.error)),
         is_down=eigenvalues < -curvature.error,
     )
+    return _Sight(place, here.step, here.reach, curvature.weak)
 
 
-def _by_hvps(
-    problem: Problem, symmetry: Symmetry | None, num_modes: int, width: Number, x: Vector
-) -> Callable[[Vector], tuple[View, Pairs]]:
-    """The view of a point with its lowest modes, which are all that is known."""
-    num_all = problem.size - orthonormal(problem, symmetry, x).shape[1]
+def _by_hvps(problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector) -> _Sight:
+    """A point with its lowest modes, which are all that is known."""
+    grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
+    num_all = problem.size - null.shape[1]
     k, key, tolerance = min(num_modes, num_all), jax.random.key(0), tolerance_of(None, x.dtype)
     start = jax.random.normal(key, (k, problem.size), x.dtype)
-    num_first = min(NUM_FIRST, problem.size)
-
-    def look(x: Vector) -> tuple[View, Pairs]:
-        grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
-        # Above all modes that are looked for.
-        level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
-        product = without(null, problem.hvp_at(x), level)
-        pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
-        curvature, spent = curvature_of(problem, x, grad, pairs, k == num_all)
-        step, num_hvps = newton_step(product, grad, curvature, k == num_all)
-        step = outside(null.T, step)
-        cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
-        return View(x, problem.value(x), grad, step, step, curvature, cost + spent), pairs
-
-    return look
+    num_first, width = min(NUM_FIRST, problem.size), max(WIDTH, cluster_width(None, x.dtype))
+    # Above all modes that are looked for.
+    level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
+    product = without(null, problem.hvp_at(x), level)
+    pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
+    curvature, spent = curvature_of(problem, x, grad, pairs, k == num_all)
+    step, num_hvps = newton_step(product, grad, curvature, k == num_all)
+    step = outside(null.T, step)
+    cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
+    here = View(x, problem.value(x), grad, step, step, curvature, cost + spent)
+    labels = cluster_labels(pairs.eigenvalues, width)
+    is_whole = pairs.is_complete(labels, width) | (k == num_all)
+    return _sight(here, pairs.eigenvalues, pairs.rows, is_whole)
 
 
-def _polished(look: Callable[[Vector], tuple[View, Any]], x: Vector) -> tuple[View, Any]:
-    """Newton's steps as long as they help, and no further than they need."""
-    enough = tolerance_of(None, x.dtype) / 1000
+def without(null: Float[Array, "n k"], product: Hvp, level: Number = 0.0) -> Hvp:
+    """The HVP of a Hessian from which a symmetry is projected out, at `level` along that."""
 
-    def should_continue(carry: tuple) -> Bool[Array, ""]:
-        (here, _), helps, count = carry
-        return (count == 0) | (helps & (here.reach > enough) & (count <= MAX_POLISH))
+    def projected(vector: Vector) -> Vector:
+        inside = null @ (null.T @ vector)
+        return outside(null.T, product(vector - inside)) + level * inside
 
-    def polish(carry: tuple) -> tuple:
-        old, _, count = carry
-        here = old[0]
-        new = look(here.x + here.step)
-        helps = (count == 0) | (jnp.linalg.norm(new[0].grad) < jnp.linalg.norm(here.grad))
-        total = here.cost + new[0].cost
-        seen, more = jax.tree.map(lambda one, two: jnp.where(helps, one, two), new, old)
-        return (eqx.tree_at(lambda v: v.cost, seen, total), more), helps, count + 1
-
-    # Nothing is known yet: the first point is evaluated in the loop, so that it is compiled once.
-    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, look(x)))
-    seen, more = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    blank = (eqx.tree_at(lambda v: v.x, seen, x), more)
-    return jax.lax.while_loop(should_continue, polish, (blank, jnp.array(True), jnp.array(0)))[0]
+    return projected

@@ -130,12 +130,12 @@ class Functions:
 
     def hessian(self, x: Array, rows: Array | None = None) -> Array:
         shape = jax.ShapeDtypeStruct((self.size, self.size), x.dtype)
-        return call_host(self._hessians, (shape,), *_given(x, rows))[0]
+        return call_host(self.host_hessians, (shape,), *_given(x, rows))[0]
 
     def error(self, x: Array, v: Array, rows: Array | None = None) -> Array:
         """What the product with `v` may be off by; one more product."""
         shape = jax.ShapeDtypeStruct((), x.dtype)
-        return call_host(self._errors, (shape,), *_given(x, v, rows))[0]
+        return call_host(self.host_errors, (shape,), *_given(x, v, rows))[0]
 
     # --- on the host
 
@@ -170,10 +170,10 @@ class Functions:
         values, grads = zip(*blocks, strict=True)
         return np.concatenate(values), np.concatenate(grads)
 
-    def _values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return self._values_and_grads(x, *rows)[:1]
+    def host_values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.host_values_and_grads(x, *rows)[:1]
 
-    def _values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def host_values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         def evaluate(points: Block, rows: Rows = None) -> tuple[np.ndarray, ...]:
             if len(points) > 1:
                 return self._in_blocks(points, rows)
@@ -184,20 +184,24 @@ class Functions:
 
         return self._for_each(evaluate, ((), (self.size,)), x, *rows)
 
-    def _products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def host_products(
+        self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         def multiply(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
             return (self.multiply(x, v, rows),)
 
         return self._for_each(multiply, ((self.size,),), v, x, *rows)
 
-    def _errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def host_errors(
+        self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         def measure(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
             self.calls.update(hvps=len(v))
             return (self.differences(x, v, rows)[1],)
 
         return self._for_each(measure, ((),), v, x, *rows)
 
-    def _hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def host_hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         def dense(_: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
             return (self.dense(x, rows),)
 
@@ -259,7 +263,7 @@ def is_equal(one: Any, two: Any) -> bool:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value(functions: Functions, x: Array, rows: Array | None) -> Array:
     shape = jax.ShapeDtypeStruct((), x.dtype)
-    return call_host(functions._values, (shape,), *_given(x, rows))[0]
+    return call_host(functions.host_values, (shape,), *_given(x, rows))[0]
 
 
 @_value.defjvp
@@ -272,7 +276,7 @@ def _value_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Array
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value_and_grad(functions: Functions, x: Array, rows: Array | None) -> tuple[Array, Array]:
     shapes = (jax.ShapeDtypeStruct((), x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype))
-    value, grad = call_host(functions._values_and_grads, shapes, *_given(x, rows))
+    value, grad = call_host(functions.host_values_and_grads, shapes, *_given(x, rows))
     return value, grad
 
 
@@ -286,7 +290,7 @@ def _value_and_grad_jvp(functions: Functions, primals: Any, tangents: Any) -> An
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _product(functions: Functions, x: Array, v: Array, rows: Array | None) -> Array:
     shape = jax.ShapeDtypeStruct(v.shape, v.dtype)
-    return call_host(functions._products, (shape,), *_given(x, v, rows))[0]
+    return call_host(functions.host_products, (shape,), *_given(x, v, rows))[0]
 
 
 @_product.defjvp

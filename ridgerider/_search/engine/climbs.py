@@ -5,18 +5,17 @@ The mover of `explore`. A leg of a map leads from one stationary point to anothe
 points only.
 """
 
+import operator
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.points.climb import (
     ENDINGS,
@@ -25,17 +24,19 @@ from ridgerider._core.points.climb import (
     TRACE,
     Climb,
     Move,
-    advance,
-    set_out,
+    Plan,
+    modes_of,
+    move_from,
 )
-from ridgerider._core.points.modes import modes_of
+from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.stationary import Place, look_around
-from ridgerider._core.points.symmetry import Symmetry, orthonormal
+from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch, place
-from ridgerider._core.problem.problem import Problem, Vector
-from ridgerider._core.runtime.clock import OutOfTime, seconds_left
-from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.problem.placement import fetch
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.clock import OutOfTime
+from ridgerider._core.runtime.compile import Identity, compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.runfile.write import Store
@@ -48,8 +49,6 @@ from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, Way
 
 Valid = Callable[[Problem, np.ndarray], bool]
 
-WIDTH = 16  # climbs in one program
-NUM_STEPS = 8  # of it, before those that are over make room for others
 SLID = 0.5  # an overlap below this: the climb went on along another mode
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
 MIXED, ASIDE = [4.0], [3.0, 6.0]
@@ -109,17 +108,24 @@ class Climbs(eqx.Module):
     @one_thread()
     def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
         """Climb, or descend, along each branch. What is at the ends is not computed yet."""
-        began = time.perf_counter()
         del settings  # nothing is random
-        with problem.ledger() as ledger:
-            moves = _moves(problem, self, [_landed(branch) for branch in branches])
-            legs = [_arrived(problem, branch, move) for branch, move in moves]
-        costs = ledger.charge([leg.cost for leg in legs])
-        seconds = (time.perf_counter() - began) / max(len(legs), 1)
-        return [
-            replace(leg, cost=replace(cost, seconds=seconds))
-            for leg, cost in zip(legs, costs, strict=True)
-        ]
+        calls, domain = _host(Identity(problem), Identity(self.symmetry))
+        plan = Plan.of(self.rule, problem)
+        known: dict[bytes, tuple[Any, int]] = {}  # the Hessian of a point that many leave
+        legs = list[Leg]()
+        for branch in map(_landed, branches):
+            began, before = time.perf_counter(), calls.cost
+            try:
+                with problem.ledger() as ledger:
+                    move = _move(calls, plan, domain, branch, known)
+            except OutOfTime:
+                if legs:
+                    break
+                raise
+            (cost,) = ledger.charge([jax.tree.map(operator.sub, calls.cost, before)])
+            cost = replace(cost, seconds=time.perf_counter() - began)
+            legs.append(_arrived(branch, move, cost))
+        return legs
 
     @one_thread()
     def classify(self, problem: Problem, leg: Leg) -> Leg:
@@ -213,8 +219,7 @@ class MapPoints:
 
 def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray) -> Place:
     num_modes = None if climbs.rule.has_matrix(problem) else NUM_MODES
-    look = compiled(look_around, "little")
-    return fetch(look(problem, climbs.symmetry, num_modes, place(problem, x)))
+    return look_around(*_host(Identity(problem), Identity(climbs.symmetry)), num_modes, x)
 
 
 def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
@@ -275,130 +280,52 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
     return f"{wanted} does not converge: {where}."
 
 
-# --- moves side by side
+# --- moves
 
 
-def _moves(
-    problem: Problem, climbs: Climbs, branches: list[Branch]
-) -> Iterator[tuple[Branch, Move]]:
-    """Each branch with where it led; where a deadline passes, those that have ended."""
-    done: dict[int, Move] = {}
-    waiting = list(_set_out(problem, climbs, branches))
-    # Those of a kind side by side: a batch of descents is spared what only climbs need.
-    riding = sorted(enumerate(waiting), key=lambda one: not one[1].is_up)
-    while riding and seconds_left() > 0:
-        now, riding = riding[:WIDTH], riding[WIDTH:]
-        stacked = _stack([lane for _, lane in now])
-        stacked = fetch(compiled(_advance, "little")(problem, climbs, stacked))
-        on = []
-        for row, (number, _) in enumerate(now):
-            lane = jax.tree.map(lambda leaf, row=row: leaf[row], stacked)
-            if lane.ending:
-                done[number] = lane
-            else:
-                on.append((number, lane))
-        riding = on + riding
-    if riding and not done:
-        raise OutOfTime
-    return ((branches[number], move) for number, move in sorted(done.items(), key=itemgetter(0)))
+@lru_cache(maxsize=4)
+def _host(problem: Identity, symmetry: Identity) -> tuple[Calls, Domain]:
+    """The problem for loops on the host; its programs are compiled once."""
+    return Calls(problem.value), Domain(problem.value, symmetry.value)
 
 
-def _set_out(problem: Problem, climbs: Climbs, branches: list[Branch]) -> Iterator[Move]:
-    """First steps; the Hessian of a point that many leave is computed once, for the first."""
-    known: dict[bytes, Any] = {}
-    has_matrix = climbs.rule.has_matrix(problem)
-    for first in range(0, len(branches), WIDTH):
-        now = branches[first : first + WIDTH]
-        spent, hessians = [], []
-        for branch in now:
-            assert branch.x is not None
-            name = branch.x.tobytes()
-            spent.append(name not in known)
-            if not has_matrix:
-                known[name] = np.zeros((0, 0), branch.x.dtype), np.array(0)
-            elif name not in known:
-                x = place(problem, branch.x)
-                known[name] = fetch(compiled(_hessian_at, "little")(problem, climbs.symmetry, x))
-            hessians.append(known[name])
-        lanes = [
-            (branch.x, branch.direction, hessian, _is_up(branch), _is_second(branch, index))
-            for branch, (hessian, index) in zip(now, hessians, strict=True)
-        ]
-        moves = fetch(compiled(_begin_all, "little")(problem, climbs, _stack(lanes)))
-        for row, is_first in enumerate(spent):
-            move = jax.tree.map(lambda leaf, row=row: leaf[row], moves)
-            if is_first and climbs.rule.is_kept(problem):
-                own = Cost(hvps=problem.size, hessians=1)
-                move = eqx.tree_at(lambda m: m.cost, move, move.cost + own)
-            yield move
+def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict) -> Move:
+    x, direction = branch.x, branch.direction
+    assert x is not None and direction is not None
+    name, hessian, index = x.tobytes(), None, 0
+    if plan.is_kept:
+        if name not in known:
+            matrix = calls.hessian(x)
+            modes = modes_of(matrix, domain.null(x))
+            known[name] = matrix, int(np.sum(modes.is_down & ~modes.is_null))
+        hessian, index = known[name]
+    is_up, is_second = branch.fingerprint[-1].up, _is_second(branch, index)
+    return move_from(calls, plan, domain, x, direction, hessian, is_up, is_second)
 
 
-def _stack(lanes: list[Any]) -> Any:
-    """As many as the program is wide: free lanes repeat the first."""
-    filled = lanes + lanes[:1] * (WIDTH - len(lanes))
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
-
-
-def _hessian_at(
-    problem: Problem, symmetry: Symmetry | None, x: Vector
-) -> tuple[Float[Array, "n n"], Int[Array, ""]]:
-    """The Hessian, and how many of its eigenvalues are negative."""
-    hessian = problem.hessian(x)
-    modes = modes_of(hessian, orthonormal(problem, symmetry, x))
-    return hessian, jnp.sum(modes.eigenvalues < -modes.cut)
-
-
-def _is_up(branch: Branch) -> Bool[np.ndarray, ""]:
-    return np.array(branch.fingerprint[-1].up)
-
-
-def _is_second(branch: Branch, index: Int[np.ndarray, ""]) -> Bool[np.ndarray, ""]:
+def _is_second(branch: Branch, index: int) -> bool:
     """Whether a climb leaves a transition state along one of its modes; mixtures let go of it."""
-    is_mode = branch.fingerprint[-1].member < branch.multiplicity
-    return _is_up(branch) & is_mode & (index == 1)
-
-
-def _begin_all(problem: Problem, climbs: Climbs, lanes: Any) -> Move:
-    is_kept = climbs.rule.is_kept(problem)
-
-    def one(
-        x: Vector,
-        direction: Vector,
-        hessian: Float[Array, "n n"],
-        is_up: Bool[Array, ""],
-        is_second: Bool[Array, ""],
-    ) -> Move:
-        known = hessian if is_kept else None
-        return set_out(problem, climbs.rule, x, direction, known, is_up, is_second)
-
-    return jax.vmap(one)(*lanes)
-
-
-def _advance(problem: Problem, climbs: Climbs, moves: Move) -> Move:
-    any_up = jnp.any(moves.is_up)
-    return jax.vmap(
-        lambda move: advance(problem, climbs.rule, climbs.symmetry, move, any_up, NUM_STEPS)
-    )(moves)
+    turn = branch.fingerprint[-1]
+    return turn.up and turn.member < branch.multiplicity and index == 1
 
 
 # --- legs
 
 
-def _arrived(problem: Problem, branch: Branch, move: Move) -> Leg:
+def _arrived(branch: Branch, move: Move, cost: Cost) -> Leg:
     """The leg of a move that is over. Raises if it met what its symmetry does not leave level."""
     where = f"on the leg {branch.fingerprint}"
-    check_level(float(move.asymmetry), int(move.generator), np.asarray(move.x).dtype, where)
-    num_steps = int(move.num_steps)
-    rows = np.asarray(move.trace)[:num_steps]
+    check_level(move.asymmetry, move.generator, move.x.dtype, where)
+    rows = np.array(move.trace, move.x.dtype).reshape(-1, len(TRACE))
+    rows = np.concatenate([rows, rows[-1:]])
     trace = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(TRACE)}
-    trace = {name: np.append(column, column[-1:]) for name, column in trace.items()}
-    trace["loss"][-1] = move.loss
-    trace["multiplicity"] = np.ones(num_steps + 1, rows.dtype)
-    ended_by: tuple[str, ...] = (ENDINGS[int(move.ending)],)
-    if branch.fingerprint[-1].up and trace["overlap"].min() < SLID:
+    trace["loss"][-1:] = move.loss
+    trace["multiplicity"] = np.ones(len(rows), rows.dtype)
+    ended_by: tuple[str, ...] = (ENDINGS[move.ending],)
+    if branch.fingerprint[-1].up and trace["overlap"].min(initial=1.0) < SLID:
         ended_by = (*ended_by, "slid")
-    leg = Leg.without_ridges(branch.fingerprint, np.asarray(move.x), float(move.loss), ended_by)
-    return replace(leg, num_steps=num_steps, trace=trace, cost=move.cost)
+    leg = Leg.without_ridges(branch.fingerprint, move.x, move.loss, ended_by)
+    return replace(leg, num_steps=len(move.trace), trace=trace, cost=cost)
 
 
 def has_arrived(leg: Leg) -> bool:

@@ -1,0 +1,113 @@
+"""A problem as plain functions of NumPy vectors, for loops on the host.
+
+A loop on the host compiles the loss with its derivatives, and nothing else; for a function outside
+of JAX it compiles nothing. It looks at the clock before each call, and counts each call.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.functions import Functions
+from ridgerider._core.problem.ledger import COUNTED
+from ridgerider._core.problem.placement import fetch, place
+from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.clock import check_time
+from ridgerider._core.runtime.compile import program_of
+
+Point = Float[np.ndarray, " n"]
+Rows = Float[np.ndarray, "k n"]
+Named = dict[str, Callable[..., Any]]
+
+
+class Calls:
+    """The loss, its gradient, Hessian-vector products (HVPs) and Hessian, each call counted.
+
+    What a function outside of JAX raises is NaN here; the open ledgers of the problem have the
+    reason. `cost` is what was asked for so far.
+
+    >>> import jax.numpy as jnp
+    >>> calls = Calls(Problem(lambda x: x @ x, jnp.ones(2)))
+    >>> value, grad = calls.value_and_grad(np.array([3.0, 4.0]))
+    >>> value, grad.tolist(), calls.cost.gradients
+    (25.0, [6.0, 8.0], 1)
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem, self.dtype = problem, problem.dtype
+        self._functions = _outside(problem) or _programs(problem)
+        self._counts = dict.fromkeys(COUNTED, 0)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(**self._counts)
+
+    def value(self, x: Point) -> float:
+        self._count(values=1)
+        return float(self._functions["value"](x))
+
+    def value_and_grad(self, x: Point) -> tuple[float, Point]:
+        self._count(values=1, gradients=1)
+        value, grad = self._functions["value_and_grad"](x)
+        return float(value), np.asarray(grad)
+
+    def hvps(self, x: Point, rows: Rows) -> Rows:
+        """The HVP of each row."""
+        self._count(hvps=len(rows))
+        return np.asarray(self._functions["hvps"](x, rows))
+
+    def hessian(self, x: Point) -> Float[np.ndarray, "n n"]:
+        self._count(hvps=len(x), hessians=1)
+        return np.asarray(self._functions["hessian"](x))
+
+    def hvp_error(self, x: Point, row: Point) -> float:
+        """What an HVP may be off by beyond rounding."""
+        if "error" not in self._functions:
+            return 0.0
+        self._count(hvps=1)
+        return float(self._functions["error"](x, row))
+
+    def charge(self, cost: Cost) -> None:
+        """Add what a program has cost."""
+        self._count(**{name: int(getattr(cost, name)) for name in COUNTED})
+
+    def _count(self, **counts: int) -> None:
+        check_time()
+        for name, count in counts.items():
+            self._counts[name] += count
+
+
+def _outside(problem: Problem) -> Named | None:
+    """The functions of a loss outside of JAX."""
+    functions = problem.loss
+    if not isinstance(functions, Functions):
+        return None
+    found: Named = {
+        "value": lambda x: functions.host_values(x)[0],
+        "value_and_grad": functions.host_values_and_grads,
+        "hvps": lambda x, rows: functions.host_products(x[None], rows)[0],
+        "hessian": lambda x: functions.host_hessians(x)[0],
+    }
+    if functions.step is not None:
+        found["error"] = lambda x, row: functions.host_errors(x, row)[0]
+    return found
+
+
+def _programs(problem: Problem) -> Named:
+    """Compiled functions of the vector."""
+    spread = any(len(one.sharding.device_set) > 1 for one in jax.tree.leaves(problem.start))
+
+    def program(function: Callable[..., Any]) -> Callable[..., Any]:
+        run = program_of(problem, function)
+        return (lambda x, *rest: fetch(run(place(problem, x), *rest))) if spread else run
+
+    return {
+        "value": program(lambda problem, x: problem.value(x)),
+        "value_and_grad": program(lambda problem, x: jax.value_and_grad(problem.value)(x)),
+        "hvps": program(lambda problem, x, rows: jax.vmap(problem.hvp_at(x))(rows)),
+        "hessian": program(lambda problem, x: problem.hessian(x)),
+    }
