@@ -22,33 +22,30 @@ costs one gradient and a few HVPs.
 Of many parameters there is no matrix: the modes are then the Ritz vectors of a small space, which
 the ridge, the gradient, the step before and the last turn of the ridge span, with their images
 under the Hessian. All of the gradient lies in it.
+
+Inside bounds, a coordinate that a step would take beyond its bound is held there, and the step is
+computed again among the others: steps slide along faces. The loop runs on the host: of the loss
+only its derivatives are compiled.
 """
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field
 from typing import Literal
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Float
 
 from ridgerider._check import check_choice, check_count, check_positive
-from ridgerider._core.linalg.space import Hvp, Space, outside
-from ridgerider._core.points.modes import (
-    Modes,
-    modes_of,
-    next_radius,
-    prediction_error,
-    ritz_modes,
-)
-from ridgerider._core.points.symmetry import Symmetry, orthonormal, worst_slope
-from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.points.domain import Domain
+from ridgerider._core.problem.calls import Calls, Point, Rows
+from ridgerider._core.problem.problem import Number, Problem
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
 
+Matrix = Float[np.ndarray, "n n"]
 # Why a climb or a descent is over, by number.
-ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps")
-GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS = range(5)
+ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps", "at_bounds")
+GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS, AT_BOUNDS = range(6)
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_norm")
 DOWN = 10  # times `max_steps`: a descent may go on for so long
 NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
@@ -139,278 +136,318 @@ def _given_or(given: int | None, problem: Problem, default: int) -> int:
     return given
 
 
-class Move(eqx.Module):
+@dataclass(frozen=True)
+class Plan:
+    """What a `Climb` means for one problem, as plain numbers: a loop on the host reads it often."""
+
+    has_matrix: bool
+    is_kept: bool
+    num_products: int
+    radius: float
+    max_radius: float
+    max_steps: int
+    max_distance: float
+
+    @staticmethod
+    def of(climb: Climb, problem: Problem) -> "Plan":
+        return Plan(
+            climb.has_matrix(problem),
+            climb.is_kept(problem),
+            climb.products(problem),
+            float(climb.radius),
+            float(climb.max_radius),
+            climb.max_steps,
+            float(climb.max_distance),
+        )
+
+
+@dataclass
+class Modes:
+    """Eigenvalues, ascending, with unit rows; those of `is_null` are no directions to step along.
+
+    Curvature up to `cut` is rounding.
+    """
+
+    eigenvalues: Point
+    rows: Rows
+    is_null: np.ndarray
+    cut: float
+    residual: float = 0.0  # of the ridge, |H e - lambda e|
+
+    @property
+    def is_down(self) -> np.ndarray:
+        return self.eigenvalues < -self.cut
+
+
+@dataclass
+class Move:
     """A climb or a descent on its way; `trace` has a row for the start and for each step."""
 
-    x: Vector
-    begin: Vector
-    loss: Scalar
-    grad: Vector
-    hessian: Float[Array, "n n"]  # empty where there is no matrix
-    memory: Float[Array, "r n"]  # there: the step before, and how the ridge has turned in it
-    direction: Vector
-    is_up: Bool[Array, ""]
-    is_second: Bool[Array, ""]  # from a transition state, whose own ridge is kept
-    has_crossed: Bool[Array, ""]  # the ridge curved downwards before
-    radius: Scalar
-    num_steps: Int[Array, ""]
-    ending: Int[Array, ""]
-    asymmetry: Scalar  # the largest part of a gradient along a generator of the symmetry
-    generator: Int[Array, ""]  # the number of that
-    trace: Float[Array, "steps columns"]
-    cost: Cost
+    x: Point
+    loss: float
+    grad: Point
+    direction: Point
+    radius: float
+    hessian: Matrix | None = None  # None where there is no matrix
+    is_up: bool = False
+    is_second: bool = False  # from a transition state, whose own ridge is kept
+    has_crossed: bool = False  # the ridge curved downwards before
+    begin: Point = field(default_factory=lambda: np.zeros(0))
+    memory: list[Point] = field(default_factory=list)  # the step before, how the ridge has turned
+    ending: int = GOES_ON
+    asymmetry: float = 0.0  # the largest part of a gradient along a generator of the symmetry
+    generator: int = 0  # the number of that
+    trace: list[tuple[float, ...]] = field(default_factory=list)
 
 
-def set_out(
-    problem: Problem,
-    climb: Climb,
-    x: Vector,
-    direction: Vector,
-    hessian: Float[Array, "n n"] | None,
-    is_up: Bool[Array, ""],
-    is_second: Bool[Array, ""],
+def move_from(
+    calls: Calls,
+    plan: Plan,
+    domain: Domain,
+    x: Point,
+    direction: Point,
+    hessian: Matrix | None,
+    is_up: bool,
+    is_second: bool = False,
 ) -> Move:
-    """The first step: away from the stationary point `x`, whose Hessian may be known.
+    """Climb or descend from the stationary point `x`, whose Hessian may be known.
 
-    The direction says how far, too, in units of the radius.
+    The direction says how far the first step goes, too, in units of the radius.
     """
-    radius = jnp.asarray(climb.radius, x.dtype)
-    away = radius * direction
-    size = jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(x.dtype).tiny)
-    first, cost = x + away, jax.tree.map(jnp.asarray, Cost(values=1, gradients=1))
-    loss, grad = jax.value_and_grad(problem.value)(first)
-    has_matrix = climb.has_matrix(problem)
-    if not has_matrix:
-        hessian = jnp.zeros((0, 0), x.dtype)
-    elif hessian is None:
-        hessian, cost = problem.hessian(first), cost + Cost(hvps=problem.size, hessians=1)
+    first = domain.inside(x + plan.radius * direction)
+    loss, grad = calls.value_and_grad(first)
+    if not plan.has_matrix:
+        hessian = None
+    elif not plan.is_kept or hessian is None:
+        hessian = calls.hessian(first)
     else:  # the gradient at `x` is zero
-        hessian = updated(hessian, away, grad)
-    return Move(
-        x=first,
-        begin=x,
-        loss=loss,
-        grad=grad,
-        hessian=hessian,
-        memory=jnp.zeros((0 if has_matrix else 2, x.size), x.dtype),
-        direction=direction / size,
-        is_up=is_up,
-        is_second=is_second,
-        has_crossed=jnp.array(False),
-        radius=radius,
-        num_steps=jnp.array(0),
-        ending=jnp.array(GOES_ON),
-        asymmetry=jnp.zeros((), x.dtype),
-        generator=jnp.array(0),
-        trace=jnp.full((DOWN * climb.max_steps + 1, len(TRACE)), jnp.nan, x.dtype),
-        cost=cost,
+        hessian = updated(hessian, first - x, grad)
+    size = max(_norm(direction), float(np.finfo(x.dtype).tiny))
+    move = Move(
+        first, loss, grad, direction / size, plan.radius, hessian, is_up, is_second, begin=x
     )
+    while move.ending == GOES_ON:
+        _step(calls, plan, domain, move)
+    return move
 
 
-def advance(
-    problem: Problem,
-    climb: Climb,
-    symmetry: Symmetry | None,
-    move: Move,
-    any_up: Bool[Array, ""],
-    num_steps: int,
-) -> Move:
-    """So many steps, or fewer if it is over before. `any_up`: of those side by side, one climbs."""
-    last = move.num_steps + num_steps
-    return jax.lax.while_loop(
-        lambda move: (move.ending == GOES_ON) & (move.num_steps < last),
-        lambda move: _step(problem, climb, symmetry, move, any_up),
-        move,
-    )
-
-
-def _step(
-    problem: Problem, climb: Climb, symmetry: Symmetry | None, move: Move, any_up: Bool[Array, ""]
-) -> Move:
-    null = orthonormal(problem, symmetry, move.x)
-    num_products = climb.products(problem)
-    hessian, cost, residual = move.hessian, move.cost, jnp.zeros((), move.x.dtype)
-    if climb.is_kept(problem):
-        hessian, residual = jax.lax.cond(
-            any_up,  # not of one lane: then both branches would be computed
-            lambda: _updated_by_hvps(problem, move, null, num_products),
-            lambda: (hessian, residual),
-        )
-        hessian = jnp.where(move.is_up, hessian, move.hessian)
-        residual = jnp.where(move.is_up, residual, 0)
-        cost = cost + Cost(hvps=num_products * move.is_up.astype(int))
-    if climb.has_matrix(problem):
-        modes = modes_of(hessian, null)
-        direction, row, overlap = _ridge(modes, move.direction, move.is_second)
+def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
+    x, tolerance = move.x, tolerance_of(None, calls.dtype)
+    null = domain.null(x)
+    if move.is_up and plan.is_kept:
+        residual = _update_by_hvps(calls, domain, move, null, plan.num_products)
     else:
-        modes = _modes_by_hvps(problem, move, null, num_products)
-        direction, row, overlap = _ridge(modes, move.direction, move.is_second)
-        residual, cost = modes.residuals[row], cost + Cost(hvps=num_products)
-    step, newton = _parts(modes, row, direction, move)
-    eigenvalue, size = modes.eigenvalues[row], jnp.maximum(jnp.linalg.norm(move.x), 1)
-    # A Newton step so short is the last one: the next would be rounding.
-    is_there = jnp.linalg.norm(newton) <= 10 * tolerance_of(None, move.x.dtype) * size
-    is_there &= modes.is_down[row] | ~move.is_up
-    parts = jnp.where(is_there, newton, step)
-    away = parts @ modes.rows
-    new = move.x + away
-    loss, grad = jax.value_and_grad(problem.value)(new)
-    cost = cost + Cost(values=1, gradients=1)
-    error = prediction_error(move.grad, grad, modes.change(parts))
-    is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
-    slack = 1000 * jnp.finfo(move.x.dtype).eps * jnp.abs(move.loss)
-    is_taken = is_finite & (move.is_up | (loss <= move.loss + slack) | is_there)
-    if climb.is_kept(problem):
-        hessian = jnp.where(is_finite, updated(hessian, away, grad - move.grad), hessian)
-    elif climb.has_matrix(problem):
-        hessian = jnp.where(is_taken, problem.hessian(new), hessian)
-        cost = cost + Cost(hvps=problem.size, hessians=1)
-    radius = next_radius(
-        move.radius, error, is_taken, error < 0.3, grow=1.5, shrink=2, most=climb.max_radius
+        residual = 0.0
+    held = domain.held(x, move.grad)
+    while True:
+        if move.hessian is None:
+            modes = _modes_by_hvps(calls, move, null, plan.num_products)
+            residual = modes.residual
+        else:
+            modes = modes_of(move.hessian, domain.with_held(null, held))
+        if modes.is_null.all():
+            move.ending = AT_BOUNDS
+            return
+        direction, row, overlap = _ridge(modes, move)
+        parts, newton = _parts(modes, row, direction, move)
+        size = max(_norm(x), 1.0)
+        # A Newton step so short is the last one: the next would be rounding.
+        is_there = _norm(newton) <= 10 * tolerance * size
+        is_there &= bool(modes.is_down[row]) or not move.is_up
+        parts = newton if is_there else parts
+        away = parts @ modes.rows
+        beyond = domain.beyond(x, away) & ~held
+        if not beyond.any() or move.hessian is None:
+            break
+        held = held | beyond
+    new = domain.inside(x + away)
+    predicted, away = (modes.eigenvalues * parts) @ modes.rows, new - x
+    loss, grad = calls.value_and_grad(new)
+    error = _prediction_error(move.grad, grad, predicted)
+    is_finite = bool(np.isfinite(loss) and np.isfinite(grad).all())
+    slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
+    is_taken = is_finite and (move.is_up or loss <= move.loss + slack or is_there)
+    if plan.is_kept:
+        if is_finite:
+            assert move.hessian is not None
+            move.hessian = updated(move.hessian, away, grad - move.grad)
+    elif move.hessian is not None and is_taken:
+        move.hessian = calls.hessian(new)
+    is_other = ~modes.is_null
+    is_other[row] = False
+    gaps = np.abs(modes.eigenvalues - modes.eigenvalues[row])[is_other]
+    move.trace.append(
+        (
+            move.loss,
+            float(modes.eigenvalues[row]),
+            overlap,
+            residual,
+            float(gaps.min(initial=np.inf)),
+            _norm(away),
+            _norm(move.grad),
+        )
     )
-    num_steps = move.num_steps + 1
-    up = 1 if climb.has_matrix(problem) else UP
-    most = jnp.where(move.is_up, up, DOWN) * climb.max_steps
-    size = jnp.maximum(jnp.linalg.norm(move.begin), 1)
-    is_far = jnp.linalg.norm(new - move.begin) > climb.max_distance * size
-    is_stuck = ~is_finite & (radius < tolerance_of(None, new.dtype) * size)
-    ending = jnp.select(
-        [is_there & is_finite, is_stuck, is_far & is_taken, num_steps >= most],
-        [STATIONARY, NOT_FINITE, RAN_AWAY, MAX_STEPS],
-        GOES_ON,
-    )
-    is_other = ~modes.is_null & (jnp.arange(len(parts)) != row)
-    others = jnp.where(is_other, modes.eigenvalues, jnp.inf)
-    columns = (
-        move.loss,
-        eigenvalue,
-        overlap,
-        residual,
-        jnp.min(jnp.abs(others - eigenvalue)),
-        jnp.linalg.norm(away),
-        jnp.linalg.norm(move.grad),
-    )
-    along, generator = worst_slope(problem, symmetry, move.x, move.grad)
-
-    def taken(one: Array, two: Array) -> Array:
-        return jnp.where(is_taken, one, two)
-
-    return replace(
-        move,
-        x=taken(new, move.x),
-        loss=taken(loss, move.loss),
-        grad=taken(grad, move.grad),
-        hessian=hessian,
-        memory=jnp.stack([away, direction - move.direction])[: len(move.memory)],
-        direction=direction,
-        has_crossed=move.has_crossed | modes.is_down[row],
-        radius=radius,
-        num_steps=num_steps,
-        ending=ending,
-        asymmetry=jnp.maximum(move.asymmetry, along),
-        generator=jnp.where(along > move.asymmetry, generator, move.generator),
-        trace=jax.lax.dynamic_update_slice(
-            move.trace, jnp.stack(columns)[None, :], (move.num_steps, 0)
-        ),
-        cost=cost,
-    )
+    along, generator = domain.worst_slope(x, move.grad)
+    if along > move.asymmetry:
+        move.asymmetry, move.generator = along, generator
+    if is_taken and not error > 1:
+        grown = min(1.5 * move.radius, plan.max_radius)
+        move.radius = grown if error < 0.3 else move.radius
+    else:
+        move.radius /= 2
+    size = max(_norm(move.begin), 1.0)
+    up = 1 if plan.has_matrix else UP
+    most = (up if move.is_up else DOWN) * plan.max_steps
+    is_far = _norm(new - move.begin) > plan.max_distance * size
+    if is_there and is_finite:
+        move.ending = STATIONARY
+    elif not is_finite and move.radius < tolerance * size:
+        move.ending = NOT_FINITE
+    elif is_far and is_taken:
+        move.ending = RAN_AWAY
+    elif len(move.trace) >= most:
+        move.ending = MAX_STEPS
+    elif not away.any():
+        move.ending = AT_BOUNDS
+    if move.hessian is None:
+        move.memory = [away, direction - move.direction]
+    move.direction, move.has_crossed = direction, move.has_crossed or bool(modes.is_down[row])
+    if is_taken:
+        move.x, move.loss, move.grad = new, loss, grad
 
 
-def _parts(
-    modes: Modes, row: Int[Array, ""], direction: Vector, move: Move
-) -> tuple[Vector, Vector]:
-    """The step in the modes, and Newton's, both without any part along a symmetry."""
-    slopes, sizes = modes.rows @ move.grad, jnp.abs(modes.eigenvalues)
-    tiny = jnp.finfo(slopes.dtype).tiny
-    down = -2 * slopes / (sizes + jnp.sqrt(sizes**2 + 4 * slopes**2) + tiny)
-    rows = jnp.arange(len(slopes))
-    is_ridge = (rows == row) & move.is_up
-    is_kept = (rows == jnp.where(row == 0, 1, 0)) & move.is_second
-    ahead = jnp.where(move.has_crossed, slopes[row], modes.rows[row] @ direction)
-    push = jnp.where(ahead < 0, -move.radius, move.radius)
-    up = jnp.where(modes.eigenvalues > 0, push, -down)
-    rise = jnp.where(modes.eigenvalues > 0, jnp.copysign(move.radius, slopes), -down)
-    step = jnp.where(is_ridge, up, jnp.where(is_kept, rise, down))
-    step = jnp.where(modes.is_null, 0, jnp.clip(step, -move.radius, move.radius))
+def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point, Point]:
+    """The step in the modes, and Newton's, both without any part along null directions."""
+    values, slopes = modes.eigenvalues, modes.rows @ move.grad
+    sizes, tiny = np.abs(values), np.finfo(slopes.dtype).tiny
+    down = -2 * slopes / (sizes + np.sqrt(sizes**2 + 4 * slopes**2) + tiny)
+    step = down.copy()
+    if move.is_second:
+        kept = 1 if row == 0 else 0
+        if kept < len(step):
+            rise = np.copysign(move.radius, slopes[kept])
+            step[kept] = rise if values[kept] > 0 else -down[kept]
+    if move.is_up:
+        ahead = slopes[row] if move.has_crossed else modes.rows[row] @ direction
+        push = -move.radius if ahead < 0 else move.radius
+        step[row] = push if values[row] > 0 else -down[row]
+    step = np.where(modes.is_null, 0, np.clip(step, -move.radius, move.radius))
     longest = 2.5 * move.radius
-    step = step * jnp.minimum(1, longest / jnp.maximum(jnp.linalg.norm(step), tiny))
-    is_flat = modes.is_null | ~modes.is_curved
-    newton = jnp.where(is_flat, 0, -slopes / jnp.where(is_flat, 1, modes.eigenvalues))
+    step = step * min(1.0, longest / max(_norm(step), float(tiny)))
+    is_flat = modes.is_null | (sizes <= modes.cut)
+    newton = np.where(is_flat, 0, -slopes / np.where(is_flat, 1, values))
     return step, newton
 
 
-def _ridge(
-    modes: Modes, direction: Vector, is_second: Bool[Array, ""]
-) -> tuple[Vector, Int[Array, ""], Scalar]:
+def _ridge(modes: Modes, move: Move) -> tuple[Point, int, float]:
     """The mode that continues the ridge; as long as that curves upwards, one that does not.
 
     Of a second ridge it is none that is kept already: the lowest, where that curves downwards.
     """
     is_down = modes.is_down
-    first = jnp.where(is_second & is_down[0], 1, 0)
-    is_free = ~modes.is_null & (jnp.arange(len(is_down)) >= first)
-    overlaps = jnp.where(is_free, modes.rows @ direction, 0)
-    nearest = jnp.argmax(jnp.abs(overlaps))
-    row = jnp.where(~is_down[nearest] & is_down[first], first, nearest)
-    mode, overlap = modes.rows[row], overlaps[row]
-    return jnp.where(overlap < 0, -mode, mode), row, jnp.abs(overlap)
+    first = 1 if move.is_second and is_down[0] and len(is_down) > 1 else 0
+    is_free = ~modes.is_null & (np.arange(len(is_down)) >= first)
+    overlaps = np.where(is_free, modes.rows @ move.direction, 0)
+    nearest = int(np.argmax(np.abs(overlaps)))
+    row = first if not is_down[nearest] and is_down[first] else nearest
+    mode, overlap = modes.rows[row], float(overlaps[row])
+    return (-mode if overlap < 0 else mode), row, abs(overlap)
+
+
+def modes_of(hessian: Matrix, null: Float[np.ndarray, "n k"]) -> Modes:
+    """All modes; those that the columns `null` span come last."""
+    if null.shape[1]:
+        outside = hessian - null @ (null.T @ hessian)
+        outside = outside - (outside @ null) @ null.T
+        hessian = outside + 2 * np.linalg.norm(hessian) * null @ null.T  # above all others
+    try:
+        eigenvalues, columns = np.linalg.eigh(hessian)
+    except np.linalg.LinAlgError:  # not finite
+        eigenvalues, columns = np.full(len(hessian), np.nan), np.eye(len(hessian))
+    is_null = np.sum((null.T @ columns) ** 2, axis=0) > 0.5
+    largest = np.max(np.abs(eigenvalues), initial=0, where=~is_null)
+    cut = float(tolerance_of(None, hessian.dtype) * largest)
+    return Modes(eigenvalues, columns.T, is_null, cut)
 
 
 def _modes_by_hvps(
-    problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
+    calls: Calls, move: Move, null: Float[np.ndarray, "n k"], num_products: int
 ) -> Modes:
     """Ritz pairs in the space of what leads the climb and of its images."""
-    product = without(null, problem.hvp_at(move.x))
 
-    def add(number: Int[Array, ""], space: Space) -> Space:
-        scale = jnp.max(jnp.linalg.norm(space.images, axis=1))
-        return space.add(product, space.images[number - len(leading)], scale)
+    def outside(vector: Point) -> Point:
+        return vector - null @ (null.T @ vector)
 
-    space = Space.empty(num_products, problem.size, move.x.dtype)
-    leading = jnp.concatenate([jnp.stack([move.direction, move.grad]), move.memory])[:num_products]
-    space = space.add_all(product, leading - (leading @ null) @ null.T)
-    return ritz_modes(jax.lax.fori_loop(len(leading), num_products, add, space))
+    leading = [move.direction, move.grad, *move.memory][:num_products]
+    rows, images = np.zeros((0, len(move.x)), calls.dtype), np.zeros((0, len(move.x)), calls.dtype)
+    rounding, number = 10 * float(np.finfo(calls.dtype).eps), 0
+    while len(rows) < num_products and number < len(leading) + len(images):
+        is_image = number >= len(leading)
+        vector = outside(images[number - len(leading)] if is_image else leading[number])
+        size = _norm(vector)
+        if is_image:
+            size = max(size, float(np.linalg.norm(images, axis=1).max()))
+        for _ in range(2):
+            vector = vector - (rows @ vector) @ rows
+        number += 1
+        if np.linalg.norm(vector) <= rounding * size or not size:
+            continue
+        row = (vector / np.linalg.norm(vector))[None]
+        rows = np.concatenate([rows, row])
+        images = np.concatenate([images, outside(calls.hvps(move.x, row)[0])[None]])
+    projected = rows @ images.T
+    values, mix = np.linalg.eigh((projected + projected.T) / 2)
+    ritz = mix.T @ rows
+    modes = Modes(
+        values,
+        ritz,
+        np.zeros(len(values), bool),
+        float(tolerance_of(None, calls.dtype) * np.abs(values).max()),
+    )
+    row = _ridge(modes, move)[1]
+    modes.residual = _norm(mix[:, row] @ images - values[row] * ritz[row])
+    return modes
 
 
-def without(null: Float[Array, "n k"], product: Hvp, level: Number = 0.0) -> Hvp:
-    """The HVP of a Hessian from which a symmetry is projected out, at `level` along that."""
-
-    def projected(vector: Vector) -> Vector:
-        inside = null @ (null.T @ vector)
-        return outside(null.T, product(vector - inside)) + level * inside
-
-    return projected
-
-
-def _updated_by_hvps(
-    problem: Problem, move: Move, null: Float[Array, "n k"], num_products: int
-) -> tuple[Float[Array, "n n"], Scalar]:
-    """The Hessian updated along the ridge and where the step would go, and the ridge's residual.
+def _update_by_hvps(
+    calls: Calls, domain: Domain, move: Move, null: Float[np.ndarray, "n k"], num_products: int
+) -> float:
+    """The Hessian updated along the ridge and where the step would go; the ridge's residual.
 
     Along modes, which are orthogonal, so that what one HVP has corrected the next ones leave.
     """
-    modes = modes_of(move.hessian, null)
-    direction, row, _ = _ridge(modes, move.direction, move.is_second)
-    lengths = jnp.abs(_parts(modes, row, direction, move)[0]).at[row].set(jnp.inf)
-    rows = modes.rows[jax.lax.top_k(lengths, num_products)[1]]
-    images = jax.vmap(problem.hvp_at(move.x))(rows)
-    residual = jnp.linalg.norm(images[0] - (rows[0] @ images[0]) * rows[0])
-    hessian, _ = jax.lax.scan(
-        lambda matrix, pair: (updated(matrix, *pair), None), move.hessian, (rows, images)
-    )
-    return hessian, residual
+    assert move.hessian is not None
+    modes = modes_of(move.hessian, domain.with_held(null, domain.held(move.x, move.grad)))
+    direction, row, _ = _ridge(modes, move)
+    lengths = np.abs(_parts(modes, row, direction, move)[0])
+    lengths[row] = np.inf
+    rows = modes.rows[np.argsort(-lengths, kind="stable")[:num_products]]
+    images = calls.hvps(move.x, rows)
+    for one, image in zip(rows, images, strict=True):
+        move.hessian = updated(move.hessian, one, image)
+    return _norm(images[0] - (rows[0] @ images[0]) * rows[0])
 
 
-def updated(hessian: Float[Array, "n n"], step: Vector, change: Vector) -> Float[Array, "n n"]:
+def updated(hessian: Matrix, step: Point, change: Point) -> Matrix:
     """The symmetric matrix nearest in Bofill's sense that takes `step` to `change`."""
     wrong = change - hessian @ step
     along, length, size = wrong @ step, step @ step, wrong @ wrong
-    tiny = jnp.finfo(step.dtype).tiny
-    share = along**2 / jnp.maximum(length * size, tiny)  # 1: rank one is safe
-    is_safe = jnp.abs(along) > 1e-8 * jnp.sqrt(length * size)
-    rank_one = jnp.outer(wrong, wrong) / jnp.where(is_safe, along, 1)
-    both = (jnp.outer(wrong, step) + jnp.outer(step, wrong)) / jnp.maximum(length, tiny)
-    powell = both - along * jnp.outer(step, step) / jnp.maximum(length**2, tiny)
-    mixed = jnp.where(is_safe, share * rank_one + (1 - share) * powell, powell)
-    is_enough = length > (10 * jnp.finfo(step.dtype).eps) ** 2
-    return hessian + jnp.where(is_enough, mixed, 0)
+    eps = float(np.finfo(step.dtype).eps)
+    if not length > (10 * eps) ** 2:
+        return hessian
+    # 1: the rank-one update is safe; 0: Powell's alone.
+    share = along**2 / (length * size) if abs(along) > 1e-8 * np.sqrt(length * size) else 0.0
+    one = share / along if share else 0.0
+    mixed, last = (1 - share) / length, -(1 - share) * along / length**2
+    first, second = one * wrong + mixed * step, mixed * wrong + last * step
+    return hessian + wrong[:, None] * first + step[:, None] * second
+
+
+def _norm(vector: Point) -> float:
+    return math.sqrt(float(vector @ vector))
+
+
+def _prediction_error(grad: Point, new: Point, change: Point) -> float:
+    """|new - grad - change|, relative to the gradient or its change, whichever is the larger."""
+    most = max(_norm(change), _norm(grad))
+    return _norm(new - grad - change) / max(most, float(np.finfo(grad.dtype).tiny))

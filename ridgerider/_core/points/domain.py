@@ -28,12 +28,11 @@ class Domain:
             )
         self._low, self._high = low, high
         self._none = np.zeros((problem.size, 0), problem.dtype)
+        self._last: tuple[Point, Rows] | None = None
 
     def null(self, x: Point) -> Float[np.ndarray, "n k"]:
         """Orthonormal columns that span the generators of the symmetry at `x`."""
-        if self._generators is None:
-            return self._none
-        rows = np.asarray(self._generators(x))
+        rows = self._rows(x)
         if not len(rows):
             return self._none
         sizes, mix = np.linalg.eigh(rows @ rows.T)
@@ -42,13 +41,21 @@ class Domain:
 
     def worst_slope(self, x: Point, grad: Point) -> tuple[float, int]:
         """The largest part of a gradient along a generator, of its norm or 1, and which that is."""
-        rows: Rows = self._none.T if self._generators is None else np.asarray(self._generators(x))
+        rows = self._rows(x)
         if not len(rows):
             return 0.0, 0
         sizes = np.linalg.norm(rows, axis=1) * max(float(np.linalg.norm(grad)), 1.0)
         parts = np.abs(rows @ grad) / np.maximum(sizes, np.finfo(x.dtype).tiny)
         worst = int(np.argmax(parts))
         return float(parts[worst]), worst
+
+    def _rows(self, x: Point) -> Rows:
+        """The generators at a point; those of the last one are remembered."""
+        if self._generators is None:
+            return self._none.T
+        if self._last is None or self._last[0] is not x:
+            self._last = x, np.asarray(self._generators(x))
+        return self._last[1]
 
     # --- bounds
 
