@@ -233,7 +233,9 @@ def move_from(
 
 def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     x, tolerance = move.x, tolerance_of(None, calls.dtype)
-    null = domain.null(x)
+    null, slope, generator = domain.level(x, move.grad)
+    if slope > move.asymmetry:
+        move.asymmetry, move.generator = slope, generator
     if move.is_up and plan.is_kept:
         residual = _update_by_hvps(calls, domain, move, null, plan.num_products)
     else:
@@ -246,13 +248,14 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         else:
             modes = modes_of(move.hessian, domain.with_held(null, held))
         if modes.is_null.all():
-            move.ending = AT_BOUNDS
+            move.ending = AT_BOUNDS if move.is_up else STATIONARY
             return
         direction, row, overlap = _ridge(modes, move)
-        parts, newton = _parts(modes, row, direction, move)
+        parts, newton, level = _parts(modes, row, direction, move)
         size = max(_norm(x), 1.0)
         # A Newton step so short is the last one: the next would be rounding.
         is_there = _norm(newton) <= 10 * tolerance * size
+        is_there &= level <= 10 * tolerance * size * np.abs(modes.eigenvalues).max()
         is_there &= bool(modes.is_down[row]) or not move.is_up
         parts = newton if is_there else parts
         away = parts @ modes.rows
@@ -287,9 +290,6 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
             _norm(move.grad),
         )
     )
-    along, generator = domain.worst_slope(x, move.grad)
-    if along > move.asymmetry:
-        move.asymmetry, move.generator = along, generator
     if is_taken and not error > 1:
         grown = min(1.5 * move.radius, plan.max_radius)
         move.radius = grown if error < 0.3 else move.radius
@@ -316,8 +316,11 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         move.x, move.loss, move.grad = new, loss, grad
 
 
-def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point, Point]:
-    """The step in the modes, and Newton's, both without any part along null directions."""
+def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point, Point, float]:
+    """The step in the modes, and Newton's, both without any part along null directions.
+
+    Newton's step knows nothing of the slope along flat modes, which comes last.
+    """
     values, slopes = modes.eigenvalues, modes.rows @ move.grad
     sizes, tiny = np.abs(values), np.finfo(slopes.dtype).tiny
     down = -2 * slopes / (sizes + np.sqrt(sizes**2 + 4 * slopes**2) + tiny)
@@ -336,7 +339,7 @@ def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point,
     step = step * min(1.0, longest / max(_norm(step), float(tiny)))
     is_flat = modes.is_null | (sizes <= modes.cut)
     newton = np.where(is_flat, 0, -slopes / np.where(is_flat, 1, values))
-    return step, newton
+    return step, newton, _norm(slopes[is_flat & ~modes.is_null])
 
 
 def _ridge(modes: Modes, move: Move) -> tuple[Point, int, float]:
@@ -395,6 +398,8 @@ def _modes_by_hvps(
         row = (vector / np.linalg.norm(vector))[None]
         rows = np.concatenate([rows, row])
         images = np.concatenate([images, outside(calls.hvps(move.x, row)[0])[None]])
+    if not len(rows):  # no slope, and no way to go
+        return Modes(np.zeros(1), np.zeros((1, len(move.x))), np.ones(1, bool), 0.0)
     projected = rows @ images.T
     values, mix = np.linalg.eigh((projected + projected.T) / 2)
     ritz = mix.T @ rows

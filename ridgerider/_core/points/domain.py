@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ridgerider._core.points.symmetry import Symmetry, rows_at
-from ridgerider._core.problem.calls import Point, Rows
+from ridgerider._core.problem.calls import Point
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import program_of
 
@@ -28,34 +28,29 @@ class Domain:
             )
         self._low, self._high = low, high
         self._none = np.zeros((problem.size, 0), problem.dtype)
-        self._last: tuple[Point, Rows] | None = None
 
     def null(self, x: Point) -> Float[np.ndarray, "n k"]:
         """Orthonormal columns that span the generators of the symmetry at `x`."""
-        rows = self._rows(x)
+        return self.level(x, np.zeros_like(x))[0]
+
+    def level(self, x: Point, grad: Point) -> tuple[Float[np.ndarray, "n k"], float, int]:
+        """Orthonormal columns that span the generators, and how level the loss is along them.
+
+        That is the largest part of the gradient along a generator, of its norm or 1, and the number
+        of that generator.
+        """
+        if self._generators is None:
+            return self._none, 0.0, 0
+        rows = np.asarray(self._generators(x))
         if not len(rows):
-            return self._none
+            return self._none, 0.0, 0
         sizes, mix = np.linalg.eigh(rows @ rows.T)
         is_there = sizes > 1e-6 * sizes.max()  # fewer for atoms on a line
-        return rows.T @ (mix[:, is_there] / np.sqrt(sizes[is_there]))
-
-    def worst_slope(self, x: Point, grad: Point) -> tuple[float, int]:
-        """The largest part of a gradient along a generator, of its norm or 1, and which that is."""
-        rows = self._rows(x)
-        if not len(rows):
-            return 0.0, 0
-        sizes = np.linalg.norm(rows, axis=1) * max(float(np.linalg.norm(grad)), 1.0)
-        parts = np.abs(rows @ grad) / np.maximum(sizes, np.finfo(x.dtype).tiny)
+        null = rows.T @ (mix[:, is_there] / np.sqrt(sizes[is_there]))
+        lengths = np.linalg.norm(rows, axis=1) * max(float(np.linalg.norm(grad)), 1.0)
+        parts = np.abs(rows @ grad) / np.maximum(lengths, np.finfo(x.dtype).tiny)
         worst = int(np.argmax(parts))
-        return float(parts[worst]), worst
-
-    def _rows(self, x: Point) -> Rows:
-        """The generators at a point; those of the last one are remembered."""
-        if self._generators is None:
-            return self._none.T
-        if self._last is None or self._last[0] is not x:
-            self._last = x, np.asarray(self._generators(x))
-        return self._last[1]
+        return null, float(parts[worst]), worst
 
     # --- bounds
 

@@ -79,17 +79,19 @@ def look_around(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -
     for _ in range(MAX_POLISH):
         if not seen.reach > tolerance_of(None, calls.dtype) / 1000:
             break
-        new = _seen(calls, domain, num_modes, domain.inside(seen.place.finish.x + seen.step))
+        new = _seen(
+            calls, domain, num_modes, domain.inside(np.asarray(seen.place.finish.x + seen.step))
+        )
         if not new.place.finish.grad_norm < seen.place.finish.grad_norm:
             break
         seen = new
     finish, size = seen.place.finish, max(float(np.linalg.norm(seen.place.finish.x)), 1.0)
     is_near = float(np.linalg.norm(finish.x - begin)) <= FARTHEST * size
     is_there = bool(seen.reach <= 10 * tolerance_of(None, calls.dtype)) and is_near
-    finish = replace(finish, is_converged=np.array(is_there and bool(finish.is_converged)))
+    finish = replace(finish, is_converged=finish.is_converged & is_there)
     if is_there and not finish.is_saddle and not int(finish.doubt_number):
-        falls = loss_falls(calls, domain, finish, seen.weak, size)
-        finish = replace(finish, doubt_number=np.array(FALLS if falls else 0))
+        falls = loss_falls(calls, domain, finish, np.asarray(seen.weak), size)
+        finish = replace(finish, doubt_number=FALLS if falls else 0)
     cost = jax.tree.map(operator.sub, calls.cost, spent)
     return replace(seen.place, finish=replace(finish, cost=cost))
 
@@ -101,7 +103,7 @@ def loss_falls(calls: Calls, domain: Domain, end: Finish, weak: Rows, size: floa
     return any(calls.value(domain.inside(end.x + way)) < end.loss - slack for way in ways)
 
 
-class _Sight(eqx.Module):
+class Sight(eqx.Module):
     """A point as it is seen before Newton's next step."""
 
     place: Place
@@ -110,7 +112,7 @@ class _Sight(eqx.Module):
     weak: Float[Array, "k n"]
 
 
-def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> _Sight:
+def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> Sight:
     if num_modes is not None:
         check_time()
         seen = fetch(compiled(_by_hvps, "little")(calls.problem, domain.symmetry, num_modes, x))
@@ -139,7 +141,7 @@ def _by_hessian(
     hessian: Float[Array, "n n"],
     null: Float[Array, "n k"],
     noise: Float[Array, " two"],
-) -> _Sight:
+) -> Sight:
     here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), noise[0], noise[1])
     eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
     if null.shape[1]:
@@ -151,7 +153,7 @@ def _by_hessian(
 
 def _sight(
     here: View, eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"], is_whole: Any
-) -> _Sight:
+) -> Sight:
     curvature, width = here.curvature, max(WIDTH, cluster_width(None, here.x.dtype))
     labels = cluster_labels(eigenvalues, width)
     # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
@@ -173,10 +175,10 @@ def _sight(
         is_up=is_whole & (eigenvalues > jnp.maximum(tolerance * curvature.scale, curvature.error)),
         is_down=eigenvalues < -curvature.error,
     )
-    return _Sight(place, here.step, here.reach, curvature.weak)
+    return Sight(place, here.step, here.reach, curvature.weak)
 
 
-def _by_hvps(problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector) -> _Sight:
+def _by_hvps(problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector) -> Sight:
     """A point with its lowest modes, which are all that is known."""
     grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
     num_all = problem.size - null.shape[1]

@@ -5,6 +5,7 @@ of JAX it compiles nothing. It looks at the clock before each call, and counts e
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import jax
@@ -41,6 +42,12 @@ class Calls:
         self.problem, self.dtype = problem, problem.dtype
         self._functions = _outside(problem) or _programs(problem)
         self._counts = dict.fromkeys(COUNTED, 0)
+
+    def anew(self) -> "Calls":
+        """The same functions with a count of their own."""
+        new = copy(self)
+        new._counts = dict.fromkeys(COUNTED, 0)
+        return new
 
     @property
     def cost(self) -> Cost:

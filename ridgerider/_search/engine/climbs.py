@@ -109,7 +109,7 @@ class Climbs(eqx.Module):
     def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
         """Climb, or descend, along each branch. What is at the ends is not computed yet."""
         del settings  # nothing is random
-        calls, domain = _host(Identity(problem), Identity(self.symmetry))
+        calls, domain = _host(problem, self)
         plan = Plan.of(self.rule, problem)
         known: dict[bytes, tuple[Any, int]] = {}  # the Hessian of a point that many leave
         legs = list[Leg]()
@@ -219,7 +219,7 @@ class MapPoints:
 
 def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray) -> Place:
     num_modes = None if climbs.rule.has_matrix(problem) else NUM_MODES
-    return look_around(*_host(Identity(problem), Identity(climbs.symmetry)), num_modes, x)
+    return look_around(*_host(problem, climbs), num_modes, x)
 
 
 def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
@@ -283,30 +283,33 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
 # --- moves
 
 
+def _host(problem: Problem, climbs: Climbs) -> tuple[Calls, Domain]:
+    """The problem for loops on the host, with a count of its own; it is compiled once."""
+    calls, domain = _compiled_once(Identity(problem), Identity(climbs.symmetry))
+    return calls.anew(), domain
+
+
 @lru_cache(maxsize=4)
-def _host(problem: Identity, symmetry: Identity) -> tuple[Calls, Domain]:
-    """The problem for loops on the host; its programs are compiled once."""
+def _compiled_once(problem: Identity, symmetry: Identity) -> tuple[Calls, Domain]:
     return Calls(problem.value), Domain(problem.value, symmetry.value)
 
 
 def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict) -> Move:
     x, direction = branch.x, branch.direction
     assert x is not None and direction is not None
-    name, hessian, index = x.tobytes(), None, 0
-    if plan.is_kept:
+    name, turn, is_second = x.tobytes(), branch.fingerprint[-1], False
+    is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
+    if plan.is_kept or (plan.has_matrix and is_from_climb):
         if name not in known:
             matrix = calls.hessian(x)
             modes = modes_of(matrix, domain.null(x))
             known[name] = matrix, int(np.sum(modes.is_down & ~modes.is_null))
         hessian, index = known[name]
-    is_up, is_second = branch.fingerprint[-1].up, _is_second(branch, index)
-    return move_from(calls, plan, domain, x, direction, hessian, is_up, is_second)
-
-
-def _is_second(branch: Branch, index: int) -> bool:
-    """Whether a climb leaves a transition state along one of its modes; mixtures let go of it."""
-    turn = branch.fingerprint[-1]
-    return turn.up and turn.member < branch.multiplicity and index == 1
+        # From a transition state along one of its modes; mixtures let go of it.
+        is_second = turn.up and turn.member < branch.multiplicity and index == 1
+    else:
+        hessian = None
+    return move_from(calls, plan, domain, x, direction, hessian, turn.up, is_second)
 
 
 # --- legs

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.points.stationary import look_around
-from ridgerider._core.runtime.compile import compiled
-from ridgerider._search.engine import climbs
+from ridgerider._core.points.climb import Plan, move_from
+from ridgerider._core.points.domain import Domain
+from ridgerider._core.points.stationary import _by_hvps, look_around
+from ridgerider._core.problem.calls import Calls
 from ridgerider.problems import (
     himmelblau,
     is_one_cluster,
@@ -62,20 +63,21 @@ def test_large_problems_in_single_precision():
 
 
 def test_no_program_holds_a_matrix():
-    problem, climber = ring(2000), climbs.Climbs(rr.Climb())
+    problem = ring(2000)
+    looking = jax.make_jaxpr(lambda x: _by_hvps(problem, None, 16, x))(problem.x0)
+    assert max(sizes_in(looking)) < problem.size**2 / 4
+    move = move_along(problem, rr.Climb(max_steps=1))
+    assert move.hessian is None
+
+
+def move_along(problem, climb):
     x = np.asarray(problem.x0)
-    lane = (x, np.zeros_like(x), np.zeros((0, 0)), np.array(True), np.array(False))
-    moves = jax.eval_shape(
-        lambda: climbs._begin_all(problem, climber, climbs._stack([lane] * climbs.WIDTH))
-    )
-    climbing = jax.make_jaxpr(lambda moves: climbs._advance(problem, climber, moves))(moves)
-    looking, dense = (
-        jax.make_jaxpr(lambda x, num=num: look_around(problem, None, num, x))(problem.x0)
-        for num in (16, None)
-    )
-    for program in (climbing, looking):
-        assert max(sizes_in(program)) < problem.size**2 / 4
-    assert max(sizes_in(dense)) >= problem.size**2
+    plan, domain = Plan.of(climb, problem), Domain(problem)
+    return move_from(Calls(problem), plan, domain, x, np.ones_like(x), None, True)
+
+
+def look(problem):
+    return look_around(Calls(problem), Domain(problem), 16, np.asarray(problem.x0))
 
 
 def sizes_in(jaxpr):
@@ -89,7 +91,7 @@ def sizes_in(jaxpr):
 def test_an_index_that_was_not_counted_is_not_listed():
     # All 320 ways lead down, and 16 modes are looked for.
     hill = rr.Problem(lambda x: jnp.sum((x**2 - 0.01) ** 2), jnp.zeros(320))
-    seen = compiled(look_around)(hill, None, 16, hill.x0)
+    seen = look(hill)
     assert not seen.finish.is_converged and seen.is_down[0]
     landscape = rr.explore(hill, max_rides=0)
     (lowest,) = landscape.minima()
@@ -117,7 +119,7 @@ def test_an_index_is_right_or_not_known(name):
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, SIZE)))
     matrix = jnp.asarray((basis * spectrum) @ basis.T)
     problem = rr.Problem(bowl, jnp.zeros(SIZE), matrix)
-    seen = compiled(look_around)(problem, None, 16, problem.x0)
+    seen = look(problem)
     wanted = int(np.sum(low < 0))
     assert bool(seen.finish.is_converged) == (wanted < 16)
     if wanted < 16:
