@@ -122,10 +122,10 @@ def _box(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.exp(x - jax.lax.stop_gradient(x))
 
 
-class Estimate(NamedTuple):
+class SampledMean(NamedTuple):
     """A sampled mean and its standard error, entry by entry.
 
-    >>> Estimate(jnp.ones(2), jnp.zeros(2)).mean.tolist()
+    >>> SampledMean(jnp.ones(2), jnp.zeros(2)).mean.tolist()
     [1.0, 1.0]
     """
 
@@ -159,7 +159,7 @@ def gradient(
     trajectories: Trajectories,
     advantages: Float[Array, "samples time"],
     dice: Dice = Dice(),
-) -> Estimate:
+) -> SampledMean:
     """The gradient of the loss, minus the expected return, with standard errors.
 
     >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
@@ -178,7 +178,7 @@ def hessian(
     trajectories: Trajectories,
     advantages: Float[Array, "samples time"],
     dice: Dice = Dice(),
-) -> Estimate:
+) -> SampledMean:
     """The Hessian of the loss, with standard errors. Each trajectory's is formed: small n only.
 
     >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
@@ -198,7 +198,7 @@ def hvp(
     trajectories: Trajectories,
     advantages: Float[Array, "samples time"],
     dice: Dice = Dice(),
-) -> Estimate:
+) -> SampledMean:
     """The Hessian times a vector, with standard errors.
 
     >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
@@ -222,7 +222,7 @@ def _estimate(
     trajectories: Trajectories,
     advantages: Float[Array, "samples time"],
     dice: Dice,
-) -> Estimate:
+) -> SampledMean:
     """The mean of a derivative over trajectories, and its standard error."""
     _check(trajectories, advantages)
 
@@ -234,7 +234,7 @@ def _estimate(
 
     each = jax.vmap(of_one)(trajectories, advantages)
     error = jnp.std(each, axis=0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else jnp.inf
-    return Estimate(jnp.mean(each, axis=0), jnp.broadcast_to(error, each.shape[1:]))
+    return SampledMean(jnp.mean(each, axis=0), jnp.broadcast_to(error, each.shape[1:]))
 
 
 def _check(trajectories: Trajectories, advantages: Float[Array, "samples time"]) -> None:

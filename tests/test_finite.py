@@ -20,7 +20,7 @@ from ridgerider.types import Settings
 
 BAD = (float("inf"), float("-inf"), float("nan"))
 # An option that means "no limit" where it is infinite.
-NO_LIMIT = {("Descent", "target"), ("EigenvectorDescent", "target")}
+NO_LIMIT = {("GradientDescent", "target"), ("EigenvectorDescent", "target")}
 
 
 def is_numeric(kind):

@@ -9,26 +9,26 @@ with the points where new runs ended, reads true. A *step* is one move that was 
 a descent, a try of a ride together with its spectrum, a line search of
 `EigenvectorDescent`. What it computes is counted in the same ledger as a search, `Ends.cost`.
 
-===========================================  ===========================================
-method                                       the paper's name
-===========================================  ===========================================
-`Descent(spread=1.0)`                        gradient descent from random starts
-`Descent(spread=1e-3)`                       gradient descent from the saddle
-`RandomVectors()`                            random norm-one vectors from the saddle
-`Rides(rider)`                               Ridge Rider itself, without a run file
-`Rides(fixed_ridge(rider))`                  Fixed-EV
-`Rides(random_ridge(rider))`                 Rand-Ridge+
-`Rides(fixed_step(rider))`                   fixed alpha + UpdateRidge
-`Rides(fixed_step(fixed_ridge(rider)))`      fixed alpha + fixed ridge
-`EigenvectorDescent()`                       EVD
-===========================================  ===========================================
+=============================================  ===========================================
+method                                         the paper's name
+=============================================  ===========================================
+`GradientDescent(spread=1.0)`                  gradient descent from random starts
+`GradientDescent(spread=1e-3)`                 gradient descent from the saddle
+`RandomVectors()`                              random norm-one vectors from the saddle
+`RidgeRider(rider)`                            Ridge Rider itself, without a run file
+`RidgeRider(fixed_ridge(rider))`               Fixed-EV
+`RidgeRider(random_ridge(rider))`              Rand-Ridge+
+`RidgeRider(fixed_step(rider))`                fixed alpha + UpdateRidge
+`RidgeRider(fixed_step(fixed_ridge(rider)))`   fixed alpha + fixed ridge
+`EigenvectorDescent()`                         EVD
+=============================================  ===========================================
 """
 
-from ridgerider.baselines._descents import Descent as Descent
 from ridgerider.baselines._descents import EigenvectorDescent as EigenvectorDescent
+from ridgerider.baselines._descents import GradientDescent as GradientDescent
 from ridgerider.baselines._method import Ends as Ends
 from ridgerider.baselines._rides import RandomVectors as RandomVectors
-from ridgerider.baselines._rides import Rides as Rides
+from ridgerider.baselines._rides import RidgeRider as RidgeRider
 from ridgerider.baselines._rides import fixed_ridge as fixed_ridge
 from ridgerider.baselines._rides import fixed_step as fixed_step
 from ridgerider.baselines._rides import random_ridge as random_ridge

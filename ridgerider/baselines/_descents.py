@@ -22,7 +22,7 @@ MAX_SEARCHES = 1000  # of a run
 ROUND_SIZE = 8  # runs of `EigenvectorDescent` between two checks of the budget
 
 
-class Descent(Method):
+class GradientDescent(Method):
     """Gradient descent with a fixed step, from normal starts around the problem's own.
 
     **Arguments**
@@ -32,7 +32,7 @@ class Descent(Method):
     - `tolerance`: or its gradient's norm is. After 10,000 steps it ends as well.
 
     >>> from ridgerider.problems import wells
-    >>> ends = Descent(spread=1.0, step_size=0.5)(wells(2), max_steps=2000)
+    >>> ends = GradientDescent(spread=1.0, step_size=0.5)(wells(2), max_steps=2000)
     >>> len({tuple(x) for x in np.sign(ends.x)})
     4
     """
@@ -70,14 +70,16 @@ DescentState = tuple[Float[Array, "lanes n"], Float[Array, " lanes"], PRNGKeyArr
 
 
 @eqx.filter_jit
-def _first_starts(problem: Problem, method: Descent, lanes: int, key: PRNGKeyArray) -> DescentState:
+def _first_starts(
+    problem: Problem, method: GradientDescent, lanes: int, key: PRNGKeyArray
+) -> DescentState:
     keys = jax.random.split(key, lanes)
     return jax.vmap(lambda key: method.start(problem, key))(keys), jnp.zeros(lanes), keys
 
 
 @eqx.filter_jit
 def _descend(
-    problem: Problem, method: Descent, state: DescentState
+    problem: Problem, method: GradientDescent, state: DescentState
 ) -> tuple[DescentState, Bool[Array, "t lanes"], Float[Array, "t lanes n"], Float[Array, "..."]]:
     """`CHUNK` steps of each lane, and where its runs ended on the way."""
 

@@ -31,13 +31,13 @@ from ridgerider.baselines._method import Method, Runs
 ROUND_SIZE = 16  # branches that are chosen at a time
 
 
-class Rides(Method):
+class RidgeRider(Method):
     """Ride, branch, repeat, as `search` does, with every leg's end kept in memory and no run file.
 
     - `rider`, `order`, `max_ridges`: as in `search`.
 
     >>> from ridgerider.problems import wells
-    >>> ends = Rides(Rider())(wells(2), max_steps=2000)
+    >>> ends = RidgeRider(Rider())(wells(2), max_steps=2000)
     >>> len({tuple(x) for x in np.sign(np.round(ends.x, 3))})  # four minima and four saddles
     8
     """

@@ -60,13 +60,6 @@ def reproduce(
     if name == "all":
         _reproduce_all(out, seed, quick, workers)
         return
-    if variant is not None and name != "colored-mnist":
-        raise ValueError(f"`--variant` must be left out but for colored-mnist, not {name}.")
-    if full and name != "clusters":
-        raise ValueError(f"`--full` must be left out but for clusters, not {name}.")
-    options: dict[str, Any] = {} if variant is None else {"variant": variant}
-    if full:
-        options["full"] = True
     directory = directory_for(out, name)
     _module("reproduce").reproduce(
         name,
@@ -75,7 +68,8 @@ def reproduce(
         seed=seed,
         workers=workers,
         data=data,
-        options=options,
+        variant=variant,
+        full=full or None,
         say=say,
     )
     say((directory / "table.md").read_text())

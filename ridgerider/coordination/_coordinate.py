@@ -1,7 +1,5 @@
 """Algorithm 3: ride in many runs, and deploy what plays best with strangers."""
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,7 +20,7 @@ from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
 from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.engine.search import search
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, hashed
+from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import (
     Game,
     NegativeEntropy,
@@ -50,7 +48,6 @@ RIDER = Rider(
     finish=GENTLE,
 )
 
-_NAME = re.compile(r"\d+(\.\d+)?( \d+(\.\d+)?)*")
 Unsigned = tuple[tuple[int, int], ...]  # a fingerprint without signs: (index, member) of each ridge
 
 
@@ -136,8 +133,7 @@ def coordinate(
     game: Game,
     num_runs: int = 25,
     *,
-    max_depth: int | None = None,
-    fingerprints: Sequence[str] | None = None,
+    max_depth: int = 1,
     max_ridges: int | None = None,
     members: Literal["one", "all"] = "one",
     rider: Rider = RIDER,
@@ -148,9 +144,7 @@ def coordinate(
     **Arguments**
 
     - `game`: see `Game`; `ridgerider.problems.Levers` is one.
-    - `max_depth`: ride every fingerprint of up to this many ridges. Default: 1.
-    - `fingerprints`: or only these, such as `["0", "0 1", "3.2"]`: indices of ridges, most negative
-      first, with `.member` inside a repeated eigenvalue.
+    - `max_depth`: ride every fingerprint of up to this many ridges.
     - `max_ridges`: at each point only this many of the most negative eigenvalues.
     - `members`: of a repeated eigenvalue ride "one" member of the run's random basis or "all" of
       them, which are as good as each other.
@@ -164,9 +158,7 @@ def coordinate(
     >>> result.symmetry.unique, [group.multiplicity for group in result.symmetry.groups]
     ((0,), [2])
     """
-    wanted = _wanted(fingerprints, max_depth)
-    if wanted is not None and any(member for ridges in wanted for _, member in ridges):
-        members = "all"
+    check_count("max_depth", max_depth)
     check_game(game, num_runs)
     problem, regularizer = game_problem(game), NegativeEntropy(game)
     runs = []
@@ -180,31 +172,18 @@ def coordinate(
                 f"vanishes and some curvature leads up, but run {number} found none. "
                 f"{saddle.reason}"
             )
-        prefixes = {ridges[: k + 1] for ridges in wanted or () for k in range(len(ridges))}
         result = search(
             problem.with_start(saddle.params),
             replace(rider, finish=None),
-            order="breadth_first" if wanted is None else _WantedFirst(frozenset(prefixes)),
             members=members,
             max_ridges=max_ridges,
-            max_depth=(max_depth or 1) if wanted is None else max(map(len, wanted)),
-            # Every ridge both ways. A run that lacks a wanted ridge rides others in its place.
-            max_rides=None if wanted is None else sum(2 ** len(ridges) for ridges in prefixes),
+            max_depth=max_depth,
+            max_rides=None,
             seed=run_seed,
         )
         legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
         runs.append(_Run(run_seed, saddle, legs))
-    return _compare(game, problem, rider, runs, wanted)
-
-
-@dataclass(frozen=True)
-class _WantedFirst:
-    """An order: the branches of these fingerprints before all others, short ones first."""
-
-    prefixes: frozenset[Unsigned]
-
-    def __call__(self, branch: Branch) -> tuple[bool, int]:
-        return _unsigned(branch.fingerprint) not in self.prefixes, branch.fingerprint.depth
+    return _compare(game, problem, rider, runs)
 
 
 @dataclass(frozen=True)
@@ -239,20 +218,14 @@ class _Run:
         return paths[0], (paths[1][-1].loss - best if len(paths) > 1 else float("inf"))
 
 
-def _compare(
-    game: Game, problem: Problem, rider: Rider, runs: list[_Run], wanted: list[Unsigned] | None
-) -> Coordination:
+def _compare(game: Game, problem: Problem, rider: Rider, runs: list[_Run]) -> Coordination:
     """Let all runs play with each other, fingerprint by fingerprint."""
     known = {_unsigned(name) for run in runs for name in run.legs} - {()}
     shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
-    asked = [ridges for ridges in shared if wanted is None or ridges in wanted]
-    if not asked:
-        raise ValueError(
-            "`fingerprints` must hold one that all runs can ride, but there are only "
-            f"{', '.join(map(_name, shared)) or 'none'}."
-        )
+    if not shared:
+        raise ValueError("`game` must have a ridge that all runs can ride, but there is none.")
     candidates, scores, cost = [], [], Cost()
-    for ridges in asked:
+    for ridges in shared:
         chosen = [run.choose(ridges) for run in runs]
         xs = []
         for run, (path, _) in zip(runs, chosen, strict=True):
@@ -267,13 +240,13 @@ def _compare(
     for run in runs:
         cost = sum((leg.cost for leg in run.legs.values()), cost + run.saddle.cost)
     first = problem.with_start(runs[0].saddle.params)
-    reversible = {ridges[0][0] for ridges in asked if runs[0].choose(ridges[:1])[1] == 0}
+    reversible = {ridges[0][0] for ridges in shared if runs[0].choose(ridges[:1])[1] == 0}
     return Coordination(
         candidates=tuple(candidates),
         scores=np.stack(scores, axis=-1),
         saddles=tuple(run.saddle for run in runs),
         symmetry=symmetry_report(first, rider.spectrum, reversible),
-        num_dropped=sum(wanted is None or one in wanted for one in known) - len(asked),
+        num_dropped=len(known) - len(shared),
         cost=cost,
     )
 
@@ -304,7 +277,7 @@ def _candidate(
     )
 
 
-def index_confidence(clusters: Sequence[Cluster]) -> float:
+def index_confidence(clusters: list[Cluster]) -> float:
     """Of one ridge, from the cluster it was taken from in each run."""
     if any(cluster.multiplicity > 1 for cluster in clusters):
         return 0.0
@@ -314,23 +287,6 @@ def index_confidence(clusters: Sequence[Cluster]) -> float:
 
 def _ratio(gap: float, spread: float) -> float:
     return 1.0 if np.isinf(gap) else gap / (gap + spread) if gap > 0 else 0.0
-
-
-def _wanted(fingerprints: Sequence[str] | None, max_depth: int | None) -> list[Unsigned] | None:
-    if max_depth is not None:
-        check_count("max_depth", max_depth)
-    if fingerprints is None:
-        return None
-    if max_depth is not None:
-        raise ValueError(
-            "`fingerprints` must not be given together with `max_depth`, which means all of them."
-        )
-    names = [] if isinstance(fingerprints, str) else [" ".join(one.split()) for one in fingerprints]
-    if not names or not all(map(_NAME.fullmatch, names)):
-        raise ValueError(
-            f"`fingerprints` must be a list such as ['0', '0 1', '3.2'], not {fingerprints!r}."
-        )
-    return [_unsigned(Fingerprint.parse(name.replace(" ", "+ ") + "+")) for name in names]
 
 
 def _unsigned(fingerprint: Fingerprint) -> Unsigned:

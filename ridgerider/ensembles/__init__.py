@@ -6,10 +6,10 @@ A deep ensemble owes its variety to random starts. Ridges give it by design: mem
 saddle in different directions learn other things first, and much of that lasts.
 """
 
+from ridgerider.ensembles._begin import AlongRidges as AlongRidges
 from ridgerider.ensembles._begin import Beginning as Beginning
 from ridgerider.ensembles._begin import Fresh as Fresh
 from ridgerider.ensembles._begin import RandomDirections as RandomDirections
-from ridgerider.ensembles._begin import Ridges as Ridges
 from ridgerider.ensembles._ensemble import Ensemble as Ensemble
 from ridgerider.ensembles._ensemble import Member as Member
 from ridgerider.ensembles._ensemble import ensemble as ensemble

@@ -44,7 +44,7 @@ class Beginning:
     cost: Cost = Cost()
 
 
-class Ridges(eqx.Module):
+class AlongRidges(eqx.Module):
     """Along each distinct ridge of the start, both ways.
 
     First all ridges one way, most negative first, then the other way: where the network is odd in
@@ -59,7 +59,7 @@ class Ridges(eqx.Module):
       little longer.
 
     >>> from ridgerider.problems import wells
-    >>> ridges = Ridges()(wells(2), jax.random.key(0))
+    >>> ridges = AlongRidges()(wells(2), jax.random.key(0))
     >>> [ridge.name for ridge in ridges]
     ['0+', '1+', '0-', '1-']
     """

@@ -20,7 +20,7 @@ from ridgerider._core.descend.train import Epoch, Train, listening
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
-from ridgerider.ensembles._begin import VALUE, Beginning, Fresh, Ridges
+from ridgerider.ensembles._begin import VALUE, AlongRidges, Beginning, Fresh
 from ridgerider.ensembles._scores import (
     Labels,
     Probabilities,
@@ -152,7 +152,7 @@ def ensemble(
     *,
     apply: Apply | None = None,
     finish: Train | None = None,
-    begin: Begin = Ridges(),
+    begin: Begin = AlongRidges(),
     budget: float | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -167,9 +167,9 @@ def ensemble(
     - `finish`: a `Train`, with the target that all are trained to; without a target all are trained
       for as many epochs. With a `folder`, an interrupted call continues where it was. Default: Adam
       at 3e-3 in batches of 128, 50 epochs.
-    - `begin`: where members begin; default `Ridges()`, one straight step along each distinct ridge.
-      Of straight steps 2 `k` are made, or as many as there are, and the `k` of them that predict
-      most differently, on at most 1024 of the training inputs, are trained.
+    - `begin`: where members begin; default `AlongRidges()`, one straight step along each distinct
+      ridge. Of straight steps 2 `k` are made, or as many as there are, and the `k` of them that
+      predict most differently, on at most 1024 of the training inputs, are trained.
     - `budget`: continue with further members while the work, in gradients of one example, stays
       below this.
     - `progress`: called with a line after each epoch.
@@ -188,7 +188,7 @@ def ensemble(
     finish, apply = _checked(problem, k, apply, finish, begin)
     if budget is not None:
         check_positive("budget", budget)
-    has_straight_steps = isinstance(begin, Ridges) and begin.rider is None
+    has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
     key, began = jax.random.key(seed), time.perf_counter()
     more = begin(problem, key)
     first = list(islice(more, 2 * k if has_straight_steps else k))

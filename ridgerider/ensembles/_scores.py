@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.stats import mannwhitneyu
 
 from ridgerider._check import check_labels
 
@@ -87,12 +88,8 @@ def auroc(inside: Float[np.ndarray, " m"], outside: Float[np.ndarray, " n"]) -> 
     >>> auroc(np.array([0.1, 0.2]), np.array([0.2, 0.3]))
     0.875
     """
-    scores = np.concatenate([inside, outside])
-    _, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]  # the mean rank of equal scores
-    num_in, num_out = len(inside), len(outside)
-    above = ranks[num_in:].sum() - num_out * (num_out + 1) / 2
-    return float(above / (num_in * num_out))
+    above = mannwhitneyu(outside, inside, method="asymptotic").statistic
+    return float(above / (len(inside) * len(outside)))
 
 
 def entropy(mean: Float[np.ndarray, "examples classes"]) -> Float[np.ndarray, " examples"]:

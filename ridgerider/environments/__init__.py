@@ -8,7 +8,7 @@ Such a pair rarely exists, so the parameters are split into a featurizer and a r
 
 - `ride_common`, the paper's Algorithm 4, trains the featurizer until there is one;
 - `consistent_ridge` takes the features as they are and finds the steepest direction along which all
-  environments curve alike; `Agree` follows it, `rank_ridges` ranks ordinary ridges by it, and
+  environments curve alike; `Agree` follows it, `consistency` scores any directions, and
   `shared_features` projects out what environments disagree on.
 """
 
@@ -22,10 +22,7 @@ from ridgerider.environments._consistent_ridge import consistent_ridge as consis
 from ridgerider.environments._environments import Environments as Environments
 from ridgerider.environments._environments import from_groups as from_groups
 from ridgerider.environments._scores import Consistency as Consistency
-from ridgerider.environments._scores import RankedRidges as RankedRidges
 from ridgerider.environments._scores import consistency as consistency
-from ridgerider.environments._scores import consistency_along as consistency_along
-from ridgerider.environments._scores import rank_ridges as rank_ridges
 from ridgerider.environments._selection import RULES as RULES
 from ridgerider.environments._selection import Accuracies as Accuracies
 from ridgerider.environments._selection import extrapolate as extrapolate

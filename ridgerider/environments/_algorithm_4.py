@@ -38,7 +38,7 @@ from ridgerider._core.ride.step import FixedStep
 from ridgerider._core.ride.stop import not_finite
 from ridgerider._core.ride.update import Keep, unit
 from ridgerider._core.spectra.spectrum import Ridge
-from ridgerider.environments._environments import Environments, Split, split_by
+from ridgerider.environments._environments import Environments, mask_of
 from ridgerider.environments._scores import Consistency, consistency
 
 # One step at a time: the direction is updated by training, between the steps.
@@ -214,7 +214,7 @@ def ride_common(
     >>> len(ride.params), bool(ride.scores.relative_gap[-1] < 0.1)
     (3, True)
     """
-    trained = split_by(environments.start, settings.trained, "trained")
+    trained = mask_of(environments.start, settings.trained, "trained")
     key = jax.random.fold_in(jax.random.key(seed), 0)
     _, second, third = jax.random.split(key, 3)
     params = environments.start if warm_start is None else warm_start(environments.start, third)
@@ -282,7 +282,7 @@ def _downhill(
 def _train(
     environments: Environments,
     settings: Algorithm4,
-    trained: Split,
+    trained: PyTree[bool],
     state: _Training,
     key: PRNGKeyArray,
     num_steps: Int[Array, ""],
@@ -307,7 +307,7 @@ def _train(
         both = (state.params, state.direction)
         (grads, slope), value = jax.grad(loss, has_aux=True)(both)
         # The ridden part is ridden, not trained; of the rest only what is to be trained.
-        grads = trained.put(jax.tree.map(jnp.zeros_like, grads), trained.take(grads))
+        grads = eqx.combine(eqx.filter(grads, trained), jax.tree.map(jnp.zeros_like, grads))
         grads = environments.with_ridden(grads, jnp.zeros_like(slope))
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, inner = optimizer.update((grads, slope), state.optimizer_state, both)

@@ -13,40 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.spectra.block import BlockSpectrum
-
-
-class Split(eqx.Module):
-    """Which entries of each leaf are chosen: all (True), none (False), or those listed."""
-
-    places: tuple[bool | Int[Array, " entries"], ...]
-
-    def take(self, params: PyTree) -> list[Array]:
-        """The chosen part: a list with a vector for each leaf that has some."""
-        leaves = jax.tree.leaves(params)
-        return [
-            jnp.ravel(leaf) if place is True else jnp.ravel(leaf)[place]
-            for leaf, place in zip(leaves, self.places, strict=True)
-            if place is not False
-        ]
-
-    def put(self, params: PyTree, chosen: list[Array]) -> PyTree:
-        """`params` with this part. Leaves that have nothing of it stay out of derivatives."""
-        leaves, tree = jax.tree.flatten(params)
-        parts = iter(chosen)
-        new = [
-            leaf
-            if place is False
-            else next(parts).reshape(leaf.shape)
-            if place is True
-            else jnp.ravel(leaf).at[place].set(next(parts)).reshape(leaf.shape)
-            for leaf, place in zip(leaves, self.places, strict=True)
-        ]
-        return jax.tree.unflatten(tree, new)
 
 
 class _RiddenLoss(eqx.Module):
@@ -54,10 +25,9 @@ class _RiddenLoss(eqx.Module):
 
     loss: Any
     params: PyTree
-    split: Split
 
-    def __call__(self, ridden: list[Array], *args: Any) -> Scalar:
-        return self.loss(self.split.put(self.params, ridden), *args)
+    def __call__(self, ridden: PyTree, *args: Any) -> Scalar:
+        return self.loss(eqx.combine(ridden, self.params), *args)
 
 
 class Mixture(eqx.Module):
@@ -65,7 +35,7 @@ class Mixture(eqx.Module):
 
     problems: tuple[Problem, ...]
 
-    def __call__(self, ridden: list[Array], weights: Float[Array, " environments"]) -> Scalar:
+    def __call__(self, ridden: PyTree, weights: Float[Array, " environments"]) -> Scalar:
         x = ravel_pytree(ridden)[0]
         losses = jnp.stack([problem.value(x) for problem in self.problems])
         return weights @ losses
@@ -77,8 +47,8 @@ class Environments(eqx.Module):
     **Arguments**
 
     - `problems`: one for each environment, with the same `loss` and `start`, and different data.
-    - `ridden`: a pytree of booleans, or of boolean arrays, in the structure of `start` or a prefix
-      of it: what is ridden. The rest is the featurizer. Default: everything.
+    - `ridden`: a pytree of booleans in the structure of `start`, or a prefix of it: what is ridden.
+      The rest is the featurizer. Default: everything.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -94,11 +64,11 @@ class Environments(eqx.Module):
     """
 
     problems: tuple[Problem, ...]
-    split: Split
+    mask: PyTree[bool]
 
     def __init__(self, problems: Sequence[Problem], ridden: PyTree = True):
         self.problems = _checked(tuple(problems))
-        self.split = split_by(self.start, ridden, "ridden")
+        self.mask = mask_of(self.start, ridden, "ridden")
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -119,18 +89,17 @@ class Environments(eqx.Module):
 
     def ravel(self, params: PyTree) -> Vector:
         """The ridden part of `params` as one vector."""
-        return ravel_pytree(self.split.take(params))[0]
+        return ravel_pytree(eqx.filter(params, self.mask))[0]
 
     def with_ridden(self, params: PyTree, x: Vector) -> PyTree:
         """`params` with another ridden part."""
-        return self.split.put(params, ravel_pytree(self.split.take(params))[1](x))
+        return eqx.combine(ravel_pytree(eqx.filter(params, self.mask))[1](x), params)
 
     def ridden(self, params: PyTree) -> tuple[Problem, ...]:
         """Each environment as a problem of the ridden part; the featurizer is that of `params`."""
-        ridden = []
+        ridden, start = [], eqx.filter(params, self.mask)
         for problem in self.problems:
-            loss = _RiddenLoss(problem.loss, params, self.split)
-            new = Problem(loss, self.split.take(params), *problem.args)
+            new = Problem(_RiddenLoss(problem.loss, params), start, *problem.args)
             if problem.rows is not None:
                 new = new.on_rows(problem.rows, problem.num_chunks)
             ridden.append(new)
@@ -140,7 +109,7 @@ class Environments(eqx.Module):
         """The mean loss in the ridden part: what a `Rider` rides."""
         params = self.start if params is None else params
         weights = jnp.full(len(self), 1 / len(self), self.problems[0].dtype)
-        return Problem(Mixture(self.ridden(params)), self.split.take(params), weights)
+        return Problem(Mixture(self.ridden(params)), eqx.filter(params, self.mask), weights)
 
     def hessians(self, params: PyTree) -> Float[Array, "environments r r"]:
         """H_i, exact; for ridden parts of up to a thousand parameters or so."""
@@ -269,19 +238,12 @@ def _classes(problem: Problem) -> list[list[int]]:
     ]
 
 
-def split_by(start: PyTree, mask: PyTree, name: str) -> Split:
-    """A mask as places in the leaves; bad ones are refused by the argument's name."""
+def mask_of(start: PyTree, mask: PyTree, name: str) -> PyTree[bool]:
+    """A mask with a boolean for each leaf, from a prefix of it; bad ones are refused by name."""
     whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), mask, start)
-    places = []
-    for mark, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(start), strict=True):
-        mark = np.asarray(mark)
-        if mark.dtype != bool or mark.shape not in ((), leaf.shape):
-            raise ValueError(
-                f"`{name}` must hold booleans, one or one for each entry of a leaf of shape "
-                f"{leaf.shape}, not {mark.dtype} of shape {mark.shape}."
-            )
-        is_whole = mark.all() or not mark.any()
-        places.append(bool(mark.any()) if is_whole else jnp.asarray(np.flatnonzero(mark)))
-    if not any(place is not False for place in places):
+    marks = jax.tree.leaves(whole)
+    if not all(isinstance(mark, bool) for mark in marks):
+        raise ValueError(f"`{name}` must hold booleans, one for each leaf or part, not {mask!r}.")
+    if not any(marks):
         raise ValueError(f"`{name}` must select at least one parameter, but it selects none.")
-    return Split(tuple(places))
+    return whole

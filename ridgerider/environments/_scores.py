@@ -1,4 +1,4 @@
-"""How consistent ridges are: scores for directions, and a ranking."""
+"""How consistent directions are: their scores in each environment."""
 
 import equinox as eqx
 import jax
@@ -6,10 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._core.problem.problem import Problem, Vector
-from ridgerider._core.ride.ride import Ride
+from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.update import unit
-from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
 from ridgerider.environments._environments import Environments
 
 NUM_BLOCKS = 10  # of examples, whose curvatures differ by sampling
@@ -108,98 +106,3 @@ def _standard_errors(problem: Problem, rows: Float[Array, "k r"]) -> Float[Array
 
     spread = jnp.std(jax.lax.map(curvatures, blocks), axis=0, ddof=1)
     return spread / float(np.sqrt(NUM_BLOCKS))
-
-
-def consistency_along(environments: Environments, params: PyTree, ride: Ride) -> Consistency:
-    """The scores at every point of a ride with `keep_path`, which must not be corrected.
-
-    The axes are environments and steps; row 0 is the start.
-
-    >>> import jax, jax.numpy as jnp
-    >>> import ridgerider as rr
-    >>> def loss(x, steep):
-    ...     return x[0] ** 4 - x[0] ** 2 - steep * x[1] ** 2
-    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (0.5, 0.0)])
-    >>> rider = rr.Rider(step=rr.FixedStep(0.25), max_steps=2, keep_path=True)
-    >>> ridge = rank_ridges(both).ridge(0)
-    >>> ride = rider.ride(both.pooled(), both.x0, ridge, jax.random.key(0))
-    >>> consistency_along(both, both.start, ride).eigenvalues.round(3).tolist()
-    [[-2.0, -1.25, 1.0], [-2.0, -1.25, 1.0]]
-    """
-    if ride.trace.path is None:
-        raise ValueError("`ride` must be ridden with `keep_path`, but its path is not there.")
-    num_steps = int(ride.num_steps)
-    path = ride.trace.path[: num_steps + 1]
-    # A step goes along the direction of the point before it.
-    directions = jnp.concatenate([path[1:] - path[:-1], ride.ridge.direction[None]])
-    return jax.tree.map(
-        lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1),
-        _at_points(environments, params, path, directions),
-    )
-
-
-@eqx.filter_jit
-def _at_points(
-    environments: Environments, params: PyTree, path: Float[Array, "s r"], directions: Array
-) -> Consistency:
-    def at(point: tuple[Vector, Vector]) -> Consistency:
-        x, direction = point
-        return consistency(environments, environments.with_ridden(params, x), direction[None])
-
-    return jax.lax.map(at, (path, directions))
-
-
-class RankedRidges(eqx.Module):
-    """The ridges of the pooled loss, most consistent first.
-
-    `order` are rows of `spectrum`, those that lead downhill first and by their relative gap; the
-    `scores` are those of all rows.
-
-    >>> import jax.numpy as jnp
-    >>> import ridgerider as rr
-    >>> def loss(x, steep):
-    ...     return -x[0] ** 2 - steep * x[1] ** 2
-    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
-    >>> rank_ridges(both).scores.relative_gap[rank_ridges(both).order].tolist()
-    [0.0, 1.0]
-    """
-
-    spectrum: Spectrum
-    scores: Consistency
-    order: Int[Array, " k"]
-
-    def ridge(self, rank: int, sign: int = 1) -> Ridge:
-        """The ridge of this rank, 0 for the most consistent."""
-        row = self.order[rank]
-        return Ridge(
-            direction=self.spectrum.eigenvectors[row] * jnp.asarray(sign, self.scores.gap.dtype),
-            eigenvalue=self.spectrum.eigenvalues[row],
-            index=self.spectrum.labels[row],
-            multiplicity=jnp.array(1),
-        )
-
-
-def rank_ridges(environments: Environments, params: PyTree | None = None) -> RankedRidges:
-    """Rank the pooled loss's ridges by how well the environments agree on them.
-
-    A ridge of the pooled loss need not be one that the environments share; `consistent_ridge` finds
-    the direction that is.
-
-    >>> import jax.numpy as jnp
-    >>> import ridgerider as rr
-    >>> def loss(x, steep):
-    ...     return -x[0] ** 2 - steep * x[1] ** 2
-    >>> both = Environments([rr.Problem(loss, jnp.zeros(2), steep) for steep in (3.0, 1.0)])
-    >>> [round(float(entry), 6) for entry in rank_ridges(both).ridge(0).direction]
-    [1.0, 0.0]
-    """
-    return _ranked(environments, environments.start if params is None else params)
-
-
-@eqx.filter_jit
-def _ranked(environments: Environments, params: PyTree) -> RankedRidges:
-    problem = environments.pooled(params)
-    found = DenseSpectrum()(problem, problem.x0, jax.random.key(0))
-    scores = consistency(environments, params, found.eigenvectors)
-    order = jnp.argsort(jnp.where(found.is_downhill, scores.relative_gap, jnp.inf))
-    return RankedRidges(found, scores, order)

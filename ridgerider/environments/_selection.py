@@ -2,7 +2,6 @@
 
 A rule sees `Accuracies`, accuracies in the training environments and on held-out images of them:
 
-- `fixed in advance`: there is one candidate, nothing is chosen;
 - `train gap`: the mean training accuracy minus `KAPPA` times the gap between environments;
 - `extrapolated validation`: the accuracy of a fixed predictor is affine in a rate at which an
   environment mixes two distributions, so validation accuracies extrapolate to the rate of the test.
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RULES = ("fixed in advance", "train gap", "extrapolated validation", "oracle (test)")
+RULES = ("train gap", "extrapolated validation", "oracle (test)")
 KAPPA = 5.0
 
 
@@ -67,10 +66,6 @@ def select(
     if (test is not None) != (rule == "oracle (test)"):
         what = "needs" if test is None else "must not be given"
         raise ValueError(f"`rule` {rule} {what} `test`, the accuracy in the test environment.")
-    if rule == "fixed in advance":
-        if len(scores) != 1:
-            raise ValueError(f"`scores` must hold the one candidate fixed, not {len(scores)}.")
-        return 0
     if rule == "train gap":
         values = [float(np.mean(one.train)) - KAPPA * one.gap for one in scores]
     elif rule == "extrapolated validation":

@@ -9,9 +9,9 @@ from ridgerider.problems import surface, wells
 from ridgerider.problems.surface import surface_loss
 
 METHODS = [
-    baselines.Descent(step_size=0.5),
-    baselines.Rides(rr.Rider()),
-    baselines.Rides(baselines.random_ridge(rr.Rider(finish=None))),
+    baselines.GradientDescent(step_size=0.5),
+    baselines.RidgeRider(rr.Rider()),
+    baselines.RidgeRider(baselines.random_ridge(rr.Rider(finish=None))),
     baselines.RandomVectors(),
     baselines.EigenvectorDescent(),
 ]
@@ -52,7 +52,7 @@ def test_until_ends_a_method():
 
 def test_rides_are_those_of_a_search():
     problem, rider = wells(2), rr.Rider()
-    ends = baselines.Rides(rider)(problem, max_steps=100_000, seed=3)
+    ends = baselines.RidgeRider(rider)(problem, max_steps=100_000, seed=3)
     result = rr.search(problem, rider, max_rides=None, round_size=16, seed=3)
     assert len(ends.x) == len(result) and result.num_open() == 0
     known = np.stack([leg.finish.x for leg in result])
@@ -63,7 +63,10 @@ def test_rides_are_those_of_a_search():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_descent_against_a_plain_loop(seed):
-    problem, method = surface(), baselines.Descent(spread=0.1, step_size=0.05, tolerance=1e-4)
+    problem, method = (
+        surface(),
+        baselines.GradientDescent(spread=0.1, step_size=0.05, tolerance=1e-4),
+    )
     ends = method(problem, max_steps=2000, seed=seed)  # so few are made in one lane
     x = method.start(problem, jax.random.split(jax.random.key(seed), 1)[0])
     num_steps = 1
@@ -74,12 +77,12 @@ def test_descent_against_a_plain_loop(seed):
 
 
 def test_a_run_of_descent_ends_at_its_target():
-    few = baselines.Descent(step_size=0.1, target=-0.05)(wells(1), max_steps=3000)
+    few = baselines.GradientDescent(step_size=0.1, target=-0.05)(wells(1), max_steps=3000)
     assert np.all(few.loss <= -0.05) and np.mean(few.loss) > -0.06
 
 
 def test_many_lanes_find_what_one_finds():
-    problem, method = wells(2), baselines.Descent(step_size=0.5)
+    problem, method = wells(2), baselines.GradientDescent(step_size=0.5)
     signs = [
         {tuple(x) for x in np.sign(method(problem, max_steps=steps).x)} for steps in (5000, 200_000)
     ]
@@ -122,13 +125,28 @@ def test_the_ablations_change_one_rule_each():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: baselines.Descent(step_size=-1.0), "`step_size` must be positive, not -1.0"),
-        (lambda: baselines.Descent(spread=0), "`spread` must be positive, not 0"),
+        (
+            lambda: baselines.GradientDescent(step_size=-1.0),
+            "`step_size` must be positive, not -1.0",
+        ),
+        (lambda: baselines.GradientDescent(spread=0), "`spread` must be positive, not 0"),
         (lambda: baselines.EigenvectorDescent(spread=0), "`spread` must be positive, not 0"),
-        (lambda: baselines.Rides(order="sideways")(wells(1), max_steps=1), "`order` must be one"),
-        (lambda: baselines.Rides(max_ridges=0), "`max_ridges` must be a whole number of at least"),
-        (lambda: baselines.Descent()(wells(1)), "`max_steps` or `max_seconds` must be given"),
-        (lambda: baselines.Descent()(wells(1), max_steps=-1), "`max_steps` must be a number of at"),
+        (
+            lambda: baselines.RidgeRider(order="sideways")(wells(1), max_steps=1),
+            "`order` must be one",
+        ),
+        (
+            lambda: baselines.RidgeRider(max_ridges=0),
+            "`max_ridges` must be a whole number of at least",
+        ),
+        (
+            lambda: baselines.GradientDescent()(wells(1)),
+            "`max_steps` or `max_seconds` must be given",
+        ),
+        (
+            lambda: baselines.GradientDescent()(wells(1), max_steps=-1),
+            "`max_steps` must be a number of at",
+        ),
     ],
 )
 def test_bad_input(make, message):

@@ -11,7 +11,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider.data import digits
-from ridgerider.ensembles import Beginning, Fresh, RandomDirections, Ridges
+from ridgerider.ensembles import AlongRidges, Beginning, Fresh, RandomDirections
 from ridgerider.ensembles._begin import distinct_ridges
 from ridgerider.ensembles._ensemble import _most_different_first, farthest_first
 from ridgerider.problems import classifier, wells
@@ -41,7 +41,7 @@ def train(**settings):
 def test_straight_steps_end_where_the_loss_is_lowest_on_their_line():
     # sum of x^4 / 4 - d x^2 / 2: along axis i the lowest loss is at sqrt(d_i).
     problem, key = wells(3), jax.random.key(0)
-    found = list(Ridges(stretch=1.0)(problem, key))
+    found = list(AlongRidges(stretch=1.0)(problem, key))
     assert [one.name for one in found] == ["0+", "1+", "2+", "0-", "1-", "2-"]
     depths = -np.linalg.eigvalsh(np.asarray(problem.hessian(problem.x0)))
     for one in found:
@@ -54,12 +54,12 @@ def test_straight_steps_end_where_the_loss_is_lowest_on_their_line():
         assert 2**-0.3 < length / np.sqrt(depths[number]) < 2**0.3
     for one, other in zip(found[:3], found[3:], strict=True):
         np.testing.assert_allclose(one.x, -other.x)  # the other way
-    far = list(Ridges(stretch=2.0)(problem, key))
+    far = list(AlongRidges(stretch=2.0)(problem, key))
     np.testing.assert_allclose(far[0].x, 2 * found[0].x)
 
 
 def test_the_first_beginning_pays_for_the_look():
-    found = list(Ridges()(wells(3), jax.random.key(0)))
+    found = list(AlongRidges()(wells(3), jax.random.key(0)))
     assert [int(one.cost.hvps) for one in found] == [3, 0, 0, 0, 0, 0]
     assert found[0].work > found[1].work == found[2].work
 
@@ -86,7 +86,7 @@ def inputs_with_ones(images):
 
 def test_a_rider_rides_each_ridge():
     rider = rr.Rider(step=rr.FixedStep(0.1), finish=None, max_steps=4)
-    begin = Ridges(rider)
+    begin = AlongRidges(rider)
     found = list(begin(wells(3), jax.random.key(0)))
     assert len(found) == 6
     for one in found:
@@ -109,7 +109,7 @@ def test_fresh_starts_have_the_variance_of_their_fan_in():
 def test_nothing_to_set_out_along_is_said():
     bowl = rr.Problem(lambda x: jnp.sum(x**2), jnp.zeros(3))
     with pytest.raises(ValueError, match=r"`problem.start` must have negative curvature"):
-        next(Ridges()(bowl, jax.random.key(0)))
+        next(AlongRidges()(bowl, jax.random.key(0)))
 
 
 # --- members
@@ -170,7 +170,7 @@ def test_members_are_picked_for_diversity():
 
 def test_copies_are_not_picked():
     problem = small_problem()
-    ridges = Ridges()(problem, jax.random.key(0))
+    ridges = AlongRidges()(problem, jax.random.key(0))
     first, other = next(ridges), next(ridges)
     copies = [Beginning(f"copy {number}", first.x) for number in range(3)]
     ordered = _most_different_first(problem, problem.loss.logits, [*copies, other], 2)
@@ -307,8 +307,8 @@ def test_labels_out_of_range_are_refused_before_any_training():
 
 def test_bad_beginnings_are_refused():
     for make, message in [
-        (lambda: Ridges(rider=3), "`rider` must be a Rider or None, not 3"),
-        (lambda: Ridges(stretch=0), "`stretch` must be positive, not 0"),
+        (lambda: AlongRidges(rider=3), "`rider` must be a Rider or None, not 3"),
+        (lambda: AlongRidges(stretch=0), "`stretch` must be positive, not 0"),
         (lambda: RandomDirections(-1.0), "`length` must be positive, not -1.0"),
         (lambda: Fresh(3), r"`init` must be callable as init\(key\), not 3"),
     ]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import ridgerider as rr
-from ridgerider.baselines import Descent
+from ridgerider.baselines import GradientDescent
 from ridgerider.problems import wells
 from ridgerider.report import _compare
 from tests.report.conftest import CHROMIUM
@@ -17,7 +17,7 @@ def files(tmp_path_factory):
     here, problem = tmp_path_factory.mktemp("runs"), wells(3)
     for order in ("breadth_first", "depth_first"):
         rr.search(problem, order=order, out=here / f"{order}.sqlite", max_rides=36)
-    method = Descent(step_size=0.5, spread=1.0)
+    method = GradientDescent(step_size=0.5, spread=1.0)
     method(problem, max_steps=2000).save(here / "descent.sqlite", problem, method)
     return [here / f"{name}.sqlite" for name in ("breadth_first", "depth_first", "descent")]
 
@@ -60,7 +60,7 @@ def test_stored_signatures_and_metrics_are_compared(tmp_path):
     problem, measures = wells(2), rr.Measures(side, {"<size>": size, "score": score})
     files = [tmp_path / "search.sqlite", tmp_path / "descent.sqlite"]
     rr.search(problem, measures=measures, out=files[0], max_rides=12)
-    method = Descent(step_size=0.1, spread=1.0)
+    method = GradientDescent(step_size=0.1, spread=1.0)
     method(problem, max_steps=1000).save(files[1], problem, method)
     rr.measure(files[1], measures, problem)
     shared = shared_of(files)
