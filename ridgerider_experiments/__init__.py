@@ -42,40 +42,31 @@ def reproduce(
     *,
     quick: bool = False,
     seed: int = 0,
-    workers: int | None = None,
-    data: str | Path | None = None,
-    options: dict[str, Any] | None = None,
     say: Callable[[str], None] = print,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run one experiment; write `results.json`, `table.md` and figures to the directory `out`.
 
     Those that train networks on images are in single precision, all others in double, whatever is
-    set outside.
-    `options` replaces settings of the experiment by name.
+    set outside. `options` replace settings of the experiment, such as `workers`, unless None.
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"the experiment must be one of {', '.join(EXPERIMENTS)}, not {name!r}.")
     experiment = module(name)
     settings = experiment.Settings.quick(seed) if quick else experiment.Settings(seed=seed)
-    for option in options or {}:
-        if not hasattr(settings, option):
-            known = ", ".join(vars(settings))
-            raise ValueError(f"`options` of {name} must be some of {known}, not {option!r}.")
-    settings = replace(settings, **options or {})
-    if workers is not None:
-        if workers < 1:
-            raise ValueError(f"`workers` must be a whole number of at least 1, not {workers}.")
-        if not hasattr(settings, "num_workers"):
-            able = [one for one in EXPERIMENTS if hasattr(module(one).Settings(), "num_workers")]
-            raise ValueError(
-                f"`workers` must be left out but for {', '.join(able)}: {name} is one process."
-            )
-        settings = replace(settings, num_workers=workers)
-    if data is not None:
-        if name not in OWN_DATA:
-            raise ValueError(f"`data` must be left out but for {', '.join(OWN_DATA)}.")
-        images_of(data)  # raises if they cannot be read
-        settings = replace(settings, data=str(data))
+    options = {option: value for option, value in options.items() if value is not None}
+    for option in options:
+        able = OWN_DATA if option == "data" else takers(option)
+        if name not in able:
+            raise ValueError(f"`{option}` must be left out but for {', '.join(able)}, not {name}.")
+    if options.get("workers", 1) < 1:
+        raise ValueError(
+            f"`workers` must be a whole number of at least 1, not {options['workers']}."
+        )
+    if "data" in options:
+        images_of(options["data"])  # raises if they cannot be read
+        options["data"] = str(options["data"])
+    settings = replace(settings, **options)
     if hasattr(settings, "data"):
         say(f"data: {_data_used(settings.data, quick)}")
     out.mkdir(parents=True, exist_ok=True)
@@ -86,7 +77,7 @@ def reproduce(
     results["run"] = {
         "experiment": name,
         "is_quick": quick,
-        "options": sorted(options or {}),
+        "options": sorted(options.keys() - {"workers", "data"}),
         "settings": asdict(settings),
         "seconds": time.perf_counter() - began,
         **about(),
@@ -94,6 +85,11 @@ def reproduce(
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(experiment.table(results))
     return results
+
+
+def takers(option: str) -> list[str]:
+    """The experiments that have this setting."""
+    return [name for name in EXPERIMENTS if hasattr(module(name).Settings(), option)]
 
 
 def _data_used(data: str, quick: bool) -> str:

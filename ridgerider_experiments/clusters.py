@@ -2,7 +2,7 @@
 
     ridgerider reproduce clusters
 
-Lennard-Jones clusters, functions of the plane and a small network. Published: minima of 7 to 13
+Lennard-Jones clusters and functions of the plane. Published: minima of 7 to 13
 atoms 4, 8, 21, 64, 170, 515, 1510; transition states of 7 to 10 about 12, 42, 165, 635. The peers:
 descents from random balls by L-BFGS, basin hopping (SciPy), and TopSearch, if `TOPSEARCH_PYTHON`
 names a Python that has it. Costs are gradient-equivalents: gradients and Hessian-vector products.
@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Settings(Base):
     peer_atoms: tuple[int, ...] = sized((7, 9, 10), quick=(7,))  # the peers are slow
     peer_gradients: int = sized(200_000, quick=8_000)  # of each peer, at most
     topsearch_atoms: int = sized(7, quick=0)  # some minutes
-    num_workers: int = 1  # processes that climb, of 13 atoms
+    workers: int = 1  # processes that climb, of 13 atoms
 
 
 PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
@@ -71,16 +71,12 @@ PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    results: dict[str, Any] = {"settings": asdict(settings), "plane": {}, "clusters": {}}
+    results: dict[str, Any] = {"plane": {}, "clusters": {}}
     for name, (make, known, valid) in PLANE.items():
         landscape = rr.explore(make(), valid=valid)
         results["plane"][name] = {"known": known, **_summary(landscape)}
         say(f"{name}: {landscape}")
     save(plot.plane(rr.explore(mueller_brown())).figure, out / "mueller-brown")
-    symmetry = rr.symmetry.units(network_units, signs=True)
-    landscape = rr.explore(network(), symmetry=symmetry, max_rides=1500)
-    results["network"] = _summary(landscape)
-    say(f"network: {landscape}")
     for atoms in (*settings.atoms, *((13,) if settings.full else ())):
         results["clusters"][str(atoms)] = one = _cluster(atoms, settings, out, say)
         one["peers"] = {}
@@ -157,7 +153,7 @@ def _cluster(
     max_seconds = None
     if is_large:  # what the descents have left of it
         max_seconds = max(settings.max_seconds - (time.perf_counter() - began), 1.0)
-    num_workers = settings.num_workers if is_large else 1
+    num_workers = settings.workers if is_large else 1
     crew = nullcontext() if num_workers == 1 else process_pool(num_workers)
     with crew as executor:
         landscape = rr.explore(
@@ -187,34 +183,6 @@ def _cluster(
         "published_minima": CLUSTER_MINIMA.get(atoms),
         "published_saddles": CLUSTER_SADDLES.get(atoms),
     }
-
-
-# --- a network
-
-
-def network_loss(params: dict[str, jax.Array], inputs: jax.Array, targets: jax.Array) -> jax.Array:
-    hidden = jnp.tanh(inputs @ params["in"] + params["bias"][None, :])
-    penalty = sum(jnp.sum(leaf**2) for leaf in params.values())
-    return jnp.mean((hidden @ params["out"] - targets) ** 2) + 0.01 * penalty
-
-
-def network() -> rr.Problem:
-    """Two inputs, three tanh units, one output, on data like XOR; a penalty keeps it finite."""
-    corners = np.array([[0.9, 1.1], [1.0, -0.8], [-1.1, 0.7], [-0.8, -1.2]])
-    start = {
-        "in": jnp.array([[0.5, -0.3, 0.2], [0.4, 0.6, -0.7]]),
-        "bias": jnp.array([0.1, -0.2, 0.3]),
-        "out": jnp.array([0.5, -0.4, 0.6]),
-    }
-    targets = np.array([-1.0, 1.0, 1.0, -1.0])
-    return rr.Problem(network_loss, start, jnp.asarray(corners), jnp.asarray(targets))
-
-
-def network_units(params: dict[str, jax.Array]) -> jax.Array:
-    """All weights of each hidden unit."""
-    return jnp.concatenate(
-        [params["in"].T, params["bias"][:, None], params["out"][:, None]], axis=1
-    )
 
 
 # --- peers
@@ -372,8 +340,7 @@ def table(results: dict[str, Any]) -> str:
             spent = (peer["gradients"], "-", peer["to_the_last_minimum"], as_many, "-")
             counts = (one["published_minima"], peer["minima"], "-", "-")
             rows.append((f"{atoms} atoms, {name}", *counts, *spent))
-    net, top = results["network"], results["topsearch"]
-    rows.append(("tanh 2-3-1", "-", net["minima"], "-", net["saddles"], *_spent(net)))
+    top = results["topsearch"]
     if "left_out" not in top:
         counts = ("-", top["minima"], "-", top["saddles"])
         spent = (top["gradients"], round(top["per_point"]), "-", "-", "-")

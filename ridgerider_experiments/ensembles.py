@@ -30,7 +30,7 @@ from scipy import ndimage, stats
 
 import ridgerider as rr
 from ridgerider.data import FILES, Images, cache_folder, from_folder, images_of
-from ridgerider.ensembles import Beginning, Fresh, Member, RandomDirections, Ridges
+from ridgerider.ensembles import AlongRidges, Beginning, Fresh, Member, RandomDirections
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
@@ -84,7 +84,7 @@ class Settings(Base):
     max_images: int = sized(10_000, quick=2_000)  # for training
     max_test_images: int = sized(10_000, quick=1_000)
     max_epochs: int = sized(300, quick=60)
-    num_workers: int = 1
+    workers: int = 1
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
             "Fashion-MNIST is left out, also as out-of-distribution images: its four files are not "
             f"in {' or '.join(map(str, fashion_places()))}."
         )
-    work_on = partial(work, say=say) if settings.num_workers == 1 else work
+    work_on = partial(work, say=say) if settings.workers == 1 else work
     jobs = jobs_of(settings, fashion)
-    done = run_jobs(work_on, jobs, out / "runs.jsonl", settings.num_workers, say)
+    done = run_jobs(work_on, jobs, out / "runs.jsonl", settings.workers, say)
     runs = grouped(done, done, "arm")
     results = {"arms": {name: summary(of, len(runs)) for name, of in runs.items()}, "runs": done}
     draw(results, out)
@@ -190,9 +190,9 @@ class Trial:
         )
         self.made: dict[str, rr.Ensemble] = {}
         self.begins: dict[str, Any] = {
-            "ridges": Ridges(),
-            "ridden": Ridges(rr.Rider.for_networks(max_steps=20)),
-            "algorithm_2": Ridges(
+            "ridges": AlongRidges(),
+            "ridden": AlongRidges(rr.Rider.for_networks(max_steps=20)),
+            "algorithm_2": AlongRidges(
                 rr.Rider(
                     update=rr.Residual(num_steps=10),
                     step=rr.FixedStep(0.2),

@@ -4,6 +4,9 @@
 
 Paper: of all ridges only the first, the lever that pays 0.6, is the same for everybody; strangers
 who deploy it score 0.6, while each of the better paid ridges breaks a symmetry at random.
+
+Differs from the paper: ridges are numbered by cluster, `3.2` is the third of a cluster, as copies
+have no order. Random payoff lists, the original game and two rounds are ours.
 """
 
 import time
@@ -22,10 +25,6 @@ from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, leve
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, plain, save
 
-DIFFERENCES = (
-    ("ridges are numbered by cluster, `3.2` is the third of a cluster", "copies have no order"),
-    ("random payoff lists, the original game, two rounds", "ours"),
-)
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 CLOSE = 1e-3  # two payoffs are equal
 

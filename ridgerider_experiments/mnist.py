@@ -5,6 +5,10 @@
 Paper: about 98 % with UpdateRidge, never above 90 % without it, at most 30 % along random
 directions. Settings of ours were chosen on 10,000 of the training images, the test images are
 looked at for the curves only.
+
+Differs from the paper: corrector, exact update and averaging over ends of rides are ours, and rows
+say which have them; Algorithm 2 as printed is cut off, as two products for each of 236 inner steps
+take hours; R, the end of a ride and the scale of the start are not given.
 """
 
 import time
@@ -42,11 +46,6 @@ METHODS = {
     "adam": ("Adam (products of equal cost)", "", "#000000"),
 }
 NUM_RIDGES = 8  # the paper's R, which it does not give
-DIFFERENCES = (
-    ("corrector, exact update, averaging over ends of rides", "ours; rows say which have them"),
-    ("Algorithm 2 as printed is cut off", "two products for each of 236 inner steps take hours"),
-    ("R, the end of a ride and the scale of the start", "not given"),
-)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ raw indices 0, 4, 8, ... are all copies of the first. Both are ridden, several t
 batches, and a permutation test asks whether the accuracies by digit depend on the ridge. The raw
 indices are ridden once more with the paper's own settings (S = 1 and steps of 2.32e-4) and looked
 at in its windows, 200 to 600 and 4000 to 5000 steps.
+
+Differs from the paper: one ridge for each distinct eigenvalue, as raw indices number copies in an
+accidental basis; larger steps and an exact update, beside the paper's settings.
 """
 
 from collections import defaultdict
@@ -32,7 +35,7 @@ from ridgerider.types import Ridge
 from ridgerider_experiments.chain import RIDER, chain, downhill_ridge, guesses
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
-from ridgerider_experiments.sweep import Job, run_jobs
+from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 
 @dataclass(frozen=True)
@@ -55,29 +58,24 @@ class Settings(Base):
     paper_steps: int = sized(5000, quick=600)
     paper_every: int = sized(12, quick=8)  # raw index that is ridden
     paper_repeats: int = 2
-    num_workers: int = sized(2, quick=1)
+    workers: int = sized(2, quick=1)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    ridges = {name: scene_of(replace(settings, num_workers=1)).ridges[name] for name in GROUPS}
+    _, _, ridges = scene_of(replace(settings, workers=1))
     jobs = [
         settings.job(group=name, index=index, repeat=repeat)
         for name in GROUPS
         for index in ridges[name]
         for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
     ]
-    done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.num_workers, say)
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in GROUPS}
-    for job, result in zip(jobs, done, strict=True):
-        found[job["group"]].setdefault(job["index"], []).append(result)
-    results: dict[str, Any] = {"data": settings.data}
+    done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.workers, say)
+    results: dict[str, Any] = {}
     for name in GROUPS:
-        group = {
-            "eigenvalues": [float(ridge.eigenvalue) for ridge in ridges[name].values()],
-            **compared(found[name], settings),
-        }
+        own = [row for row, job in enumerate(jobs) if job["group"] == name]
+        found = grouped([jobs[row] for row in own], [done[row] for row in own], "index")
+        group = compared(found, settings)
         results |= group if name == "clusters" else {name: group}
-    results["paper"] |= {"steps": settings.paper_steps, "repeats": settings.paper_repeats}
     draw(results, out)
     return results
 
@@ -90,23 +88,12 @@ def compared(found: dict[int, list[dict[str, list[float]]]], settings: Settings)
         if rows[0]:
             group[part] = np.mean(rows, axis=1).tolist()
             group[p_value] = permutation_test(np.array(rows), settings)
-            group[f"{part}_accuracy"] = float(np.mean(rows))
-            spread = float(np.mean(rows, axis=1).std(axis=0).mean())
-            group[f"{part}_spread_between_ridges"] = spread
     return group
 
 
-@dataclass(frozen=True)
-class Scene:
-    """What every ride needs: the data, the network at its start, and the first ridges there."""
-
-    images: Images
-    problem: rr.Problem
-    ridges: dict[str, dict[int, Ridge]]
-
-
 @cache
-def scene_of(settings: Settings) -> Scene:
+def scene_of(settings: Settings) -> tuple[Images, rr.Problem, dict[str, dict[int, Ridge]]]:
+    """What every ride needs: the data, the network at its start, and the first ridges there."""
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
     problem = classifier(
         images.train_images,
@@ -118,31 +105,24 @@ def scene_of(settings: Settings) -> Scene:
     key = jax.random.key(settings.seed)
     on_batch = rr.Batches(settings.look_size)(problem, key, 0)
     raw = raw_ridges(settings, on_batch, key)
-    return Scene(
-        images,
-        problem,
-        {
-            "clusters": distinct_ridges(settings, on_batch, key),
-            "raw": raw,
-            "paper": {i: ridge for i, ridge in raw.items() if i % settings.paper_every == 0},
-        },
-    )
+    ridges = {
+        "clusters": distinct_ridges(settings, on_batch, key),
+        "raw": raw,
+        "paper": {i: ridge for i, ridge in raw.items() if i % settings.paper_every == 0},
+    }
+    return images, problem, ridges
 
 
 def work(job: Job) -> dict[str, list[float]]:
     """One ride along one first ridge: accuracy by digit, early and late."""
-    settings = replace(Settings.of(job), num_workers=1)
-    scene = scene_of(settings)
-    ridge = scene.ridges[job["group"]][job["index"]]
+    settings = replace(Settings.of(job), workers=1)
+    images, problem, ridges = scene_of(settings)
     along = ride_paper if job["group"] == "paper" else ride
-    found = along(settings, scene.problem, scene.images, ridge, job["repeat"])
+    ridge = ridges[job["group"]][job["index"]]
+    found = along(settings, problem, images, ridge, job["repeat"])
     return {part: accuracies.tolist() for part, accuracies in found.items()}
 
 
-DIFFERENCES = (
-    ("one ridge for each distinct eigenvalue", "raw indices number copies, in an accidental basis"),
-    ("larger steps and an exact update", "ours; the paper's settings are ridden beside them"),
-)
 GROUPS = ("clusters", "raw", "paper")
 PIECE = 50  # steps of the paper's between two looks
 WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's

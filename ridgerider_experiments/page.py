@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import ridgerider_experiments as experiments
-from ridgerider_experiments.show import markdown
 
 HOLE = re.compile(r"\{\{(100\*|table |run )?([^}:]+)(?::([^}]*))?\}\}")
 
@@ -43,8 +42,7 @@ def run_all(
             continue
         say(f"{name}: begins")
         try:
-            has_workers = hasattr(experiments.module(name).Settings(), "num_workers")
-            divided = workers if has_workers else None
+            divided = workers if name in experiments.takers("workers") else None
             experiments.reproduce(name, folder, quick=quick, seed=seed, workers=divided, say=say)
         except (OSError, ValueError) as error:
             failed[name] = str(error)
@@ -75,17 +73,14 @@ def write_page(out: Path, failed: dict[str, str]) -> None:
 def section(out: Path, name: str, failed: dict[str, str]) -> Iterator[str]:
     """The blocks of one experiment; of one that has not run, that it has not."""
     experiment, folder = experiments.module(name), out / name
-    yield f"## {(experiment.__doc__ or name).splitlines()[0].rstrip('.')}"
-    yield f"`ridgerider reproduce {name}`"
+    title, _, about = (experiment.__doc__ or name).partition("\n\n")
+    yield f"## {title.rstrip('.')}\n\n{about.strip()}"
     if not (folder / "results.json").exists():
         yield f"Not run: {failed.get(name, 'its turn has not come yet')}"
         return
     results = json.loads((folder / "results.json").read_text())
     yield experiment.table(results).strip()
     yield from (f"![{path.stem}]({name}/{path.name})" for path in sorted(folder.glob("*.png")))
-    differences = getattr(experiment, "DIFFERENCES", ())
-    if differences:
-        yield markdown(["what differs from the paper", "why"], differences).strip()
     yield made_with(results["run"])
 
 

@@ -33,7 +33,7 @@ class Base:
 
     def job(self, *others: str, **own: Any) -> dict[str, Any]:
         """What decides the result of a job: these settings without `others`, and its own values."""
-        left_out = ("num_workers", *others)
+        left_out = ("workers", *others)
         return {name: of for name, of in asdict(self).items() if name not in left_out} | own
 
     @classmethod

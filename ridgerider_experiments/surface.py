@@ -4,6 +4,8 @@
 
 Paper: gradient descent from near the origin finds only the two local minima, Ridge Rider also the
 two global ones.
+
+Differs from the paper: the function, which it does not give.
 """
 
 from collections.abc import Callable
@@ -22,7 +24,6 @@ from ridgerider.problems.surface import surface, surface_minima
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import descent_paths, markdown, new_figure, save
 
-DIFFERENCES = (("the function", "the paper does not give it"),)
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
 
 

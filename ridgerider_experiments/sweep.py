@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from scipy import stats
 from ridgerider.workers import WorkerLost, process_pool
 
 Job = dict[str, Any]
-MAX_TRIES = 3  # of a job whose worker dies
 
 
 def run_jobs(
@@ -64,18 +63,14 @@ def _work_on(
     if num_workers < 2:
         yield from ((job, work(job)) for job in jobs)
         return
+    is_double = jax.config.jax_enable_x64  # type: ignore[attr-defined]
     with process_pool(num_workers) as pool:
-        is_double = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        futures = {pool.submit(_as_here, is_double, work, job): (job, 1) for job in jobs}
-        while futures:
-            for future in wait(futures, return_when=FIRST_COMPLETED).done:
-                job, tries = futures.pop(future)
-                try:
-                    yield job, future.result()
-                except WorkerLost as error:
-                    if tries == MAX_TRIES:
-                        raise OSError(f"{_name(job)} cost {tries} workers: {error}.") from None
-                    futures[pool.submit(_as_here, is_double, work, job)] = (job, tries + 1)
+        futures = {pool.submit(_as_here, is_double, work, job): job for job in jobs}
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except WorkerLost as error:
+                raise OSError(f"a worker was lost: {error}. What is done is kept.") from None
 
 
 def _as_here(is_double: bool, work: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:

@@ -49,18 +49,20 @@ def unsolved_first(branch: Branch) -> tuple[bool, int]:
     return branch.loss <= TARGET, shuffled(branch)
 
 
-def recommended() -> baselines.Rides:
+def recommended() -> baselines.RidgeRider:
     """Our setting: coarse steps, and branches in random order."""
-    return baselines.Rides(ridge_rider(0.8), order=unsolved_first, max_ridges=MAX_RIDGES)
+    return baselines.RidgeRider(ridge_rider(0.8), order=unsolved_first, max_ridges=MAX_RIDGES)
 
 
-def paper() -> baselines.Rides:
+def paper() -> baselines.RidgeRider:
     """The paper's: delta_break 0.95, which also ends a ride, and breadth first."""
-    return baselines.Rides(ridge_rider(0.95, 0.95), order="breadth_first", max_ridges=MAX_RIDGES)
+    return baselines.RidgeRider(
+        ridge_rider(0.95, 0.95), order="breadth_first", max_ridges=MAX_RIDGES
+    )
 
 
-def descent(step_size: float = 0.1, spread: float = 1.0) -> baselines.Descent:
-    return baselines.Descent(spread=spread, step_size=step_size, target=TARGET)
+def descent(step_size: float = 0.1, spread: float = 1.0) -> baselines.GradientDescent:
+    return baselines.GradientDescent(spread=spread, step_size=step_size, target=TARGET)
 
 
 def random_vectors(is_curved: bool = False) -> baselines.RandomVectors:
@@ -72,6 +74,11 @@ def random_vectors(is_curved: bool = False) -> baselines.RandomVectors:
     rider = baselines.fixed_step(baselines.fixed_ridge(ridge_rider(0.8)), 0.1)
     stop = tuple(rule for rule in rider.stop if is_curved or rule is not rr.curvature_gone)
     return baselines.RandomVectors(replace(rider, stop=stop))
+
+
+def tree_jobs(seed: int, depth: int, count: int, **own: Any) -> list[dict[str, Any]]:
+    """A job for each of so many trees."""
+    return [{**own, "depth": depth, "seed": 1000 * seed + number} for number in range(count)]
 
 
 def measure(

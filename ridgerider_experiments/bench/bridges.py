@@ -67,13 +67,17 @@ def hvps_of(name: str, seed: int = 0, count: int = 10) -> Iterator[Row]:
     def at_many(x: jax.Array, v: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, count, lambda _, x: x + 1e-6 * problem.hvp(x, v), x)
 
-    point, vector = torch.tensor(np.asarray(x)), torch.tensor(np.asarray(v))
+    point, vector = (
+        {name: torch.tensor(np.asarray(leaf)) for name, leaf in problem.unravel(one).items()}
+        for one in (x, v)
+    )
 
     def twice() -> None:
         for _ in range(count):
-            here = point.clone().requires_grad_()
-            (grad,) = torch.autograd.grad(loss(here), here, create_graph=True)
-            torch.autograd.grad(grad, here, vector)
+            here = {name: leaf.clone().requires_grad_() for name, leaf in point.items()}
+            leaves = tuple(here.values())
+            grads = torch.autograd.grad(loss(here), leaves, create_graph=True)
+            torch.autograd.grad(grads, leaves, tuple(vector.values()))
 
     def forward() -> None:
         for _ in range(count):
@@ -85,7 +89,8 @@ def hvps_of(name: str, seed: int = 0, count: int = 10) -> Iterator[Row]:
         "PyTorch, the gradient of grad . v": twice,
         "PyTorch, `torch.func.jvp` of `grad`": forward,
     }
-    exact = torch.func.jvp(torch.func.grad(loss), (point,), (vector,))[1].numpy()
+    image = torch.func.jvp(torch.func.grad(loss), (point,), (vector,))[1]
+    exact = problem.ravel({name: leaf.numpy() for name, leaf in image.items()})
     off = float(np.abs(np.asarray(problem.hvp(x, v)) - exact).max() / np.abs(exact).max())
     task = f"an HVP, {name} parameters, batch {BATCH}"
     for who, spent in zip(ways, least(*ways.values()), strict=True):
@@ -148,17 +153,11 @@ class Network:
         self.data = torch.randn(BATCH, 784), torch.randint(10, (BATCH,))
         self.problem = problem(self.module, self.criterion, *self.data)
 
-    def loss(self, x: Any) -> Any:
-        """The loss as a function of a vector, in PyTorch."""
+    def loss(self, params: dict[str, Any]) -> Any:
+        """The loss as a function of its parameters by name, in PyTorch."""
         import torch
 
         inputs, targets = self.data
-        shapes = {name: leaf.shape for name, leaf in self.problem.start.items()}  # ravelled so
-        parts = x.split([int(np.prod(shape)) for shape in shapes.values()])
-        params = {
-            name: part.reshape(shape)
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
-        }
         return self.criterion(torch.func.functional_call(self.module, params, (inputs,)), targets)
 
     def in_jax(self) -> rr.Problem:

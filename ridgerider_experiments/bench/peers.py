@@ -8,10 +8,9 @@ which no machine changes.
 
 import itertools
 import os
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -24,9 +23,9 @@ from scipy.optimize import basinhopping, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 import ridgerider as rr
-from ridgerider.problems import surface, wells
+from ridgerider.problems import surface
 from ridgerider.types import Ridge
-from ridgerider_experiments.bench import Row, timed
+from ridgerider_experiments.bench import Row
 
 Matrix = Float[np.ndarray, "n n"]
 
@@ -55,52 +54,6 @@ def _fresh(*lines: str, repeats: int = 3) -> float:
         float(subprocess.check_output([sys.executable, "-c", code], env=environment))
         for _ in range(repeats)
     )
-
-
-# --- a ride
-
-
-def long_ride(seed: int) -> Iterator[Row]:
-    """A ride as one compiled program, and as a loop in Python."""
-    problem, size, update, key = wells(8), 0.02, rr.Project(), jax.random.key(seed)
-    rider = rr.Rider(update=update, step=rr.Backtracking(size))
-    ridge = rider.spectrum(problem, problem.x0, key).ridge(0)
-    compiled = eqx.filter_jit(update)
-    ride = eqx.filter_jit(rider.ride)
-
-    def ridden() -> tuple[Array, Any]:
-        one = ride(problem, problem.x0, ridge, key)
-        return one.x, one.num_steps
-
-    ways: dict[str, tuple[Callable[[], tuple[Array, Any]], int]] = {
-        "ridgerider": (ridden, 30),
-        "Python loop, compiled step": (lambda: loop(problem, ridge, size, compiled, key), 30),
-        "Python loop, eager": (lambda: loop(problem, ridge, size, update, key), 3),
-    }
-    x, num_steps = ways["ridgerider"][0]()
-    for who, (way, repeats) in ways.items():
-        end, steps = way()
-        times = [timed(way)[1] for _ in range(repeats)]
-        is_equal = int(steps) == int(num_steps) and np.allclose(end, x, atol=1e-10)
-        yield Row(
-            f"a ride of {int(num_steps)} steps, 8 parameters",
-            who,
-            1e3 * statistics.median(times),
-            "ms",
-            "same path" if is_equal else "ANOTHER PATH",
-        )
-
-
-def loop(
-    problem: rr.Problem, ridge: Ridge, size: float, update: Callable[..., Any], key: Any
-) -> tuple[Array, int]:
-    """The same ride, a step at a time; on `wells` every step size is accepted."""
-    x, num_steps = problem.x0, 0
-    ridge = update(problem, x, ridge, key).ridge
-    while ridge.eigenvalue < 0:
-        x = x + size * ridge.direction
-        ridge, num_steps = update(problem, x, ridge, key).ridge, num_steps + 1
-    return x, num_steps
 
 
 # --- eigenpairs
@@ -296,4 +249,4 @@ def hops(problem: rr.Problem, budget: int, seed: int) -> list[tuple[np.ndarray, 
     return ends
 
 
-TASKS = (first_answer, long_ride, lowest_eigenpairs, next_ridge, all_minima)
+TASKS = (first_answer, lowest_eigenpairs, next_ridge, all_minima)

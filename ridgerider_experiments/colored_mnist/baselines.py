@@ -19,7 +19,7 @@ larger than ours.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -68,12 +68,11 @@ TRAININGS = {
 class Trained:
     """A method's candidates, in the order of their steps, with `logits(images)` for each of them.
 
-    Made from training environments alone. `eigenvalues`: along each ride, by environment and step.
+    Made from training environments alone.
     """
 
     steps: list[int]
     logits: Callable[[np.ndarray], Float[Array, "candidates examples"]]
-    eigenvalues: list[list[list[float]]] = field(default_factory=list)
 
 
 def perceptron(layers: Layers, images: Images) -> Logits:

@@ -32,8 +32,6 @@ METHODS = {
 }
 NAMES = {name: of[0] for name, of in METHODS.items()}
 COLORS = {name: of[-1] for name, of in METHODS.items() if of[-1]}
-ENVIRONMENT_COLORS = ("#0072B2", "#CC79A7", "#009E73")
-
 Runs = dict[str, list[dict[str, Any]]]
 
 
@@ -42,16 +40,9 @@ def label_of(name: str) -> str:
 
 
 def draw(runs: Runs, out: Path) -> None:
-    """Figure 9 as dots with intervals; and what the environments see along the rides."""
-    figure = new_figure(10.5, 4.2)
-    axes = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
-    draw_accuracies(runs, axes[0])
-    for name, ax in zip(("algorithm_4", "consistent"), axes[1:], strict=True):
-        draw_eigenvalues(runs[name], ax)
-        ax.set_title(NAMES[name].removeprefix("RR, ").capitalize(), fontsize=10)
-    axes[2].sharey(axes[1])
-    axes[1].set_ylabel("curvature along the ridge")
-    axes[2].legend(frameon=False, fontsize=8, loc="lower right")
+    """Figure 9 as dots with intervals."""
+    figure = new_figure(6, 4.2)
+    draw_accuracies(runs, figure.subplots())
     save(figure, out / "colored-mnist")
 
 
@@ -80,32 +71,6 @@ def draw_accuracies(runs: Runs, ax: Axes) -> None:
     ax.set_ylim(len(names) - 0.4, -0.8)
     ax.legend(frameon=False, fontsize=8, loc="lower left")
     plain(ax)
-
-
-def draw_eigenvalues(runs: list[dict[str, Any]], ax: Axes) -> None:
-    rows = along(runs)
-    steps = np.arange(rows.shape[2])
-    for number, color in zip(range(rows.shape[1]), ENVIRONMENT_COLORS, strict=False):
-        seen = np.isnan(rows[:, number]).mean(axis=0) < 0.5  # some rides end early
-        values = rows[:, number][:, seen]
-        mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        label = f"environment {number + 1}"
-        ax.plot(steps[seen], mean, color=color, linewidth=1.6, label=label)
-        ax.fill_between(
-            steps[seen], mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
-        )
-    ax.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="steps along the ridge")
-
-
-def along(runs: list[dict[str, Any]]) -> np.ndarray:
-    """Eigenvalues by run (or fold), environment and step; NaN where a ride had ended."""
-    rides = [ride for one in runs for ride in one["eigenvalues"]]
-    length = max(len(ride[0]) for ride in rides)
-    rows = np.full((len(rides), len(rides[0]), length), np.nan)
-    for row, ride in zip(rows, rides, strict=True):
-        row[:, : len(ride[0])] = ride
-    return rows
 
 
 def table(results: dict[str, Any]) -> str:

@@ -28,7 +28,6 @@ from ridgerider.environments import (
     Algorithm4,
     Environments,
     RidgeLosses,
-    consistency_along,
     ride_common,
     shared_features,
 )
@@ -99,11 +98,10 @@ def whiten(layers: Layers, data: Data, num_features: int) -> Whitened:
 
 @dataclass(frozen=True)
 class Fold:
-    """A featurizer with the heads along a ride, stacked, and the curvatures along it."""
+    """A featurizer with the heads along a ride, stacked."""
 
     features: Whitened
     heads: dict[str, Array]
-    eigenvalues: list[list[float]]
 
 
 def ride_consistent(
@@ -136,7 +134,6 @@ def ride_consistent(
         name: Trained(
             steps=list(range(1, NUM_STEPS + 1)),
             logits=partial(mean_logits, of),
-            eigenvalues=[fold.eigenvalues for fold in of],
         )
         for name, of in folds.items()
     }
@@ -172,7 +169,6 @@ def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: b
     return Fold(
         features=features,
         heads=jax.vmap(lambda x: both.with_ridden(start, x))(path[taken]),
-        eigenvalues=np.asarray(consistency_along(both, start, ride).eigenvalues).tolist(),
     )
 
 
@@ -284,7 +280,6 @@ def ride_algorithm_4(
     return Trained(
         steps=list(range(1, NUM_STEPS + 1)),
         logits=partial(stacked_logits, stacked),
-        eigenvalues=[np.asarray(ride.scores.eigenvalues).tolist()],
     )
 
 

@@ -311,7 +311,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["reproduce", "surface", "--workers", "2"],
-            "`--workers` must be left out but for trees, .*: surface is one process",
+            "`--workers` must be left out but for trees, .*, not surface",
         ),
         (
             ["reproduce", "surface", "--data", "."],

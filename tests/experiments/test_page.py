@@ -23,8 +23,8 @@ def test_reproduce_says_what_it_was_made_with(tmp_path):
 
 
 def test_options_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="`options` of surface must be some of seed, num_starts"):
-        experiments.reproduce("surface", tmp_path, options={"variant": "whole"})
+    with pytest.raises(ValueError, match="`variant` must be left out but for colored-mnist, not"):
+        experiments.reproduce("surface", tmp_path, variant="whole")
     assert not list(tmp_path.iterdir())
 
 

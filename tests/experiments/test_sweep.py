@@ -10,7 +10,7 @@ import pytest
 
 from ridgerider import dice as estimates
 from ridgerider.problems.tree import make_tree
-from ridgerider_experiments import ablation, dice, sweep, tree_regimes, trees
+from ridgerider_experiments import ablation, dice, tree_regimes, trees
 from ridgerider_experiments.sweep import interval, percent, proportion, run_jobs
 from ridgerider_experiments.tree_methods import descent, measure, random_vectors, recommended
 
@@ -137,7 +137,7 @@ def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
 
     monkeypatch.setattr(experiment, "work", work)
     settings = experiment.Settings.quick(0)
-    settings = settings.__class__(**{**vars(settings), "num_workers": 1})
+    settings = settings.__class__(**{**vars(settings), "workers": 1})
     results = experiment.run(settings, tmp_path, lambda line: None)
     rows = results["depths"]["4"]
     assert rows["rr"]["mean"] == 0.5 and rows["rr"]["iterations"] == 10
@@ -157,18 +157,15 @@ def die_once(job):
     return {"y": job["x"]}
 
 
-def die(job):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.long
-def test_a_dead_worker_costs_a_job_another_try(tmp_path, monkeypatch):
-    jobs = [{"x": x, "mark": str(tmp_path / "mark")} for x in range(3)]
-    done = run_jobs(die_once, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
-    assert done == [{"y": x} for x in range(3)]
-    monkeypatch.setattr(sweep, "MAX_TRIES", 1)
-    with pytest.raises(OSError, match="cost 1 workers: it was killed, crashed or ran out of mem"):
-        run_jobs(die, jobs[:1], tmp_path / "other.jsonl", 2, lambda line: None)
+def test_a_dead_worker_ends_a_sweep_and_costs_its_job_alone(tmp_path):
+    path, jobs = (
+        tmp_path / "sweep.jsonl",
+        [{"x": x, "mark": str(tmp_path / "mark")} for x in (0, 1)],
+    )
+    with pytest.raises(OSError, match=r"a worker was lost: it was killed.*What is done is kept"):
+        run_jobs(die_once, jobs, path, 2, lambda line: None)
+    assert run_jobs(die_once, jobs, path, 2, lambda line: None) == [{"y": 0}, {"y": 1}]
 
 
 # --- sampled trees
