@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import mannwhitneyu
 
 from ridgerider._check import check_labels
 
@@ -88,6 +87,8 @@ def auroc(inside: Float[np.ndarray, " m"], outside: Float[np.ndarray, " n"]) -> 
     >>> auroc(np.array([0.1, 0.2]), np.array([0.2, 0.3]))
     0.875
     """
+    from scipy.stats import mannwhitneyu  # slow to import
+
     above = mannwhitneyu(outside, inside, method="asymptotic").statistic
     return float(above / (len(inside) * len(outside)))
 
