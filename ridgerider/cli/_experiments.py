@@ -110,13 +110,14 @@ def demo(out: Out = None, seed: Seed = 0) -> None:
 def bench(
     name: Annotated[str, typer.Argument(help=f"One of {_names('bench', 'BENCHES')}.")] = "peers",
     part: Annotated[str | None, typer.Argument(help="One of its parts; default: all.")] = None,
+    only: Annotated[str | None, typer.Option(help="global: one function, by its name.")] = None,
     out: Out = None,
     seed: Seed = 0,
 ) -> None:
     """Cost and outcome against what one would use instead, as ratios of one run."""
     directory, benchmarks, rows = directory_for(out, "bench"), _module("bench"), []
     check_count("--seed", seed, 0, 2**31 - 1)
-    for row in benchmarks.compare(name, part, seed):
+    for row in benchmarks.compare(name, part, seed, only):
         say(f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}")
         rows.append(row)
     directory.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,15 @@ from typing import Any
 
 import jax
 
-BENCHES = ("peers", "bridges", "networks", "large-maps", "workers")
+# Each with its module.
+BENCHES = {
+    "peers": "peers",
+    "global": "global_minima",
+    "bridges": "bridges",
+    "networks": "networks",
+    "large-maps": "large_maps",
+    "workers": "workers",
+}
 
 
 @dataclass(frozen=True)
@@ -32,16 +40,23 @@ class Row:
     outcome: str = ""
 
 
-def compare(name: str = "peers", part: str | None = None, seed: int = 0) -> Iterator[Row]:
-    """The rows of a benchmark, or of one of its parts, as they are measured."""
+def compare(
+    name: str = "peers", part: str | None = None, seed: int = 0, only: str | None = None
+) -> Iterator[Row]:
+    """The rows of a benchmark, or of one of its parts, as they are measured.
+
+    `only`: the name of one function of `global`.
+    """
     if name not in BENCHES:
         raise ValueError(f"the benchmark must be one of {', '.join(BENCHES)}, not {name!r}.")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    module = importlib.import_module(f"{__name__}.{BENCHES[name]}")
     tasks = {task.__name__.replace("_", "-"): task for task in module.TASKS}
     if part is not None and part not in tasks:
         raise ValueError(f"the part of {name} must be one of {', '.join(tasks)}, not {part!r}.")
+    if only is not None and name != "global":
+        raise ValueError(f"`only` must be left out but for global, not {name}.")
     for task in tasks.values() if part is None else [tasks[part]]:
-        yield from task(seed)
+        yield from task(seed) if only is None else task(seed, only)
 
 
 def table(rows: list[Row]) -> str:
