@@ -74,8 +74,9 @@ def polished(fun: Callable[[Vector], float], u: Vector, step: float) -> tuple[bo
             return False, given, rows
     if is_free.any():  # at an inflection Newton's steps only halve, and a side is lower
         around = [fun(u + sign * 10 * step * row) for row in rows for sign in (1, -1)]
-        is_converged = np.linalg.norm(newton) <= 1e-3 * FAR and min(around) >= fun(u) - rounding
-        is_strict = is_strict and is_converged and bool((eigenvalues > tolerance).all())
+        is_strict = is_strict and min(around) >= fun(u) - rounding
+        is_strict = is_strict and bool(np.linalg.norm(newton) <= 1e-3 * FAR)
+        is_strict = is_strict and bool((eigenvalues > tolerance).all())
     return is_strict, u, rows
 
 
