@@ -17,11 +17,11 @@ import jax
 # Each with its module.
 BENCHES = {
     "peers": "peers",
-    "global": "global_minima",
     "bridges": "bridges",
     "networks": "networks",
     "large-maps": "large_maps",
     "workers": "workers",
+    "global": "global_minima",  # a keyword of Python
 }
 
 
