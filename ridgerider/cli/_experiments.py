@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgerider._check import check_count
 from ridgerider.cli._options import Out, Seed
 from ridgerider.cli._places import directory_for
 from ridgerider.cli._shown import say, shown_progress
@@ -56,33 +55,22 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run one of the paper's experiments, or all, and write results, tables and figures."""
-    check_count("--seed", seed, 0, 2**31 - 1)
+    given: dict[str, Any] = {"quick": quick, "seed": seed, "workers": workers, "say": say}
     if name == "all":
-        _reproduce_all(out, seed, quick, workers)
+        _reproduce_all(out, **given)
         return
-    directory = directory_for(out, name)
-    _module("reproduce").reproduce(
-        name,
-        directory,
-        quick=quick,
-        seed=seed,
-        workers=workers,
-        data=data,
-        variant=variant,
-        full=full or None,
-        say=say,
-    )
+    directory, own = directory_for(out, name), {"variant": variant, "full": full or None}
+    _module("reproduce").reproduce(name, directory, data=data, **own, **given)
     say((directory / "table.md").read_text())
     say(f"results: {directory / 'results.json'}")
 
 
-def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> None:
+def _reproduce_all(out: Out, quick: bool, **given: Any) -> None:
     # The same place each time: run again, it goes on where it was.
     directory = out or Path("runs") / ("all-quick" if quick else "all")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
-    run_all = _module("page").run_all
-    failed = run_all(directory, quick=quick, seed=seed, workers=workers, say=say)
+    failed = _module("page").run_all(directory, quick=quick, **given)
     say(str(directory / "index.md"))
     if failed:
         raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
@@ -91,7 +79,6 @@ def _reproduce_all(out: Out, seed: int, quick: bool, workers: int | None) -> Non
 def demo(out: Out = None, seed: Seed = 0) -> None:
     """The method in about two minutes: four problems, and a report for each."""
     directory, parts = directory_for(out, "demo"), _module("demo")
-    check_count("--seed", seed, 0, 2**31 - 1)
     if (directory / "report.html").exists():
         raise ValueError(f"`--out` holds a demo already: {directory}; choose another directory.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +103,6 @@ def bench(
 ) -> None:
     """Cost and outcome against what one would use instead, as ratios of one run."""
     directory, benchmarks, rows = directory_for(out, "bench"), _module("bench"), []
-    check_count("--seed", seed, 0, 2**31 - 1)
     for row in benchmarks.compare(name, part, seed, only):
         say(f"{row.task}: {row.who}, {row.cost:.4g} {row.unit}, {row.outcome}")
         rows.append(row)

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.locate import OURS, load_attribute, name_to_load, own_measures
+from ridgerider._search.runfile.locate import load_attribute, name_to_load, own_measures
 from ridgerider._search.tree.orders import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
@@ -30,7 +30,9 @@ def run_file(run: str) -> Path:
 Out = Annotated[
     Path | None, typer.Option(help="Directory to write to. Default: a new one under runs/.")
 ]
-Seed = Annotated[int, typer.Option(help="Every random choice derives from it.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Every random choice derives from it.")
+]
 Engine = Annotated[
     str,
     typer.Option(
@@ -153,17 +155,6 @@ def problem_name(path: Path, problem: str | None, trust: bool) -> str:
     return problem or name_to_load(rr.load(path).meta, path, trust=trust)
 
 
-def needed_problem(path: Path, problem: str | None, options: str) -> rr.Problem:
-    """The problem that some options need: nothing that a run file names is imported for them."""
-    name = problem or rr.load(path).name
-    if problem is None and name not in OURS:
-        raise ValueError(
-            f"{options} must come with the problem, as nothing that a run file names is imported: "
-            "say --problem MODULE:PROBLEM."
-        )
-    return load_problem(name)
-
-
 def chosen_measures(
     signature: str | None, metrics: list[str] | None, problem: str | None = None
 ) -> rr.Measures | None:
@@ -185,12 +176,12 @@ def chosen_measures(
 
 
 def measure_run(
-    path: Path, signature: str | None, metrics: list[str] | None, problem: str | None
+    path: Path, signature: str | None, metrics: list[str] | None, problem: str | None, trust: bool
 ) -> None:
     """Measure what the options ask for, and store it with the run."""
     measures = chosen_measures(signature, metrics)
     if measures is not None:
-        rr.measure(path, measures, needed_problem(path, problem, "`--signature` and `--metric`"))
+        rr.measure(path, measures, load_problem(problem_name(path, problem, trust)))
 
 
 class _Plain:

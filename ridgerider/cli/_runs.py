@@ -21,7 +21,6 @@ from ridgerider.cli._options import (
     Signature,
     Trust,
     measure_run,
-    needed_problem,
     problem_name,
     run_file,
 )
@@ -40,9 +39,10 @@ def show(
     signature: Signature = None,
     metric: Metrics = None,
     problem: Problem = None,
+    trust: Trust = False,
 ) -> None:
     """Show what a run found, or one of its legs."""
-    measure_run(run, signature, metric, problem)
+    measure_run(run, signature, metric, problem, trust)
     if leg is None:
         print_run(run)
     else:
@@ -93,10 +93,12 @@ def report(
     signature: Signature = None,
     metric: Metrics = None,
     problem: Problem = None,
+    trust: Trust = False,
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
-    measure_run(run, signature, metric, problem)
-    loaded = needed_problem(run, problem, "`--landscape`") if problem or rides else None
+    measure_run(run, signature, metric, problem, trust)
+    needs_problem = problem is not None or rides is not None
+    loaded = load_problem(problem_name(run, problem, trust)) if needs_problem else None
     scenes = [rides] if rides else []
     say(str(rr.report.report(run, out, problem=loaded, landscapes=scenes, say=say)))
 
@@ -187,7 +189,10 @@ def export(
     ] = "solutions",
     out: Annotated[
         Path | None,
-        typer.Option(help="The file to write. Default: TABLE.FORMAT beside the run."),
+        typer.Option(
+            help="The file to write, in the format that its name ends in. Default: TABLE.FORMAT "
+            "beside the run."
+        ),
     ] = None,
 ) -> None:
     """Write solutions, minima or legs of a run as a table or as arrays.
@@ -200,6 +205,4 @@ def export(
         out = run.with_name(f"{table}.{file_format}")
     elif out.is_dir():
         out = out / f"{table}.{file_format}"
-    elif out.suffix != f".{file_format}":
-        raise ValueError(f"`--out` must end in .{file_format}, not {out.suffix!r}.")
     say(str(result.export(out, table=table)))

@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -51,24 +49,14 @@ def hint() -> None:
 
 @contextmanager
 def shown_progress(path: Path) -> Iterator[Callable[[rr.types.Progress], None]]:
-    """A bar on a terminal, a plain line every few seconds elsewhere."""
+    """A line that is kept up to date on a terminal, a new one every few seconds elsewhere."""
     _under_way[:] = [path]
     try:
-        if not console.is_terminal:
+        if console.is_terminal:
+            with console.status("evaluating the start") as status:
+                yield lambda done: status.update(str(done))
+        else:
             yield rr.Bar()
-            return
-        name, label = shortened(f"{path.parent.name}/{path.stem}", 20), "{task.fields[name]}"
-        columns = TextColumn(label, markup=False), BarColumn(10), TextColumn("{task.description}")
-        with Bar(*columns, console=console) as bar:
-            task = bar.add_task("evaluating the start", total=1, name=name)
-
-            def show(done: rr.types.Progress) -> None:
-                words = str(done).split(", ")
-                while len(words) > 1 and len(", ".join(words)) > console.width - len(name) - 12:
-                    words.pop()
-                bar.update(task, completed=done.fraction, description=", ".join(words))
-
-            yield show
     except KeyboardInterrupt as error:
         hint()
         raise typer.Exit(getattr(error, "code", 130)) from None
@@ -147,30 +135,21 @@ def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str
 
 def _print_map(landscape: rr.Landscape) -> None:
     """The lowest minima and transition states, and how complete they are."""
-    minima, saddles, edges = landscape.minima(), landscape.saddles(), landscape.edges()
-    lowest, passes = minima[:MAX_ROWS], edges[:MAX_ROWS]
-    columns = {
-        "minimum": list(map(str, range(len(lowest)))),
-        "loss": [f"{one.loss:.6g}" for one in lowest],
-        "fingerprint": [shortened(str(one.fingerprint) or "start", 24) for one in lowest],
-    }
+    minima, saddles = landscape.minima(), landscape.saddles()
+    measured = {}
     for name, values in landscape.measures().items():
-        found = [values.get(one.fingerprint) for one in lowest]
+        found = [values.get(one.fingerprint) for one in minima]
         is_text = name == "signature"
-        columns[name] = [shortened(str(it), 24) if is_text else _number(it) for it in found]
-    columns["least eigenvalue"] = [f"{one.least_eigenvalue:.3g}" for one in lowest]
-    columns["found by"] = [count(one.multiplicity, "leg", "legs") for one in lowest]
-    print_table(columns)
-    ends = [["-" if end is None else str(end) for end in edge.minima] for edge in passes]
-    names = [str(saddles[edge.saddle].fingerprint) for edge in passes]
-    print_table(
-        {
-            "transition state": [str(edge.saddle) for edge in passes],
-            "loss": [f"{edge.loss:.6g}" for edge in passes],
-            "between": [" and ".join(pair) for pair in ends],
-            "fingerprint": [shortened(name, 24) for name in names],
-        }
-    )
+        measured[name] = [shortened(str(it), 24) if is_text else _number(it) for it in found]
+    ends = [["-" if end is None else str(end) for end in edge.minima] for edge in landscape.edges()]
+    between = {"between": [" and ".join(pair) for pair in ends]}
+    for title, points, more in (
+        ("minimum", minima, measured),
+        ("transition state", saddles, between),
+    ):
+        columns = {title: list(map(str, range(len(points)))), **points.columns(), **more}
+        columns["fingerprint"] = [shortened(name or "start", 24) for name in columns["fingerprint"]]
+        print_table({name: cells[:MAX_ROWS] for name, cells in columns.items()})
     say(
         f"{count(len(minima), 'minimum', 'minima')}, "
         f"{count(len(saddles), 'transition state', 'transition states')}, "

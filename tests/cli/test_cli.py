@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import version as rr_version
 from pathlib import Path
 
@@ -73,10 +74,9 @@ def test_search_show_resume_replay_report():
     assert "mine:problem" in Path("runs/mine-problem/report.html").read_text()
     run("report", "runs/mine-problem/run.sqlite", "--out", "page.html")
     assert Path("page.html").exists()
-    with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
-        run("report", "runs/mine-problem", "--landscape", "0+", "0-", "--problem", "mine:problem")
-    with pytest.raises(ValueError, match="a run file names is imported: say --problem"):
-        run("report", "runs/mine-problem", "--landscape", "0+", "0-")
+    for given in ([], ["--problem", "mine:problem"]):  # the run was made here
+        with pytest.raises(ValueError, match=r"the rides 0\+ and 0- span no plane"):
+            run("report", "runs/mine-problem", "--landscape", "0+", "0-", *given)
 
 
 def test_signatures_and_metrics_are_stored_with_the_run():
@@ -94,8 +94,9 @@ def test_signatures_and_metrics_are_stored_with_the_run():
 def test_a_run_that_is_there_is_measured():
     Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE)
     run("search", "mine:problem", "--out", "here")
+    Path("mine.py").write_text(PROBLEM_FILE + MEASURES_FILE + "# changed")
     for command in ("show", "report"):
-        with pytest.raises(ValueError, match="a run file names is imported: say --problem"):
+        with pytest.raises(ValueError, match="module 'mine' would be imported and run"):
             run(command, "here", "--signature", "mine:size")
     given = ["--problem", "mine:problem"]
     assert "1 different solution by" in run("show", "here", "--signature", "mine:size", *given)
@@ -132,27 +133,14 @@ def test_no_number_is_cut_at_80_columns():
     assert losses == ["-0.25", "-0.25"]
 
 
-def test_the_bar_is_full_when_the_tree_is_exhausted(monkeypatch):
+def test_a_terminal_shows_how_far_a_search_is(monkeypatch):
     shown = Console(force_terminal=True, width=100, file=io.StringIO(), color_system=None)
     monkeypatch.setattr(_shown, "console", shown)
-    with _shown.shown_progress(Path("runs/run.sqlite")) as tell:
-        tell(rr.types.Progress(num_rides=2, num_open=0, max_rides=100))
-    (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
-    assert "━" * 10 in last and "2/100 rides" in last
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_the_bar_cuts_no_number(monkeypatch, width):
-    shown = Console(force_terminal=True, width=width, file=io.StringIO(), color_system=None)
-    monkeypatch.setattr(_shown, "console", shown)
     done = rr.types.Progress(42, num_open=1234, num_minima=17, best_loss=-0.00123456, max_rides=100)
-    with _shown.shown_progress(Path("runs/a-problem-of-a-long-name/run.sqlite")) as tell:
+    with _shown.shown_progress(Path("runs/run.sqlite")) as tell:
         tell(done)
-    (*_, last) = [line for line in shown.file.getvalue().splitlines() if "rides" in line]
-    words = last.partition("42/100")[2].split(",")
-    known = {" rides", " 1234 open", " 17 minima", " lowest loss -0.00123456", " 0.0 s"}
-    assert {word.rstrip() for word in words} <= known and "━" in last
-    assert ("lowest loss -0.00123456" in last) == (width >= 100)
+        time.sleep(0.2)  # it is drawn eight times a second
+    assert str(done) in shown.file.getvalue()
 
 
 MEASURES_FILE = """
@@ -294,12 +282,8 @@ def test_reproduce_writes_results_table_and_figures():
         (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
         (
-            ["reproduce", "surface", "--seed", "-1"],
-            "`--seed` must be a whole number between 0",
-        ),
-        (
             ["reproduce", "surface", "--variant", "whole"],
-            "`--variant` must be left out but for colored-mnist, not surface",
+            "`options` of surface must be some of seed, .*, not 'variant'",
         ),
         (
             ["reproduce", "colored-mnist", "--variant", "half"],

@@ -64,7 +64,7 @@ def test_export(here):
     [
         ("export one --format xls", "`--format` must be 'csv', 'json', 'npz' or 'safetensors'"),
         ("export one --table rides", "`--table` must be 'solutions', 'minima' or 'legs'"),
-        ("export one --out a.npz", r"`--out` must end in .csv, not '.npz'"),
+        ("export one --out a.txt", r"`path` must end in .csv, .json, .npz or .safetensors"),
         ("export three", "must be a run file, but there is none at three"),
         ("compare one", "`paths` must be two run files or more, not 1"),
         ("compare one three", "must be a run file, but there is none at three"),

@@ -96,25 +96,26 @@ class Solutions(tuple[S, ...]):
     """
 
     def __repr__(self) -> str:
-        rows = self._table()
+        columns = self.columns()
+        rows = [list(columns), *zip(*columns.values(), strict=True)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def _repr_html_(self) -> str:
-        head, *rows = self._table()
-        return notebook.table(head, rows)
+        columns = self.columns()
+        return notebook.table(list(columns), list(zip(*columns.values(), strict=True)))
 
     def to_pandas(self) -> Any:
         """A row for each solution, without its parameters. Needs pandas."""
         return notebook.frame([one.as_row() for one in self])
 
-    def _table(self) -> list[list[str]]:
-        """A head, then a row each. Optional columns are there if they differ from the default."""
-        columns: dict[str, list[Any]] = {
-            "fingerprint": [one.fingerprint for one in self],
+    def columns(self) -> dict[str, list[str]]:
+        """What is shown. Optional columns are there if they differ from the default."""
+        columns = {
+            "fingerprint": [str(one.fingerprint) for one in self],
             "loss": [f"{one.level:.6g}" for one in self],
             "least eigenvalue": [f"{one.least_eigenvalue:.3g}" for one in self],
-            "multiplicity": [one.multiplicity for one in self],
+            "multiplicity": [str(one.multiplicity) for one in self],
         }
         for name, field, default in (
             ("kind", "kind", "minimum"),
@@ -123,6 +124,5 @@ class Solutions(tuple[S, ...]):
         ):
             values = [getattr(one, field) for one in self]
             if any(value != default for value in values):
-                columns[name] = values
-        rows = zip(*columns.values(), strict=True)
-        return [list(columns), *(list(map(str, row)) for row in rows)]
+                columns[name] = list(map(str, values))
+        return columns
