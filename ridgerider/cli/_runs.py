@@ -172,7 +172,7 @@ def compare(
     With --problem, solutions with flat directions and at infinity are compared as a search does.
     """
     loaded = None if problem is None else load_problem(problem)
-    say(str(rr.report.compare(runs, out, problem=loaded, say=say)))
+    say(str(rr.report.compare(runs, out, problem=loaded)))
 
 
 def export(

@@ -24,7 +24,7 @@ from ridgerider._core.runtime.compile import compiled
 from ridgerider._search.results.result import Result
 from ridgerider._search.tree.tree import Fingerprint, Leg
 
-MAX_PATHS = 400  # rides drawn besides the two; shallow ones first
+MAX_READ, MAX_PATHS = 400, 40  # other rides: of the shallowest, those nearest to the plane
 MARGIN = 0.3
 FINITE = ("minimum", "saddle")
 REACH = 2.0  # descents and other rides widen the view to at most this many times the two rides'
@@ -85,23 +85,20 @@ def _losses(problem: Problem, points: Array) -> Array:
 class Path:
     """A ride in the plane, then the descent from its end to where it came to rest.
 
-    `is_exact`: every step of the ride is there; else it is the straight line between its ends.
-    `descent`: from the end of the ride by the points that are stored; where none are (`is_stored`
-    reads false), the straight line. `away`: how far from the plane the ride goes.
+    `points` and `descent` have every point that is stored; where none are, they are straight lines
+    of two. `away`: how far from the plane the ride goes.
     """
 
     fingerprint: Fingerprint
     points: Float[np.ndarray, "points 2"]
     descent: Float[np.ndarray, "points 2"] | None
     kind: str | None
-    is_exact: bool
-    is_stored: bool
-    away: float = 0.0
+    away: float
 
 
 @dataclass(frozen=True)
 class PlaneOfRides:
-    """The loss over the plane of two rides, and the paths of the tree in it."""
+    """The loss over the plane of two rides, and the paths in it: to the two rides, then others."""
 
     rides: tuple[Fingerprint, Fingerprint]
     plane: Plane
@@ -139,19 +136,13 @@ def plane_of_rides(
     plane = _plane(result, *legs, exact)
     others = [name for name in result.fingerprints() if str(name) not in exact]
     others.sort(key=lambda name: (name.depth, name.sort_key()))
-    shown = [*exact.values(), *map(result.leg, others[:MAX_PATHS])]
-    paths = [_path(result, plane, leg) for leg in shown]
-    own = [path for path in paths if str(path.fingerprint) in exact]
+    own = [_path(result, plane, leg) for leg in exact.values()]
+    near = [_path(result, plane, result.leg(name)) for name in others[:MAX_READ]]
+    paths = own + sorted(near, key=lambda path: path.away)[:MAX_PATHS]
     low, high = _view(own, paths)
     a, b = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
-    return PlaneOfRides(
-        rides=(legs[0].fingerprint, legs[1].fingerprint),
-        plane=plane,
-        a=a,
-        b=b,
-        loss=plane.loss(result.problem, a, b),
-        paths=paths,
-    )
+    rides, loss = (legs[0].fingerprint, legs[1].fingerprint), plane.loss(result.problem, a, b)
+    return PlaneOfRides(rides, plane, a, b, loss, paths)
 
 
 def _ridden(result: Result, leg: Leg) -> list[Leg]:
@@ -196,15 +187,8 @@ def _path(result: Result, plane: Plane, leg: Leg) -> Path:
     if finish is not None:
         stored = leg.x[None] if finish.path is None else np.asarray(finish.path)
         descent = plane.project(np.concatenate([stored, np.asarray(finish.x)[None]]))
-    return Path(
-        fingerprint=leg.fingerprint,
-        points=plane.project(points),
-        descent=descent,
-        kind=None if finish is None else finish.kind,
-        is_exact="path" in leg.trace,
-        is_stored=finish is not None and finish.path is not None,
-        away=plane.away(points),
-    )
+    kind, away = None if finish is None else finish.kind, plane.away(points)
+    return Path(leg.fingerprint, plane.project(points), descent, kind, away)
 
 
 def _view(own: list[Path], paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,68 +2,34 @@
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.load import load
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
-from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.points import IS_SOLUTION, StationaryPoints
-from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
+from ridgerider._search.same.points import StationaryPoints
+from ridgerider._search.tree.tree import Fingerprint, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
-from ridgerider.report._read import COSTS
+from ridgerider.report._read import COSTS, Reader
 from ridgerider.report._verdict import count
 
-AXES: dict[str, Callable[[Leg], Any]] = {
-    "evaluations": lambda row: row.cost.values + row.cost.gradients + row.cost.hvps,
-    "seconds": lambda row: row.cost.seconds,
+AXES: dict[str, Callable[[list[float]], float]] = {  # from the costs of a leg
+    "evaluations": lambda cost: sum(cost[: COSTS.index("hessians")]),
+    "seconds": lambda cost: cost[COSTS.index("seconds")],
 }
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
 Table = dict[str, list[Any]]  # a `head`, and `rows` of text, numbers and None
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run file, read."""
-
-    name: str  # short, and another one than those of the other runs
-    file: PartialRun
-    legs: list[Leg]  # with the start first, as they were stored
-
-    @property
-    def about_measures(self) -> dict[str, Any]:
-        return self.file.meta.get("measures") or {}
-
-    @property
-    def ends(self) -> list[tuple[int, Leg]]:
-        """The legs that led to a solution, with their place in the file."""
-        about = self.about_measures
-        kinds = about["kinds"] if about.get("signature") else IS_SOLUTION
-        return [
-            (place, row)
-            for place, row in enumerate(self.legs)
-            if row.finish is not None and row.finish.kind in kinds
-        ]
-
-    def measured(self, name: str, row: Leg) -> Any:
-        return self.file.measures.get(name, {}).get(str(row.fingerprint))
-
-    def metric(self, name: str, row: Leg) -> float | None:
-        """A number; of a score on examples the mean, which comes first."""
-        value = self.measured(name, row)
-        return value[0] if isinstance(value, list) else value
-
-
-# The different solutions of all runs: for each, by the number of a run, the leg that found it
-# there, with its place in the file.
-Found = list[dict[int, tuple[int, Leg]]]
+# The different solutions of all runs: for each, by the name of a run, the place of the first leg
+# that led to it there.
+Found = list[dict[str, int]]
+Runs = dict[str, Reader]  # by names that are short, and different from one another
 
 
 def compare(
@@ -71,7 +37,6 @@ def compare(
     out: str | os.PathLike | None = None,
     *,
     problem: Problem | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Path:
     """Write several runs of one problem as one HTML page, to judge riders, orders or engines.
 
@@ -85,7 +50,6 @@ def compare(
     - `out`: where to write the page. Default: `compare.html` beside the first run file.
     - `problem`: with it, solutions with flat directions and at infinity are compared as a search
       does; without it, those of two runs are the same if their points are within their errors.
-    - `say`: called with a sentence for everything that could not be read.
 
     >>> import tempfile
     >>> import ridgerider as rr
@@ -102,88 +66,83 @@ def compare(
         raise ValueError(f"`paths` must be two run files or more, not {len(files)}.")
     out = place_for(out, files[0].with_name("compare.html"))
     runs = read_runs(files)
-    if say is not None:
-        for run in runs:
-            for what, why in run.file.unreadable.items():
-                say(f"{run.file.path}: {what} cannot be read ({why})")
-    about = [run.file.meta.get("problem", {}) for run in runs]
+    about = [run.meta["problem"] for run in runs.values()]
     # Starts may differ, but not the leaves of the parameters or the data.
-    is_one_problem = len({json.dumps([one.get("params"), one.get("data")]) for one in about}) == 1
+    is_one_problem = len({json.dumps([one["params"], one["data"]]) for one in about}) == 1
     found = solutions_of(runs, problem) if is_one_problem else None
-    names = [run.name for run in runs]
     content = {
-        "names": names,
+        "names": list(runs),
         "verdict": _verdict(runs, found),
         "runs": _runs_table(runs, found),
         "charts": _charts(runs, found),
         "settings": _settings_table(runs),
         "solutions": _solutions_table(runs, found),
     }
-    return write_page(out, fill_page("compare", " against ".join(names), content))
+    return write_page(out, fill_page("compare", " against ".join(runs), content))
 
 
-def read_runs(files: Sequence[Path]) -> list[Run]:
+def read_runs(files: Sequence[Path]) -> Runs:
     """Runs by the name of their directory, or of the file; with a number where these are equal."""
     names = [path.stem if path.stem != "run" else path.absolute().parent.name for path in files]
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    read = [PartialRun(path) for path in files]
-    return [Run(name, one, one.read()) for name, one in zip(names, read, strict=True)]
+    runs = {name: Reader(path) for name, path in zip(names, files, strict=True)}
+    for run in runs.values():
+        load(run.path)  # raises if it is damaged
+        run.read()
+    return runs
 
 
-def solutions_of(runs: Sequence[Run], problem: Problem | None) -> Found:
+def solutions_of(runs: Runs, problem: Problem | None) -> Found:
     """Sort the solutions of all runs into classes, and these by loss."""
-    ends = [(number, place, row) for number, run in enumerate(runs) for place, row in run.ends]
-    stored = [run.about_measures.get("signature") for run in runs]
-    classes: Iterable[Hashable]
-    if stored[0] and all(one == stored[0] for one in stored):  # what has no value is left out
-        values = (runs[number].measured(SIGNATURE, row) for number, _, row in ends)
-        classes = signature_classes(values)
+    first, *others = ((run.meta.get("measures") or {}).get("signature") for run in runs.values())
+    is_signed = first is not None and all(one == first for one in others)
+    places = dict[tuple[str, int], int]()  # of the first leg to each solution of a run
+    for name, run in runs.items():
+        for place, leg in enumerate(run.legs):
+            number = leg.get("group") if is_signed else run.class_of.get(leg["fingerprint"])
+            if number is not None:
+                places.setdefault((name, number), place)
+    ends = [(name, place) for (name, _), place in places.items()]
+    classes: Sequence[Hashable]
+    if is_signed:
+        values = [runs[name].file.measures[SIGNATURE] for name, _ in ends]
+        legs = [runs[name].legs[place]["fingerprint"] for name, place in ends]
+        classes = signature_classes(map(dict.get, values, legs))
     else:
-        classes = _point_classes([(number, row) for number, _, row in ends], problem)
-    groups = dict[Hashable, dict[int, tuple[int, Leg]]]()
-    for (number, place, row), one in zip(ends, classes, strict=True):
-        if one is not None:
-            groups.setdefault(one, {}).setdefault(number, (place, row))
-    return sorted(groups.values(), key=lambda by: min(level(row) for _, row in by.values()))
+        classes = _point_classes(runs, ends, problem)
+    groups = defaultdict[Hashable, dict[str, int]](dict)
+    for (name, place), one in zip(ends, classes, strict=True):
+        groups[one].setdefault(name, place)
+    return sorted(groups.values(), key=lambda by: _lowest(runs, by))
 
 
 def _point_classes(
-    ends: Sequence[tuple[int, Leg]], problem: Problem | None
-) -> Iterable[Fingerprint]:
-    """What each end is the same as: what its run says, or else as a search compares points."""
-    same = dict[Fingerprint, Fingerprint]()
-    finishes = dict[Fingerprint, Finish]()
-    points = Classes[Fingerprint]()
-    families = None if problem is None else StationaryPoints(problem, None, finishes.__getitem__)
-
-    def name_of(number: int, turns: Iterable[Turn]) -> Fingerprint:
+    runs: Runs, ends: Sequence[tuple[str, int]], problem: Problem | None
+) -> Sequence[Hashable]:
+    """A class for the end of each leg: as a search compares points if there is a problem."""
+    results, numbers = {name: load(run.path) for name, run in runs.items()}, list(runs)
+    finishes = {}
+    for name, place in ends:
+        leg = results[name].leg(runs[name].legs[place]["fingerprint"])
         # Two runs have the same fingerprints: the number of the run makes them different.
-        return Fingerprint((Turn(number, 1), *turns))
-
-    for number, row in sorted(ends, key=lambda end: end[1].same_as is not None):
-        name, finish = name_of(number, row.fingerprint), row.finish
-        assert finish is not None
-        known = None if row.same_as is None else same.get(name_of(number, row.same_as))
-        if known is None and families is not None:
-            finishes[name] = finish
-            known = families.add(name, finish)
-        elif known is None:
-            known = points.names[points.add(name, np.asarray(finish.x), float(finish.error))]
-        same[name] = name if known is None else known
-    return [same[name_of(number, row.fingerprint)] for number, row in ends]
+        finishes[Fingerprint((Turn(numbers.index(name), 1), *leg.fingerprint))] = leg.finish
+    if problem is None:
+        points = Classes[Fingerprint]()
+        return [points.add(name, np.asarray(end.x), end.error) for name, end in finishes.items()]
+    families = StationaryPoints(problem, None, finishes.__getitem__)
+    return [families.add(name, end) or name for name, end in finishes.items()]
 
 
-def level(row: Leg) -> float:
-    """The loss; at infinity its limit."""
-    assert row.finish is not None
-    return float(row.finish.limit if row.finish.kind == "at infinity" else row.finish.loss)
+def _lowest(runs: Runs, by: dict[str, int]) -> float:
+    """The lowest loss of a solution."""
+    return min(Reader.level(runs[name].legs[place]) for name, place in by.items())
 
 
 # --- the page
 
 
-def _verdict(runs: Sequence[Run], found: Found | None) -> str:
+def _verdict(runs: Runs, found: Found | None) -> str:
     """What is to be said first, in a few sentences."""
     if found is None:
         return (
@@ -192,33 +151,35 @@ def _verdict(runs: Sequence[Run], found: Found | None) -> str:
         )
     if not found:
         return "No run found a minimum."
-    each = [f"{run.name} {sum(i in by for by in found)}" for i, run in enumerate(runs)]
+    each = [f"{name} {sum(name in by for by in found)}" for name in runs]
     common = sum(len(by) == len(runs) for by in found)
     total = count(len(found), "different solution", "different solutions")
-    best = ", ".join(runs[number].name for number in sorted(found[0]))
-    lowest = min(level(row) for _, row in found[0].values())
     return (
         f"{total} altogether: {', '.join(each)}; {common} found by all. "
-        f"The lowest loss, {lowest:.6g}, was found by {best}."
+        f"The lowest loss, {_lowest(runs, found[0]):.6g}, was found by {', '.join(found[0])}."
     )
 
 
-def _runs_table(runs: Sequence[Run], found: Found | None) -> Table:
-    head = ["run", "problem", "rides", "open", "solutions", "lowest loss", *COSTS]
+def _runs_table(runs: Runs, found: Found | None) -> Table:
     rows = []
-    for number, run in enumerate(runs):
-        num_found = None if found is None else sum(number in by for by in found)
-        lowest = min((level(row) for _, row in run.ends), default=None)
-        costs = [sum(getattr(row.cost, name) for row in run.legs) for name in COSTS]
-        costs = [*map(int, costs[:-1]), round(float(costs[-1]), 1)]
-        about = [run.name, run.file.meta.get("name", ""), len(run.legs[1:]), run.file.num_open]
-        rows.append([*about, num_found, lowest, *costs])
+    for name, run in runs.items():
+        num_found = None if found is None else sum(name in by for by in found)
+        lowest = min((loss for _, loss in _losses(run)), default=None)
+        *counts, seconds = np.sum([leg["cost"] for leg in run.legs], axis=0).tolist()
+        about = [name, run.meta.get("name", ""), run.num_rides, run.file.num_open]
+        rows.append([*about, num_found, lowest, *map(int, counts), round(seconds, 1)])
+    head = ["run", "problem", "rides", "open", "solutions", "lowest loss", *COSTS]
     return {"head": head, "rows": rows}
 
 
-def _settings_table(runs: Sequence[Run]) -> Table | str:
+def _losses(run: Reader) -> list[tuple[int, float]]:
+    """The loss of each leg that led to a solution, with its place in the file."""
+    return [(place, run.level(leg)) for place, leg in enumerate(run.legs) if "group" in leg]
+
+
+def _settings_table(runs: Runs) -> Table | str:
     parts = ("settings", "rider", "budget", "versions")
-    flat = [_flat({part: run.file.meta.get(part, {}) for part in parts}) for run in runs]
+    flat = [_flat({part: run.meta.get(part, {}) for part in parts}) for run in runs.values()]
     different = [
         key
         for key in dict.fromkeys(key for one in flat for key in one)
@@ -227,8 +188,7 @@ def _settings_table(runs: Sequence[Run]) -> Table | str:
     # Where a rule is another one, its own settings have nothing to be compared with.
     shown = [key for key in different if not any(key.startswith(f"{one}.") for one in different)]
     rows = [[key, *(one.get(key, NOTHING) for one in flat)] for key in shown]
-    head = ["setting", *(run.name for run in runs)]
-    return {"head": head, "rows": rows} if rows else "No setting differs."
+    return {"head": ["setting", *runs], "rows": rows} if rows else "No setting differs."
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
@@ -251,52 +211,50 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     return found
 
 
-def _solutions_table(runs: Sequence[Run], found: Found | None) -> Table | str:
+def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
     if not found:
         return "No run found a minimum." if found == [] else "The runs are of different problems."
     metrics, rows = _metrics(runs), []
     for number, by in enumerate(found[:MAX_SHOWN], 1):
-        lowest = min((row for _, row in by.values()), key=level)
-        assert lowest.finish is not None
-        cells: list[Any] = [number, level(lowest)]
-        for name in metrics:
-            values = (runs[run].metric(name, row) for run, (_, row) in sorted(by.items()))
+        legs = {name: runs[name].legs[place] for name, place in by.items()}
+        cells: list[Any] = [number, _lowest(runs, by)]
+        for metric in metrics:
+            values = (runs[name].metric(leg, metric) for name, leg in legs.items())
             cells.append(next((value for value in values if value is not None), None))
-        cells.append(lowest.finish.kind)
-        for run in range(len(runs)):
-            place, row = by.get(run, (0, None))
-            cells.append(NOTHING if row is None else f"{row.fingerprint} (ride {place})")
+        lowest = min(legs.values(), key=Reader.level)
+        cells.append(lowest.get("solution", {}).get("kind", "ride"))
+        for name in runs:
+            where = f"{legs[name]['fingerprint']} (ride {by[name]})" if name in by else NOTHING
+            cells.append(where)
         rows.append(cells)
     if len(found) > MAX_SHOWN:
         rows.append([f"… and {len(found) - MAX_SHOWN} more"])
-    return {"head": ["", "loss", *metrics, "kind", *(run.name for run in runs)], "rows": rows}
+    return {"head": ["", "loss", *metrics, "kind", *runs], "rows": rows}
 
 
-def _metrics(runs: Sequence[Run]) -> list[str]:
-    return list(
-        dict.fromkeys(name for run in runs for name in run.about_measures.get("metrics", {}))
-    )
+def _metrics(runs: Runs) -> list[str]:
+    return list(dict.fromkeys(name for run in runs.values() for name in run.metric_names))
 
 
-def _charts(runs: Sequence[Run], found: Found | None) -> list[dict[str, Any]]:
+def _charts(runs: Runs, found: Found | None) -> list[dict[str, Any]]:
     """For each axis a chart of each curve: for each run, values by the place of a leg."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     if found is not None:
         curves["different solutions"] = [
             [(-1, 0.0), *((place, n) for n, place in enumerate(sorted(places), 1))]
-            for places in ([by[i][0] for by in found if i in by] for i in range(len(runs)))
+            for places in ([by[name] for by in found if name in by] for name in runs)
         ]
-    curves["lowest loss so far"] = [
-        _records((place, level(row)) for place, row in run.ends) for run in runs
-    ]
+    curves["lowest loss so far"] = [_records(_losses(run)) for run in runs.values()]
     for name in _metrics(runs):
         curves[f"highest {name} so far"] = [
-            _records(((place, run.metric(name, row)) for place, row in run.ends), -1)
-            for run in runs
+            _records([(place, run.metric(run.legs[place], name)) for place, _ in _losses(run)], -1)
+            for run in runs.values()
         ]
     charts = []
     for axis, cost in AXES.items():
-        spent = [np.cumsum([0.0, *(float(cost(row)) for row in run.legs)]) for run in runs]
+        spent = [
+            np.cumsum([0.0, *(cost(leg["cost"]) for leg in run.legs)]) for run in runs.values()
+        ]
         for title, curve in curves.items():
             points = [
                 {float(at[place + 1]): y for place, y in line}

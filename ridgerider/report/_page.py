@@ -21,7 +21,6 @@ import numpy as np
 from ridgerider._check import one_line
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.export import plain
-from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.plot._landscape import PlaneOfRides
 from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._map import is_map, map_content
@@ -29,7 +28,6 @@ from ridgerider.report._read import Reader
 from ridgerider.report._trace import encoded
 from ridgerider.report._verdict import verdict
 
-MAX_PATHS = 40  # of other rides in a landscape: those nearest to its plane
 SCRIPTS: dict[str, str] = {
     "page": "base chart terms recorder export tree leg tables differ cost landscape main",
     "map": "recorder map",
@@ -54,7 +52,7 @@ def page(
         content |= {"notes": reader.notes, "num_legs": len(reader.legs)}
     else:
         content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
-        content["landscapes"] = [plain_landscape(one) for one in landscapes]
+        content["landscapes"] = [plain_landscape(one, reader.num_rides) for one in landscapes]
         if problem is not None:
             points = reader.points()
             few = points[:MAX_SEGMENTS]
@@ -123,11 +121,21 @@ def embedded(content: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def plain_landscape(found: PlaneOfRides) -> dict[str, Any]:
-    """For JSON: the two rides and what leads to them, and others that are near to the plane."""
-    own = {Fingerprint(name[: i + 1]) for name in found.rides for i in range(len(name))}
-    others = [path for path in found.paths if path.fingerprint not in own]
-    others = sorted(others, key=lambda path: path.away)[:MAX_PATHS]
+def plain_landscape(found: PlaneOfRides, num_rides: int) -> dict[str, Any]:
+    """For JSON: the loss over the plane, and the paths in it; of long ones 200 points."""
+    paths = []
+    for path in found.paths:
+        points, descent = path.points, path.descent
+        if np.isfinite(points).all() and (descent is None or np.isfinite(descent).all()):
+            some = np.unique(np.linspace(0, len(points) - 1, min(len(points), 200)).astype(int))
+            paths.append(
+                {
+                    "fingerprint": str(path.fingerprint),
+                    "points": _rounded(points[some]),
+                    "descent": None if descent is None else _rounded(descent),
+                    "kind": path.kind,
+                }
+            )
     return {
         "rides": [str(name) for name in found.rides],
         "a": [float(found.a[0]), float(found.a[-1])],
@@ -135,25 +143,9 @@ def plain_landscape(found: PlaneOfRides) -> dict[str, Any]:
         "num_columns": len(found.a),
         "num_rows": len(found.b),
         "loss": encoded(found.loss),
-        "num_paths": len(found.paths),
-        "paths": [
-            {
-                "fingerprint": str(path.fingerprint),
-                "points": _rounded(path.points[_few(len(path.points))]),
-                "descent": None if path.descent is None else _rounded(path.descent),
-                "is_stored": path.is_stored,
-                "kind": path.kind,
-                "is_exact": path.is_exact,
-            }
-            for path in [*(path for path in found.paths if path.fingerprint in own), *others]
-            if np.isfinite(path.points).all()
-            and (path.descent is None or np.isfinite(path.descent).all())
-        ],
+        "num_paths": num_rides,
+        "paths": paths,
     }
-
-
-def _few(num: int, most: int = 200) -> np.ndarray:
-    return np.unique(np.linspace(0, num - 1, min(num, most)).astype(int))
 
 
 def _rounded(points: np.ndarray) -> list:

@@ -54,7 +54,7 @@ class Reader:
     def __post_init__(self) -> None:
         self.file = PartialRun(self.path)
         self._classes = Classes[Fingerprint]()
-        self._class_of: dict[Fingerprint, int] = {}
+        self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self._measured: dict[str, dict[str, Any]] = {}
         self._differ: tuple[int, dict[str, Any]] | None = None
@@ -219,15 +219,15 @@ class Reader:
             end = leg.finish
             if end is None or end.kind not in IS_SOLUTION or not np.isfinite(end.x).all():
                 continue
-            known = None if leg.same_as is None else self._class_of.get(leg.same_as)
+            known = None if leg.same_as is None else self.class_of.get(str(leg.same_as))
             if known is None:
                 known = self._classes.add(leg.fingerprint, np.asarray(end.x), float(end.error))
-            self._class_of[leg.fingerprint] = known
+            self.class_of[str(leg.fingerprint)] = known
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
         measures, about = self._measured, self._about
-        numbers = [self._class_of.get(Fingerprint.parse(leg["fingerprint"])) for leg in self.legs]
+        numbers = [self.class_of.get(leg["fingerprint"]) for leg in self.legs]
         if self.signature is not None:
             values = measures.get(SIGNATURE, {})
             signatures = [  # None where a leg does not count

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -22,7 +21,6 @@ from ridgerider.plot._landscape import plane_of_rides
 from ridgerider.problems import wells
 from ridgerider.report import report
 from ridgerider.report._differ import loss_between
-from ridgerider.report._page import plain_landscape
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 from tests.report.conftest import rows_of
@@ -444,15 +442,14 @@ def test_descents_are_curves_where_their_way_is_stored(opened, tmp_path):
     assert corners == sorted(len(leg.finish.path) for leg in result) and corners[-1] > 2
 
 
-def test_only_the_rides_nearest_to_the_plane_are_drawn(run):
-    found = plane_of_rides(rr.load(run, PROBLEM), "0+", "1-", num_points=3)
-    many = found.paths * 3
-    drawn = plain_landscape(replace(found, paths=many))
-    assert drawn["num_paths"] == len(many) and len(drawn["paths"]) < len(many)
-    kept = {path["fingerprint"] for path in drawn["paths"]}
-    others = sorted((path.away, str(path.fingerprint)) for path in found.paths)
-    farthest = others[-1][1]
-    assert farthest not in kept and {"0+", "1-"} <= kept
+def test_only_the_rides_nearest_to_the_plane_are_drawn(run, monkeypatch):
+    result = rr.load(run, PROBLEM)
+    paths = plane_of_rides(result, "0+", "1-", num_points=3).paths
+    monkeypatch.setattr("ridgerider.plot._landscape.MAX_PATHS", 5)
+    drawn = plane_of_rides(result, "0+", "1-", num_points=3).paths
+    assert [str(path.fingerprint) for path in drawn[:2]] == ["0+", "1-"] and len(drawn) == 7
+    aways = sorted(path.away for path in paths[2:])
+    assert [path.away for path in drawn[2:]] == aways[:5]
 
 
 def test_words_are_explained(page):

@@ -70,7 +70,7 @@ function showLandscape() {
   const shape = (scene.b[1] - scene.b[0]) / (scene.a[1] - scene.a[0]), room = box.clientWidth - FIELD.left - FIELD.right;
   const inner = Math.min(room * shape, Math.max(340, 0.62 * window.innerHeight));
   canvas.style.height = `${inner + FIELD.top + FIELD.bottom}px`;
-  const exact = scene.paths.filter((path) => path.is_exact).length, left = scene.num_paths - scene.paths.length;
+  const exact = scene.paths.filter((path) => path.points.length > 2).length, left = scene.num_paths - scene.paths.length;
   const where = make("p", { class: "caption", id: "scene-where", role: "status" }, "Point into the picture for the loss there.");
   fill(box, make("div", { class: "figure" }, canvas), where, make("p", { class: "caption" },
     `Loss in the plane through the fork of ${short(scene.rides[0])} (white, across) and ${short(scene.rides[1])} (amber) and through both ends; both axes have the same scale, in units of the parameters. `,
@@ -86,7 +86,7 @@ function showLandscape() {
 }
 
 function descents(paths) {
-  const all = paths.filter((path) => path.descent), stored = all.filter((path) => path.is_stored).length;
+  const all = paths.filter((path) => path.descent), stored = all.filter((path) => path.descent.length > 2).length;
   if (!all.length) return "";
   const few = "through at most 24 of its points";
   if (stored === all.length) return `A dotted line is the descent from the end of a ride to where it came to rest, ${few}. `;
@@ -138,7 +138,7 @@ function drawScene(context, width, height, scene) {
   const own = new Map(scene.rides.flatMap((name, i) => turnsOf(name).map((_, k, all) => [all.slice(0, k + 1).join(" "), i])).reverse());
   const order = [...scene.paths].sort((one, two) => own.has(one.fingerprint) - own.has(two.fingerprint));
   for (const path of order) drawPath(context, path, own.get(path.fingerprint), px, py);
-  const start = scene.paths.find((path) => path.is_exact) || scene.paths[0];
+  const start = scene.paths[0];
   if (start) mark(context, "start", px(start.points[0][0]), py(start.points[0][1]), 5);
   context.restore();
   sceneAxes(context, scene, place);
