@@ -102,7 +102,7 @@ def network(landscape: Landscape, ax: Axes | None = None) -> Axes:
         ax,
         node_size=sizes,
         node_color=losses,
-        cmap="viridis_r",
+        cmap="viridis",
         edge_color="#BBBBBB",
         labels={number: str(number) for number in range(min(len(losses), 30))},
         font_size=6,

@@ -52,7 +52,7 @@ def page(
         content |= {"notes": reader.notes, "num_legs": len(reader.legs)}
     else:
         content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
-        content["landscapes"] = [plain_landscape(one, reader.num_rides) for one in landscapes]
+        content["landscapes"] = [plain_landscape(one) for one in landscapes]
         if problem is not None:
             points = reader.points()
             few = points[:MAX_SEGMENTS]
@@ -121,7 +121,7 @@ def embedded(content: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def plain_landscape(found: PlaneOfRides, num_rides: int) -> dict[str, Any]:
+def plain_landscape(found: PlaneOfRides) -> dict[str, Any]:
     """For JSON: the loss over the plane, and the paths in it; of long ones 200 points."""
     paths = []
     for path in found.paths:
@@ -143,7 +143,6 @@ def plain_landscape(found: PlaneOfRides, num_rides: int) -> dict[str, Any]:
         "num_columns": len(found.a),
         "num_rows": len(found.b),
         "loss": encoded(found.loss),
-        "num_paths": num_rides,
         "paths": paths,
     }
 

@@ -68,7 +68,7 @@ class Watched:
             with self._computing:  # one at a time
                 result = self._load()
                 if what == "/landscape":
-                    return embedded(plain_landscape(plane_of_rides(result, one, two), len(result)))
+                    return embedded(plain_landscape(plane_of_rides(result, one, two)))
                 legs = result.leg(one), result.leg(two)
                 ends = [leg.x if leg.finish is None else np.asarray(leg.finish.x) for leg in legs]
                 assert result.problem is not None

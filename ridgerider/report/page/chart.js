@@ -48,7 +48,7 @@ function chart({ title, x, series, height = 112, log = false, rules = [], band =
     const isThere = Number.isFinite(value) && (!log || value > 0);
     dot.setAttribute("visibility", isThere ? "visible" : "hidden");
     if (isThere) { dot.setAttribute("cx", px(x[i])); dot.setAttribute("cy", py(value)); }
-    const said = series[0].name ? series.map((one) => `${one.name} ${show(one.values[i], 6)}`).join(", ") : `${show(value, 6)}${unit(value)}`;
+    const said = series[0].name ? series.map((one) => `${one.name} ${show(one.values.slice(0, i + 1).findLast(Number.isFinite), 6)}`).join(", ") : `${show(value, 6)}${unit(value)}`;
     readout.textContent = `${said} at ${show(x[i], 6)}`;
   };
   const find = (event) => {

@@ -4,7 +4,7 @@ const isText = (value) => typeof value === "string";
 const cell = (value) => make("td", { class: isText(value) && "text" }, isText(value) ? value : Number.isInteger(value) ? count(value) : show(value, 6));
 
 function plainTable({ head, rows }) {
-  const top = make("tr", {}, head.map((name) => make("th", { scope: "col" }, name)));
+  const top = make("tr", {}, head.map((name, i) => make("th", { scope: "col", class: rows.some((row) => isText(row[i])) && "text" }, name)));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" },
     make("table", { class: "plain-table" }, make("thead", {}, top), make("tbody", {}, rows.map((row) => make("tr", {}, row.map(cell))))));
 }

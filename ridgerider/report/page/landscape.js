@@ -70,7 +70,7 @@ function showLandscape() {
   const shape = (scene.b[1] - scene.b[0]) / (scene.a[1] - scene.a[0]), room = box.clientWidth - FIELD.left - FIELD.right;
   const inner = Math.min(room * shape, Math.max(340, 0.62 * window.innerHeight));
   canvas.style.height = `${inner + FIELD.top + FIELD.bottom}px`;
-  const exact = scene.paths.filter((path) => path.points.length > 2).length, left = scene.num_paths - scene.paths.length;
+  const exact = scene.paths.filter((path) => path.points.length > 2).length, left = legs.length - 1 - scene.paths.length;
   const where = make("p", { class: "caption", id: "scene-where", role: "status" }, "Point into the picture for the loss there.");
   fill(box, make("div", { class: "figure" }, canvas), where, make("p", { class: "caption" },
     `Loss in the plane through the fork of ${short(scene.rides[0])} (white, across) and ${short(scene.rides[1])} (amber) and through both ends; both axes have the same scale, in units of the parameters. `,
