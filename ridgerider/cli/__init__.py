@@ -13,11 +13,10 @@ import typer
 import ridgerider as rr
 from ridgerider.cli import _experiments, _runs, _search
 from ridgerider.cli._errors import listen, told
-from ridgerider.cli._options import Command, Group, with_local
+from ridgerider.cli._options import Command
 from ridgerider.cli._shown import say
 
 app = typer.Typer(
-    cls=Group,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -71,4 +70,4 @@ def main() -> None:
         jax.config.update("jax_enable_x64", True)
         with suppress(RuntimeError):  # no home directory
             rr.keep_compiled()
-        app(with_local(sys.argv[1:]))
+        app()

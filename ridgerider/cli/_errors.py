@@ -68,8 +68,6 @@ def told() -> Iterator[None]:
     except BrokenPipeError:  # whoever read what we print has gone
         _leave(1)
     except BaseException as error:
-        if os.environ.get("RIDGERIDER_DEBUG"):
-            raise
         _leave(_explain(error))
 
 
@@ -145,13 +143,13 @@ def _owner(filename: str) -> str:
 def _details(error: BaseException) -> str:
     """Write the whole traceback where it can be found again."""
     try:
-        number, name = tempfile.mkstemp(prefix="ridgerider-", suffix=".txt")
-        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"ridgerider {version('ridgerider')}, Python {sys.version}, {sys.argv}\n")
-            traceback.print_exception(error, file=file)
+        place = Path(tempfile.mkdtemp(prefix="ridgerider-")) / "details.txt"
+        about = f"ridgerider {version('ridgerider')}, Python {sys.version}, {sys.argv}\n"
+        lines = [about, *traceback.format_exception(error)]
+        place.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
     except OSError:
         return "could not be written"
-    return name
+    return str(place)
 
 
 def _leave(code: int) -> None:

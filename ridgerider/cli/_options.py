@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
@@ -18,7 +18,7 @@ from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
 
 RUN_FILE = "run.sqlite"
-LOCAL_CLUSTER = "local"  # what --dask stands for without an address
+LOCAL_CLUSTER = "local"  # of --dask
 
 
 def run_file(run: str) -> Path:
@@ -74,9 +74,9 @@ Workers = Annotated[
 Dask = Annotated[
     str | None,
     typer.Option(
-        metavar="[ADDRESS]",
-        help="Ride on the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786; "
-        "without an address, on a local one.",
+        metavar="ADDRESS",
+        help="Ride on the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786, or "
+        "on a `local` one.",
     ),
 ]
 
@@ -142,14 +142,6 @@ def takes(
     return decorate
 
 
-def with_local(words: list[str]) -> list[str]:
-    """`--dask` without an address asks for a local cluster."""
-    return [
-        f"--dask={LOCAL_CLUSTER}" if word == "--dask" and after.startswith("-") else word
-        for word, after in zip(words, [*words[1:], "-"], strict=True)
-    ]
-
-
 def problem_name(path: Path, problem: str | None, trust: bool) -> str:
     """As the user names it, or as the run file does if that may be loaded."""
     return problem or name_to_load(rr.load(path).meta, path, trust=trust)
@@ -184,22 +176,7 @@ def measure_run(
         rr.measure(path, measures, load_problem(problem_name(path, problem, trust)))
 
 
-class _Plain:
-    """Switches are shown without a type."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        params = super().get_params(ctx)  # type: ignore[misc]
-        for one in params:
-            if getattr(one, "is_flag", False):
-                one.metavar = ""
-        return params
-
-
-class Group(_Plain, TyperGroup):
-    """The command as a whole."""
-
-
-class Command(_Plain, TyperCommand):
+class Command(TyperCommand):
     """A command whose errors name an option as it is typed, where a function names its argument."""
 
     def invoke(self, ctx: Any) -> Any:

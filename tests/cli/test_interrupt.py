@@ -119,7 +119,7 @@ def test_a_search_is_stopped_while_it_compiles():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [("--workers", "1"), ("--workers", "1", "--dask")])
+@pytest.mark.parametrize("workers", [("--workers", "1"), ("--workers", "1", "--dask", "local")])
 def test_a_search_with_workers_is_stopped(workers):
     code, out, seconds = stopped("mine:ride", *workers, ready=has_run)
     print(f"{workers}: {seconds:.2f} s")

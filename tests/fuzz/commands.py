@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ridgerider.cli import app
 from ridgerider.cli._errors import told
-from ridgerider.cli._options import with_local
 
 SECONDS = 60  # no command here takes one; a busy machine may make it many
 
@@ -78,7 +77,7 @@ def run(*line: object, seconds: float = SECONDS) -> Ended:
             contextlib.redirect_stderr(err),
             told(),
         ):
-            app(with_local(words))
+            app(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
