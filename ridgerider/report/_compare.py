@@ -3,13 +3,14 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgerider._core.problem.problem import Problem
+from ridgerider._search.results.export import plain
 from ridgerider._search.results.load import load
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
 from ridgerider._search.same.classes import Classes
@@ -19,10 +20,6 @@ from ridgerider.report._page import fill_page, place_for, write_page
 from ridgerider.report._read import COSTS, Reader
 from ridgerider.report._verdict import count
 
-AXES: dict[str, Callable[[list[float]], float]] = {  # from the costs of a leg
-    "evaluations": lambda cost: sum(cost[: COSTS.index("hessians")]),
-    "seconds": lambda cost: cost[COSTS.index("seconds")],
-}
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
 Table = dict[str, list[Any]]  # a `head`, and `rows` of text, numbers and None
@@ -71,14 +68,14 @@ def compare(
     is_one_problem = len({json.dumps([one["params"], one["data"]]) for one in about}) == 1
     found = solutions_of(runs, problem) if is_one_problem else None
     content = {
-        "names": list(runs),
         "verdict": _verdict(runs, found),
         "runs": _runs_table(runs, found),
-        "charts": _charts(runs, found),
-        "settings": _settings_table(runs),
         "solutions": _solutions_table(runs, found),
+        "legs": {name: _legs(name, run, found or []) for name, run in runs.items()},
+        "metrics": _metrics(runs),
+        "meta": {name: run.meta for name, run in runs.items()},
     }
-    return write_page(out, fill_page("compare", " against ".join(runs), content))
+    return write_page(out, fill_page("compare", " against ".join(runs), plain(content)))
 
 
 def read_runs(files: Sequence[Path]) -> Runs:
@@ -164,7 +161,7 @@ def _runs_table(runs: Runs, found: Found | None) -> Table:
     rows = []
     for name, run in runs.items():
         num_found = None if found is None else sum(name in by for by in found)
-        lowest = min((loss for _, loss in _losses(run)), default=None)
+        lowest = min((run.level(leg) for leg in run.groups), default=None)
         *counts, seconds = np.sum([leg["cost"] for leg in run.legs], axis=0).tolist()
         about = [name, run.meta.get("name", ""), run.num_rides, run.file.num_open]
         rows.append([*about, num_found, lowest, *map(int, counts), round(seconds, 1)])
@@ -172,43 +169,18 @@ def _runs_table(runs: Runs, found: Found | None) -> Table:
     return {"head": head, "rows": rows}
 
 
-def _losses(run: Reader) -> list[tuple[int, float]]:
-    """The loss of each leg that led to a solution, with its place in the file."""
-    return [(place, run.level(leg)) for place, leg in enumerate(run.legs) if "group" in leg]
-
-
-def _settings_table(runs: Runs) -> Table | str:
-    parts = ("settings", "rider", "budget", "versions")
-    flat = [_flat({part: run.meta.get(part, {}) for part in parts}) for run in runs.values()]
-    different = [
-        key
-        for key in dict.fromkeys(key for one in flat for key in one)
-        if len({one.get(key, NOTHING) for one in flat}) > 1
+def _legs(name: str, run: Reader, found: Found) -> list[dict[str, Any]]:
+    """What each leg of a run cost and led to; the first one to a solution has its number."""
+    firsts = {by[name]: number for number, by in enumerate(found) if name in by}
+    return [
+        {
+            "cost": leg["cost"],
+            "solution": firsts.get(place),
+            "loss": run.level(leg) if "group" in leg else None,
+            "metrics": {one: run.metric(leg, one) for one in run.metric_names if "group" in leg},
+        }
+        for place, leg in enumerate(run.legs)
     ]
-    # Where a rule is another one, its own settings have nothing to be compared with.
-    shown = [key for key in different if not any(key.startswith(f"{one}.") for one in different)]
-    rows = [[key, *(one.get(key, NOTHING) for one in flat)] for key in shown]
-    return {"head": ["setting", *runs], "rows": rows} if rows else "No setting differs."
-
-
-def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """A nested description by dotted names; what a rule is called stands at its own place.
-
-    >>> _flat({"rider": {"type": "ridgerider:Rider", "fields": {"max_steps": 5}}})
-    {'rider': 'Rider', 'rider.max_steps': '5'}
-    """
-    found: dict[str, str] = {}
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        rules = [next(iter(_flat(item).values()), "") for item in value]
-        return {name: ", ".join(rules)}
-    if not isinstance(value, dict):
-        return {name: value if isinstance(value, str) else json.dumps(value)}
-    if "function" in value or "type" in value:
-        found[name] = (value.get("function") or value["type"]).rpartition(":")[2]
-        value = value.get("fields", {})
-    for key, item in value.items():
-        found |= _flat(item, f"{name}.{key}" if name else str(key))
-    return found
 
 
 def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
@@ -234,59 +206,3 @@ def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
 
 def _metrics(runs: Runs) -> list[str]:
     return list(dict.fromkeys(name for run in runs.values() for name in run.metric_names))
-
-
-def _charts(runs: Runs, found: Found | None) -> list[dict[str, Any]]:
-    """For each axis a chart of each curve: for each run, values by the place of a leg."""
-    curves: dict[str, list[list[tuple[int, float]]]] = {}
-    if found is not None:
-        curves["different solutions"] = [
-            [(-1, 0.0), *((place, n) for n, place in enumerate(sorted(places), 1))]
-            for places in ([by[name] for by in found if name in by] for name in runs)
-        ]
-    curves["lowest loss so far"] = [_records(_losses(run)) for run in runs.values()]
-    for name in _metrics(runs):
-        curves[f"highest {name} so far"] = [
-            _records([(place, run.metric(run.legs[place], name)) for place, _ in _losses(run)], -1)
-            for run in runs.values()
-        ]
-    charts = []
-    for axis, cost in AXES.items():
-        spent = [
-            np.cumsum([0.0, *(cost(leg["cost"]) for leg in run.legs)]) for run in runs.values()
-        ]
-        for title, curve in curves.items():
-            points = [
-                {float(at[place + 1]): y for place, y in line}
-                for at, line in zip(spent, curve, strict=True)
-            ]
-            x = sorted(
-                {0.0, *(float(at[-1]) for at in spent), *(one for line in points for one in line)}
-            )
-            values = [_held(line, x, at[-1]) for line, at in zip(points, spent, strict=True)]
-            charts.append({"title": title, "axis": axis, "x": x, "values": values})
-    return charts
-
-
-def _held(points: dict[float, float], x: Sequence[float], last: float) -> list[float | None]:
-    """A curve that keeps each of its values until the next, at `x`; None before and after it.
-
-    >>> _held({1.0: 5.0, 3.0: 4.0}, [0.0, 1.0, 2.0, 3.0, 4.0], 3.5)
-    [None, 5.0, 5.0, 4.0, None]
-    """
-    values, value = list[float | None](), None
-    for one in x:
-        value = points.get(one, value)
-        values.append(value if one <= last else None)
-    return values
-
-
-def _records(points: Iterable[tuple[int, float | None]], sign: int = 1) -> list[tuple[int, float]]:
-    """The values that are lower than all before; with a `sign` of -1, higher."""
-    kept: list[tuple[int, float]] = []
-    for place, value in points:
-        if value is None or not np.isfinite(value):
-            continue
-        if not kept or sign * value < sign * kept[-1][1]:
-            kept.append((place, value))
-    return kept

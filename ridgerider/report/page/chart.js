@@ -1,4 +1,34 @@
-// Small charts: lines, steps and dots over one axis.
+// Small charts: lines, steps and dots over one axis; what was found over the cost; rules in words.
+
+/** Of legs in turn: after which cost how many different solutions were found, and the least value so far. */
+function overCost(rows) {
+  const seen = new Set(), x = [0], found = [0], best = [NaN];
+  let total = 0, lowestValue = Infinity;
+  rows.forEach(({ spent, solution = null, value = null }, i) => {
+    total += spent;
+    const isNew = solution !== null && !seen.has(solution), isLower = (value ?? Infinity) < lowestValue;
+    if (isNew) seen.add(solution);
+    if (isLower) lowestValue = value;
+    if (isNew || isLower || i === rows.length - 1) { x.push(total); found.push(seen.size); best.push(Number.isFinite(lowestValue) ? lowestValue : NaN); }
+  });
+  return { x, found, best };
+}
+
+/** Rules by their short names, with their settings in brackets. */
+function inWords(value) {
+  if (value === null || value === undefined) return "none";
+  if (Array.isArray(value)) return value.map(inWords).join(", ");
+  if (typeof value !== "object") return typeof value === "number" ? show(value) : String(value);
+  const short = (name) => name.split(":").at(-1);
+  if (value.function) return short(value.function);
+  if (value.array !== undefined) return inWords(value.array);
+  if (value.partial) return `${inWords(value.partial)}(${[...(value.args || []), ...Object.entries(value.keywords || {}).map(([name, one]) => `${name} ${inWords(one)}`)].join(", ")})`;
+  if (value.type) {
+    const set = Object.entries(value.fields || {}).filter(([, one]) => one !== null).map(([name, one]) => `${name} ${inWords(one)}`);
+    return set.length ? `${short(value.type)} (${set.join(", ")})` : short(value.type);
+  }
+  return JSON.stringify(value);
+}
 
 const PLOT = { left: 52, right: 10, top: 6, bottom: 18 };
 

@@ -28,17 +28,8 @@ function compilation(seconds) {
 }
 
 function showOverCost() {
-  const axis = Number($("cost-axis").value || 2), seen = new Set();
-  const x = [0], minima = [0], best = [NaN];
-  let spent = 0, lowestLoss = Infinity;
-  for (const leg of legs) {
-    spent += axis === 6 ? (leg.parent ? 1 : 0) : leg.cost[axis];
-    const isNew = leg.group !== undefined && !seen.has(leg.group);
-    const isLower = (lowest(leg) ?? Infinity) < lowestLoss;
-    if (isNew) seen.add(leg.group);
-    if (isLower) lowestLoss = lowest(leg);
-    if (isNew || isLower || leg === legs.at(-1)) { x.push(spent); minima.push(seen.size); best.push(Number.isFinite(lowestLoss) ? lowestLoss : NaN); }
-  }
+  const axis = Number($("cost-axis").value || 2);
+  const { x, found: minima, best } = overCost(legs.map((leg) => ({ spent: axis === 6 ? (leg.parent ? 1 : 0) : leg.cost[axis], solution: leg.group, value: lowest(leg) })));
   const width = Math.max(280, $("over-cost").clientWidth);
   const name = axis === 6 ? "rides" : COSTS[axis];
   const all = [
@@ -114,22 +105,6 @@ function showTiles() {
 
 function compact(value) {
   return value >= 1e6 ? `${show(value / 1e6, 3)} M` : value >= 1e5 ? `${show(value / 1e3, 3)} k` : count(value);
-}
-
-/** Rules by their short names, with their settings in brackets. */
-function inWords(value) {
-  if (value === null || value === undefined) return "none";
-  if (Array.isArray(value)) return value.map(inWords).join(", ");
-  if (typeof value !== "object") return typeof value === "number" ? show(value) : String(value);
-  const short = (name) => name.split(":").at(-1);
-  if (value.function) return short(value.function);
-  if (value.array !== undefined) return inWords(value.array);
-  if (value.partial) return `${inWords(value.partial)}(${[...(value.args || []), ...Object.entries(value.keywords || {}).map(([name, one]) => `${name} ${inWords(one)}`)].join(", ")})`;
-  if (value.type) {
-    const set = Object.entries(value.fields || {}).filter(([, one]) => one !== null).map(([name, one]) => `${name} ${inWords(one)}`);
-    return set.length ? `${short(value.type)} (${set.join(", ")})` : short(value.type);
-  }
-  return JSON.stringify(value);
 }
 
 function showSettings() {
