@@ -282,7 +282,7 @@ def test_reproduce_writes_results_table_and_figures():
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
         (
             ["reproduce", "surface", "--variant", "whole"],
-            "`options` of surface must be some of seed, .*, not 'variant'",
+            "`--variant` must be left out but for colored-mnist, not surface",
         ),
         (
             ["reproduce", "colored-mnist", "--variant", "half"],
