@@ -95,7 +95,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, 
 
 
 def _summary(landscape: rr.Landscape, spent_before: int = 0) -> dict[str, Any]:
-    cost, done = landscape.cost, landscape.completeness()
+    cost = landscape.cost
     points = len(landscape.minima()) + len(landscape.saddles())
     spent = spent_before + int(cost.hvps + cost.gradients)
     return {
@@ -106,8 +106,6 @@ def _summary(landscape: rr.Landscape, spent_before: int = 0) -> dict[str, Any]:
         "gradient_equivalents": spent,
         "per_point": spent / max(points, 1),
         "seconds": float(cost.seconds),
-        "components": len(landscape.components()),
-        "completeness": str(done),
         "wrong_indices": wrong_indices(landscape),
     }
 

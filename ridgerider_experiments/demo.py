@@ -35,11 +35,7 @@ class Part:
     rides: tuple[str, str]  # whose plane is shown
     settings: dict[str, Any] = field(default_factory=dict)
     measures: Measures | None = None
-
-    @property
-    def address(self) -> str:
-        """Where `resume`, `replay` and `watch` find the problem again."""
-        return "ridgerider_experiments.demo:tree" if self.name == "tree" else self.name
+    address: str | None = None  # where `resume`, `replay` and `watch` find it, unless by its name
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,12 @@ def parts() -> list[Part]:
             "its own, and lies at infinity: a descent stops where the gradient is small.",
             tree(),
             ridge_rider(0.8),
-            lambda result: f"{num_leaves(result)} of {TREE.num_solutions} positive leaves",
+            tree_leaves,
             60,
             ("0+", "1+"),
             {"max_ridges": MAX_RIDGES},
             TREE.measures(),
+            "ridgerider_experiments.demo:tree",
         ),
         Part(
             "levers",
@@ -114,7 +111,7 @@ def parts() -> list[Part]:
                 finish=None,
                 max_steps=50,
             ),
-            lambda result: f"{best_accuracy(result):.0%} of unseen digits right",
+            digits_right,
             24,
             ("0+", "0+ 0-"),
             {"order": "best_first", "max_ridges": 2},
@@ -135,7 +132,7 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
                 max_rides=part.max_rides,
                 seed=seed,
                 out=path,
-                name=part.address,
+                name=part.address or part.name,
                 progress=progress,
                 measures=part.measures,
                 **part.settings,
@@ -154,9 +151,16 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
         yield Done(part, result, page, found)
 
 
-def num_leaves(result: rr.Result) -> int:
+def tree_leaves(result: rr.Result) -> str:
     """How many positive leaves of the tree some descent came to."""
-    return len(set(result.measures()["signature"].values()) - {None})
+    reached = set(result.measures()["signature"].values()) - {None}
+    return f"{len(reached)} of {TREE.num_solutions} positive leaves"
+
+
+def digits_right(result: rr.Result) -> str:
+    """On the test images, where the loss on the training images is lowest."""
+    best = min(result, key=lambda leg: leg.loss)
+    return f"{result.measures()['accuracy'][best.fingerprint][0]:.0%} of unseen digits right"
 
 
 def lever_payoffs(result: rr.Result) -> str:
@@ -169,12 +173,6 @@ def lever_payoffs(result: rr.Result) -> str:
         f"payoff {met[first]:.2f} with strangers on ridge 0, "
         f"{met[best]:.2f} where partners get {alone[best]:.2f}"
     )
-
-
-def best_accuracy(result: rr.Result) -> float:
-    """On the test images, where the loss on the training images is lowest."""
-    best = min(result, key=lambda leg: leg.loss)
-    return result.measures()["accuracy"][best.fingerprint][0]
 
 
 def write_index(directory: Path, done: list[Done]) -> Path:

@@ -280,9 +280,7 @@ class Trial:
 
 def _like(other: rr.Ensemble, members: list[Member]) -> rr.Ensemble:
     work, seconds = (sum(getattr(one, name) for one in members) for name in ("work", "seconds"))
-    return rr.Ensemble(
-        other.problem, other.apply, other.finish, tuple(members), {}, work, seconds, other.seed
-    )
+    return replace(other, members=tuple(members), dropped={}, work=work, seconds=seconds)
 
 
 def _one(name: str, x: Array, problem: rr.Problem, key: PRNGKeyArray) -> Any:

@@ -53,17 +53,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         f"Ridge Rider: {len(rr_losses)} in {len(result)} rides"
     )
     lowest = float(problem.value(jnp.asarray(known[-1])))
-    return {
-        "gd": {
-            "minima": len(gd_losses),
-            "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in gd_losses),
-        },
-        "rr": {
-            "minima": len(rr_losses),
-            "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in rr_losses),
-            "rides": len(result),
-        },
-    }
+    gd, ridge_rider = (
+        {"minima": len(of), "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in of)}
+        for of in (gd_losses, rr_losses)
+    )
+    return {"gd": gd, "rr": {**ridge_rider, "rides": len(result)}}
 
 
 def draw(

@@ -31,13 +31,12 @@ def run_jobs(
     jobs = list(jobs)
     done = dict(_read(path))
     missing = [job for job in jobs if _name(job) not in done]
-    _end_line(path)
     if len(missing) < len(jobs):
         say(f"{len(jobs) - len(missing)} of {len(jobs)} are done already: {path}")
     for number, (job, result) in enumerate(_work_on(work, missing, num_workers), start=1):
         done[_name(job)] = result
         with path.open("a") as file:
-            file.write(json.dumps({"job": job, "result": result}) + "\n")
+            file.write("\n" + json.dumps({"job": job, "result": result}))
         if number % 10 == 0 or number == len(missing):
             say(f"{number} of {len(missing)} done")
     return [done[_name(job)] for job in jobs]
@@ -82,20 +81,13 @@ def _name(job: Job) -> str:
     return json.dumps(job, sort_keys=True)
 
 
-def _end_line(path: Path) -> None:
-    """A process that was killed may have left half a line, which is none."""
-    if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
-        with path.open("a") as file:
-            file.write("\n")
-
-
 def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not path.exists():
         return
     for line in path.read_text().splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:  # the last line of a process that was killed
+        except ValueError:  # an empty line, or the last one of a process that was killed
             continue
         yield _name(entry["job"]), entry["result"]
 

@@ -220,7 +220,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         **by(FIXED),
         "selection": FIXED,
         "runs": len(runs),
-        "spread": spread(ended(runs)[2]),
+        "spread": {"deviation": float(np.std(ended(runs)[2], ddof=min(1, len(runs) - 1)))},
         "seconds": float(np.mean([one["seconds"] for one in runs])),
         "other_rules": {rule: by(rule) for rule in RULES},
     }
@@ -264,11 +264,3 @@ def by_heart(runs: list[dict[str, Any]]) -> dict[str, float]:
     train, held_out, _ = ended(runs)
     gaps = [float(100 * np.ptp(part, axis=1).mean()) for part in (train, held_out)]
     return {"train": gaps[0], "held_out": gaps[1]}
-
-
-def spread(test: np.ndarray) -> dict[str, float]:
-    """The distribution of test accuracies over networks."""
-    points = {"worst": 0.0, "tenth": 0.1, "median": 0.5, "best": 1.0}
-    return {name: float(np.quantile(test, at)) for name, at in points.items()} | {
-        "deviation": float(np.std(test, ddof=min(1, len(test) - 1)))
-    }

@@ -14,6 +14,9 @@ METHODS = {
     "consistent": ("RR, consistent ridge", "", "", "#D55E00"),
     "ensemble": ("RR, consistent ridge, average of four", "", "", None),
     "ensemble_5": ("RR, consistent ridge of five features, average of four", "", "", None),
+    "features_5": ("RR, consistent ridge, 5 features, not 10", "", "", None),
+    "features_20": ("RR, consistent ridge, 20 features", "", "", None),
+    "features_40": ("RR, consistent ridge, 40 features", "", "", None),
     "algorithm_4": ("RR, Algorithm 4", "65.5 ± 1.7", "58.4 ± 2.4", "#E69F00"),
     "algorithm_4_whole": (
         *("RR, Algorithm 4, whole featurizer trained", "65.5 ± 1.7", "58.4 ± 2.4"),
@@ -33,10 +36,6 @@ METHODS = {
 NAMES = {name: of[0] for name, of in METHODS.items()}
 COLORS = {name: of[-1] for name, of in METHODS.items() if of[-1]}
 Runs = dict[str, list[dict[str, Any]]]
-
-
-def label_of(name: str) -> str:
-    return NAMES.get(name, f"RR, consistent ridge, {name.removeprefix('features_')} features")
 
 
 def draw(runs: Runs, out: Path) -> None:
@@ -79,18 +78,19 @@ def table(results: dict[str, Any]) -> str:
         [
             *METHODS[name][:3],
             *(percent(of[part]) for part in ("train_accuracy", "test_accuracy")),
-            *(of["runs"], of["selection"], f"{of['seconds']:.0f}"),
+            *(f"{100 * of['spread']['deviation']:.1f}", of["runs"]),
+            *(of["selection"], f"{of['seconds']:.0f}"),
         ]
         for name, of in methods.items()
     ]
-    rows += [["chance", *[50] * 4, *[""] * 3], ["optimal", *[75] * 4, *[""] * 3]]
+    rows += [["chance", *[50] * 4, *[""] * 4], ["optimal", *[75] * 4, *[""] * 4]]
     head = ["method", "paper, train", "paper, test", "ours, train", "ours, test"]
-    head += ["runs", "selection", "seconds"]
-    parts = (rules_table, differences_table, features_table, spread_table)
-    return "\n".join([markdown(head, rows), *(part(results, methods) for part in parts)])
+    head += ["standard deviation over networks", "runs", "selection", "seconds"]
+    others = (rules_table(methods), differences_table(results))
+    return "\n".join([markdown(head, rows), *others])
 
 
-def rules_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
+def rules_table(methods: dict[str, Any]) -> str:
     """How far to ride or train, chosen by each rule; test accuracy."""
     rules = list(methods["consistent"]["other_rules"])
     shown = [f"{rule} (is given 0.9)" if "extrapolated" in rule else rule for rule in rules]
@@ -101,15 +101,15 @@ def rules_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
     return markdown(["test accuracy, step chosen by", *shown], rows)
 
 
-def differences_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
+def differences_table(results: dict[str, Any]) -> str:
     """On equal seeds, in points."""
     rows = []
     for names, of in results.get("differences", {}).items():
-        one, two = (label_of(name) for name in names.split(" - "))
+        one, two = (NAMES[name] for name in names.split(" - "))
         test, other = (_points(of[part]) for part in ("test", "extrapolated_validation"))
         rows.append([f"{one} - {two}", test, f"{of['test']['above']} of {of['seeds']}", other])
     hearts = [
-        f"{label_of(name)}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
+        f"{NAMES[name]}: {of['train']:.1f} points on training images, {of['held_out']:.1f} on "
         "held-out ones"
         for name, of in results.get("by_heart", {}).items()
     ]
@@ -121,31 +121,6 @@ def differences_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
 
 def _points(of: dict[str, Any]) -> str:
     return f"{of['mean']:+.1f}" + ("" if of["half"] is None else f" ± {of['half']:.1f}")
-
-
-def features_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
-    """How the consistent ridge depends on the number of features."""
-    found, gaps, rows = results["methods"], results.get("by_heart", {}), []
-    numbered = {10: "consistent"} | {
-        int(name.removeprefix("features_")): name for name in found if name.startswith("features_")
-    }
-    for count, name in sorted(numbered.items()):
-        train, test = (percent(found[name][part]) for part in ("train_accuracy", "test_accuracy"))
-        gap = f"{gaps[name]['held_out']:.1f}" if name in gaps else "-"
-        rows.append([count, train, test, gap, found[name]["runs"]])
-    gap = "gap between training environments on held-out images (points)"
-    return markdown(["consistent ridge, features", "ours, train", "ours, test", gap, "runs"], rows)
-
-
-def spread_table(results: dict[str, Any], methods: dict[str, Any]) -> str:
-    """The distribution over networks."""
-    parts = ("worst", "tenth", "median", "best", "deviation")
-    names = ("worst", "worst tenth", "median", "best", "standard deviation")
-    rows = [
-        [NAMES[name], *(f"{100 * of['spread'][part]:.1f}" for part in parts)]
-        for name, of in methods.items()
-    ]
-    return markdown(["test accuracy over networks", *names], rows)
 
 
 def percent(interval: dict[str, float]) -> str:

@@ -227,7 +227,7 @@ def test_differences_are_on_equal_seeds():
     assert found["seeds"] == 2 and found["test"]["mean"] == pytest.approx(5)
     assert found["test"]["above"] == 1 and found["extrapolated_validation"]["mean"] == 0
     assert experiment.by_heart(one) == {"train": pytest.approx(10), "held_out": pytest.approx(10)}
-    assert experiment.spread(np.array([0.5, 0.7, 0.9]))["median"] == pytest.approx(0.7)
+    assert experiment.summary(two)["spread"]["deviation"] == pytest.approx(0.02**0.5)
 
 
 def test_bad_variant():
