@@ -28,7 +28,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path):
     CALLS.clear()
     run_jobs(square, jobs[:2], path, 1, lines.append)
     with path.open("a") as file:
-        file.write('{"job": {"x": 2}, "resu')  # a process that was killed
+        file.write('\n{"job": {"x": 2}, "resu')  # a process that was killed
     for _ in range(2):  # the second time there is nothing left to do
         done = run_jobs(square, jobs, path, 1, lines.append)
     assert done == [{"y": x**2} for x in range(4)] and CALLS == [0, 1, 2, 3]
