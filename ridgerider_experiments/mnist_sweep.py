@@ -119,35 +119,23 @@ def work(job: Job) -> dict[str, Any]:
     return {"curve": curve, "hvps": int(end.cost.hvps), "steps": end.num_steps, **trial}
 
 
-@cache
-def _all_images(data: str) -> Images:
-    images = images_of(data)
-    if data != "mnist":
-        return images
-    train, test = _small(images.train_images), _small(images.test_images)
-    return replace(images, train_images=train, test_images=test)
-
-
 def _small(part: np.ndarray) -> np.ndarray:
     """Images of half the side, each pixel the mean of four."""
     count, side, _ = part.shape
     return part.reshape(count, side // 2, 2, side // 2, 2).mean(axis=(2, 4)).astype(np.float32)
 
 
+@cache
 def parts(data: str, num_train: int, num_validation: int) -> tuple[Images, Images]:
     """The first training images with the test images, and with the last training images instead."""
-    images = _all_images(data)
-    some = replace(
-        images,
-        train_images=images.train_images[:num_train],
-        train_labels=images.train_labels[:num_train],
-    )
-    held_out = replace(
-        some,
-        test_images=images.train_images[-num_validation:],
-        test_labels=images.train_labels[-num_validation:],
-    )
-    return some, held_out
+    images = images_of(data)
+    if data == "mnist":
+        train, test = _small(images.train_images), _small(images.test_images)
+        images = replace(images, train_images=train, test_images=test)
+    pixels, labels = images.train_images, images.train_labels
+    some = replace(images, train_images=pixels[:num_train], train_labels=labels[:num_train])
+    last = slice(-num_validation, None)
+    return some, replace(some, test_images=pixels[last], test_labels=labels[last])
 
 
 def summary(runs: list[dict[str, Any]], seed: int) -> dict[str, Any]:
