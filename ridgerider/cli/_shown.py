@@ -147,7 +147,8 @@ def _print_map(landscape: rr.Landscape) -> None:
         ("minimum", minima, measured),
         ("transition state", saddles, between),
     ):
-        columns = {title: list(map(str, range(len(points)))), **points.columns(), **more}
+        first = {title: list(map(str, range(len(points)))), "fingerprint": [], "loss": []}
+        columns = {**first, **more, **points.columns()}  # the first ones fit into any terminal
         columns["fingerprint"] = [shortened(name or "start", 24) for name in columns["fingerprint"]]
         print_table({name: cells[:MAX_ROWS] for name, cells in columns.items()})
     say(

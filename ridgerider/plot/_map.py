@@ -137,10 +137,10 @@ def way(landscape: Landscape, a: Any, b: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = None) -> Axes:
+def plane(landscape: Landscape, ax: Axes | None = None) -> Axes:
     """A loss of two parameters with all its stationary points, and lines over the passes.
 
-    - `top`: what is higher is drawn like this; None: a little above the highest saddle.
+    What is more than a little higher than the highest saddle is drawn like that.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import mueller_brown
@@ -162,8 +162,7 @@ def plane(landscape: Landscape, ax: Axes | None = None, *, top: float | None = N
     xs, ys = (np.linspace(*ends, 161) for ends in zip(low - margin, high + margin, strict=True))
     values = Plane(np.zeros(2), *np.eye(2)).loss(problem, xs, ys)
     losses = [one.loss for one in (*minima, *saddles)]
-    limit = max(losses) + 0.3 * (max(losses) - min(losses)) if top is None else top
-    shades(ax, xs, ys, values, top=limit)
+    shades(ax, xs, ys, values, top=max(losses) + 0.3 * (max(losses) - min(losses)))
     for edge in landscape.edges():
         for end in edge.minima:
             if end is not None:

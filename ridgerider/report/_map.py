@@ -69,7 +69,7 @@ def _point(one: Any, is_structure: bool) -> dict[str, Any]:
         "loss": one.loss,
         "least": one.least_eigenvalue,
         "visits": one.multiplicity,
-        "address": str(one.fingerprint),
+        "fingerprint": str(one.fingerprint),
     }
     if not is_structure:
         return point

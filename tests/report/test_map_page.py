@@ -56,7 +56,7 @@ def test_a_damaged_map_is_a_map(opened, tmp_path):
         db.execute("UPDATE legs SET clusters = 'rust' WHERE fingerprint = ?", [names[-1]])
     page = rr.report.report(path, say=said.append)
     assert said[0].startswith("The file is damaged") and content(page)["notes"] == said
-    assert [one["address"] for one in content(page)["minima"]] == names[:-1]
+    assert [one["fingerprint"] for one in content(page)["minima"]] == names[:-1]
     tab = opened(page.as_uri())
     assert "The file is damaged" in tab.inner_text("#notes")
     assert tab.locator("#minima button").count() == len(names) - 1
@@ -122,7 +122,7 @@ def test_watching_a_map_shows_the_map_and_what_is_new(opened, tmp_path):
         rr.resume(path, problem, max_rides=200)
         wanted = len(rr.load(path).minima())
         page.wait_for_selector(f"#minima tr:nth-child({wanted + 1}) button")
-        assert wanted > first and f"address {address}." in page.inner_text("#about")
+        assert wanted > first and f"fingerprint {address}." in page.inner_text("#about")
         wait_for(page, "#live", "finished")
 
 
@@ -158,4 +158,4 @@ def test_everything_of_a_map_can_be_saved(opened, address):
         text = content[f"{name}.csv"].decode()
         read = list(csv.DictReader(io.StringIO(text)))
         assert [float(one["loss"]) for one in read] == [one["loss"] for one in rows]
-        assert [one["address"] for one in read] == [one["address"] for one in rows]
+        assert [one["fingerprint"] for one in read] == [one["fingerprint"] for one in rows]

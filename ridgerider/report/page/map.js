@@ -118,7 +118,7 @@ function onWay() {
 function choose(kind, number) {
   if (chosen.kind === "minimum") before = chosen.number;
   chosen = { kind, number };
-  const leg = encodeURIComponent(pointOf(chosen).address).replaceAll("%2B", "+");
+  const leg = encodeURIComponent(pointOf(chosen).fingerprint).replaceAll("%2B", "+");
   try { history.replaceState(null, "", `#leg=${leg}`); } catch { /* where the address may not change */ }
   show();
 }
@@ -132,7 +132,7 @@ function named() {
   let leg = "";
   try { leg = decodeURIComponent(location.hash.replace(/^#leg=/, "")); } catch { /* no address */ }
   for (const [kind, points] of [["minimum", data.minima], ["saddle", data.saddles]]) {
-    const number = leg ? points.findIndex((one) => one.address === leg) : -1;
+    const number = leg ? points.findIndex((one) => one.fingerprint === leg) : -1;
     if (number >= 0) return { kind, number };
   }
   return chosen;
@@ -148,7 +148,7 @@ function show() {
   at("what").textContent =
     `${chosen.kind === "minimum" ? "Minimum" : "Transition state"} ${chosen.number}`;
   let text = `Loss ${minus(short(one.loss))}, least eigenvalue ${minus(short(one.least))}, found by ${one.visits}` +
-    ` leg${one.visits === 1 ? "" : "s"}; address ${one.address || "start"}.`;
+    ` leg${one.visits === 1 ? "" : "s"}; fingerprint ${one.fingerprint || "start"}.`;
   if (one.ends) text += ` Between minima ${one.ends.map((end) => end ?? "none").join(" and ")}.`;
   if (chosen.kind === "minimum" && before !== null && before !== chosen.number) {
     const over = way(before, chosen.number);
@@ -206,12 +206,12 @@ function drawShape(one) {
   pen.globalAlpha = 1;
 }
 
-const isText = (title) => ["minimum", "transition state", "address"].includes(title);
+const isText = (title) => ["minimum", "transition state", "fingerprint"].includes(title);
 
 /** A table, its first 200 rows; all of them are saved. */
 function fill(name, kind, points, titles, row) {
   const rows = points.map((one, number) => ({ [kind]: number, loss: one.loss, "least eigenvalue": one.least, "found by": one.visits,
-    ...(one.ends ? { between: one.ends.join(" ") } : {}), address: one.address }));
+    ...(one.ends ? { between: one.ends.join(" ") } : {}), fingerprint: one.fingerprint }));
   const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
   const csv = () => [Object.keys(rows[0] || {}), ...rows.map((one) => Object.values(one))].map((line) => line.map(quoted).join(",")).join("\r\n");
   saves(`${name}-bar`, { [`${name}.csv`]: async () => new Blob([csv()], { type: "text/csv" }), [`${name}.json`]: async () => new Blob([JSON.stringify(rows)], { type: "application/json" }) });
@@ -290,10 +290,10 @@ at("shape").addEventListener("pointermove", (event) => {
 });
 saves("graph-bar", { "graph.png": picture("graph"), "graph.svg": vector("graph", drawGraph) });
 saves("shape-bar", { "shape.png": picture("shape"), "shape.svg": vector("shape", () => drawShape(pointOf(chosen))) });
-fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "address"],
-  (one, number) => [number, minus(short(one.loss)), one.visits, one.address || "start"]);
-fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "address"],
-  (one, number) => [number, minus(short(one.loss)), one.ends.every((end) => end === null) ? "not known" : one.ends.map((end) => end ?? "–").join(", "), one.address]);
+fill("minima", "minimum", data.minima, ["minimum", "loss", "found by", "fingerprint"],
+  (one, number) => [number, minus(short(one.loss)), one.visits, one.fingerprint || "start"]);
+fill("saddles", "saddle", data.saddles, ["transition state", "loss", "between", "fingerprint"],
+  (one, number) => [number, minus(short(one.loss)), one.ends.every((end) => end === null) ? "not known" : one.ends.map((end) => end ?? "–").join(", "), one.fingerprint]);
 window.addEventListener("resize", show);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 chosen = named();
