@@ -6,7 +6,8 @@ What a point is called follows from what was verified there, by the curvature th
 the descent began:
 
 - *converged*: its Newton step, outside of flat directions, is short;
-- *saddle*: there is negative curvature beyond its error;
+- *saddle*: there is negative curvature beyond its error, or, where there is hardly any curvature,
+  the loss falls both ways;
 - *minimum*: a computation of the least eigenvalue, which does not start from the gradient, has
   converged and found none, and the loss falls along no direction of hardly any curvature;
 - *at infinity*: the loss falls to a limit while the parameters grow and the gradient vanishes.
@@ -37,6 +38,7 @@ from ridgerider._core.points.classify import (
     is_dense,
     loss_rounding,
     lowest_curvature,
+    verdict,
     view,
 )
 from ridgerider._core.problem.cost import Cost
@@ -131,15 +133,16 @@ def finish_at(
     cost: Cost,
     *,
     is_converged: Bool[Array, ""],
-    is_saddle: Bool[Array, ""],
-    is_level: bool | Bool[Array, ""] = False,
+    may_be_saddle: Bool[Array, ""],
+    is_level: Bool[Array, ""],
     **more: Any,
 ) -> Finish:
     """What was verified at a point; `more` are further fields."""
-    doubt, spent = here.doubt(problem)
-    doubt = jnp.where((doubt == 0) & is_level, LEVEL, doubt)
+    modes = verdict(problem, here)
+    doubt = jnp.where((modes.doubt == 0) & is_level, LEVEL, modes.doubt)
+    is_saddle = jnp.any(modes.is_down) & may_be_saddle
     return finish_of(
-        here, doubt, cost + spent, is_converged=is_converged, is_saddle=is_saddle, **more
+        here, doubt, cost + modes.cost, is_converged=is_converged, is_saddle=is_saddle, **more
     )
 
 
@@ -274,7 +277,7 @@ class Descend(eqx.Module):
             cost,
             is_converged=is_converged,
             # At infinity negative curvature fades, unless it is that of a saddle.
-            is_saddle=here.curvature.is_negative & (~has_run_off | state.stays_negative),
+            may_be_saddle=~has_run_off | state.stays_negative,
             is_level=is_level,
             num_steps=before.num_steps + state.num_steps,
             num_kicks=before.num_kicks,

@@ -14,6 +14,11 @@ its direction, whereas a zero that is called negative makes a saddle of a minimu
 is rounding as it is seen, the third one the error of HVPs that are finite differences, ten times as
 it was measured. The last one is the curvature that a rotation has where the gradient does not quite
 vanish; a rotation has no part in the gradient, so that Newton steps leave this term out.
+
+Where a stationary point is known to within a distance only, an eigenvalue is known to within its
+change over that distance. A mode that is flat, or within this change, is *undecided*, and the loss
+decides: it is followed from the point along the mode, both ways, with the other modes relaxed, and
+the shortest distance at which it differs by more than rounding says whether it rises or falls.
 """
 
 import math
@@ -28,7 +33,7 @@ from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
+from ridgerider._core.spectra.spectrum import DENSE_BELOW, fixed_vectors, tolerance_of
 
 # Why a stationary point may still be none of the kinds, by number.
 DOUBTS = (
@@ -41,6 +46,9 @@ DOUBTS = (
 )
 UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
 
+DISTANCES = (1e-4, 1e-3, 1e-2, 1e-1)  # at which losses are compared, in units of the problem
+MAX_OPEN, NUM_MIXED = 8, 4  # modes, and mixtures of them, along which they are
+NUM_RELAX = 4  # evaluations at each, with Newton steps of the other modes between them
 NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not fit
 MAX_SOLVE = 100  # HVPs for one Newton step there
 
@@ -134,27 +142,124 @@ class View(eqx.Module):
         eps = float(jnp.finfo(self.x.dtype).eps)
         return 10 * jnp.linalg.norm(self.step) + 100 * eps * self.size
 
-    def doubt(self, problem: Problem) -> tuple[Int[Array, ""], Cost]:
-        """What speaks against a minimum, by number, and what it cost to say so.
+    @property
+    def beside(self) -> Vector:
+        """A point that is as far off as the exact stationary point may be."""
+        eps = float(jnp.finfo(self.x.dtype).eps)
+        return (
+            self.x + 10 * self.step + 100 * eps * self.size * jnp.sum(self.curvature.rows, axis=0)
+        )
 
-        Curvature decides nothing along directions of hardly any: there, the loss is compared a
-        little way off.
-        """
-        if problem.rows is not None and problem.rows.size < problem.num_examples:
-            return jnp.array(BATCH), Cost(values=jnp.array(0))
-        weak = self.curvature.weak
 
-        def falls(row: Vector) -> Bool[Array, ""]:
-            def either_way() -> Bool[Array, ""]:
-                ways = 0.01 * self.size * jnp.stack([row, -row])
-                lowest = jnp.min(jax.lax.map(lambda way: problem.value(self.x + way), ways))
-                return lowest < self.loss - loss_rounding(self.loss)
+class Verdict(eqx.Module):
+    """What the modes of a stationary point do, by their curvature or, undecided ones, by the loss.
 
-            return jax.lax.cond(jnp.any(row != 0), either_way, lambda: jnp.array(False))
+    `is_down`: the loss falls both ways along a mode; `tilt`: 1 or -1 if it falls one way only, that
+    or the opposite one. `doubt` is what speaks against a minimum, by number.
+    """
 
-        any_falls = jnp.any(jax.lax.map(falls, weak))
-        doubt = jnp.where(~self.curvature.is_known, UNKNOWN, jnp.where(any_falls, FALLS, 0))
-        return doubt, Cost(values=2 * jnp.sum(jnp.any(weak != 0, axis=1)))
+    is_down: Bool[Array, " k"]
+    tilt: Float[Array, " k"]
+    doubt: Int[Array, ""]
+    cost: Cost
+
+
+def verdict(problem: Problem, here: View) -> Verdict:
+    """Decide what the modes of a stationary point do."""
+    if problem.rows is not None and problem.rows.size < problem.num_examples:
+        down, level = here.curvature.eigenvalues < -here.curvature.error, here.curvature.residuals
+        return Verdict(down, 0 * level, jnp.array(BATCH), Cost())
+    rows, x = here.curvature.rows, here.beside
+    images = (
+        rows @ problem.hessian(x) if is_dense(problem) else jax.lax.map(problem.hvp_at(x), rows)
+    )
+    is_negative, is_open = decided(here, images, jnp.zeros((len(here.x), 0), here.x.dtype))
+    found = followed(problem, here, is_negative, is_open, jnp.ones_like(here.x))
+    return eqx.tree_at(lambda one: one.cost, found, found.cost + Cost(hvps=len(rows)))
+
+
+def decided(
+    here: View, images: Float[Array, "k n"], null: Float[Array, "n j"]
+) -> tuple[Bool[Array, " k"], Bool[Array, " k"]]:
+    """Which modes curve downwards, and which are undecided; `images` are the HVPs `beside`.
+
+    Columns of `null` are directions of a symmetry, or held at bounds: nothing is to be decided.
+    """
+    curvature = here.curvature
+    rows, values = curvature.rows, curvature.eigenvalues
+    is_there = jnp.any(rows != 0, axis=1) & (jnp.sum((rows @ null) ** 2, axis=1) < 0.5)
+    shifts = jnp.where(is_there, jnp.abs(jnp.sum(rows * images, axis=1) - values), 0)
+    is_negative = is_there & (values < -jnp.maximum(shifts, curvature.error))
+    is_open = (values <= shifts) | jnp.any(curvature.weak != 0, axis=1) | curvature.is_flat
+    return is_negative, is_open & is_there & ~is_negative
+
+
+def followed(
+    problem: Problem,
+    here: View,
+    is_negative: Bool[Array, " k"],
+    is_open: Bool[Array, " k"],
+    free: Vector,
+) -> Verdict:
+    """Follow the loss along undecided modes, the first few and some mixtures of all of them.
+
+    On the way the stiff modes relax by Newton steps, and the open ones turn to where the loss is
+    lower. Coordinates whose `free` is 0 stay.
+    """
+    rows, values = here.curvature.rows, here.curvature.eigenvalues
+    most = min(MAX_OPEN, len(rows))
+    order = jnp.argsort(~is_open)[:most]
+    count = jnp.minimum(jnp.sum(is_open), most)
+    flat = jnp.where(is_open[:, None], rows, 0)
+    mixed = (fixed_vectors(NUM_MIXED, rows.shape[1], rows.dtype) @ flat.T) @ flat
+    value_and_grad = jax.value_and_grad(problem.value)
+
+    def unit(vector: Vector) -> Vector:
+        return vector / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(rows.dtype).tiny)
+
+    # A little off the modes: where the loss is symmetric they may be its crests.
+    directions = jnp.concatenate([flat[order] + 0.1 * unit(mixed[0])[None], mixed])
+    is_stiff = ~is_open & (values > here.curvature.error) & jnp.isfinite(values)
+    inverse = jnp.where(is_stiff, 1 / jnp.where(is_stiff, values, 1), 0)
+    rounding, scale = loss_rounding(here.loss), here.curvature.scale
+    eps = float(jnp.finfo(rows.dtype).eps)
+
+    def follow(number: Int[Array, ""], found: Float[Array, "d 2"]) -> Float[Array, "d 2"]:
+        way, part = jnp.divmod(number, 2 * len(DISTANCES))
+        side, turn = jnp.divmod(part, len(DISTANCES))
+        way = jnp.where(way < count, way, way - count + most)
+        length = jnp.asarray(DISTANCES, rows.dtype)[turn] * problem.unit
+        sign = jnp.where(side == 0, 1, -1).astype(rows.dtype)
+
+        def relax(turn: Int[Array, ""], state: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
+            aside, _ = state
+            loss, grad = value_and_grad(here.x + aside)
+            grad = free * grad
+            along = unit((flat @ aside) @ flat)
+            slope = (flat @ grad) @ flat
+            bend = unit(slope - (slope @ along) * along) * 0.5 ** (turn + 1).astype(rows.dtype)
+            stiff = jnp.where(is_stiff, rows @ aside - inverse * (rows @ grad), 0)
+            return stiff @ rows + length * unit(along - bend), loss
+
+        first = sign * length * unit(directions[way])
+        change = jax.lax.fori_loop(0, NUM_RELAX, relax, (first, here.loss))[1] - here.loss
+        noise = rounding + 100 * eps * scale * length**2
+        told = jnp.where(jnp.abs(change) > noise, jnp.sign(change), 0)
+        old = found[way, side]
+        return found.at[way, side].set(jnp.where(old == 0, told, old))
+
+    ways = count + jnp.where(count > 1, NUM_MIXED, 0)
+    num = 2 * len(DISTANCES) * ways
+    found = jax.lax.fori_loop(0, num, follow, jnp.zeros((len(directions), 2), rows.dtype))
+    lower = jnp.zeros((len(rows), 2), bool).at[order].set(found[:most] < 0)
+    lower &= is_open[:, None]
+    doubt = jnp.where(jnp.any(found < 0), FALLS, 0)
+    return Verdict(
+        is_negative | jnp.all(lower, axis=1),
+        lower[:, 0].astype(rows.dtype) - lower[:, 1].astype(rows.dtype),
+        jnp.where(here.curvature.is_known, doubt, UNKNOWN),
+        Cost(values=NUM_RELAX * num, gradients=NUM_RELAX * num),
+    )
 
 
 def is_dense(problem: Problem) -> bool:

@@ -22,17 +22,18 @@ from ridgerider._core.descend.finish import Finish, finish_of
 from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
-    FALLS,
     UNKNOWN,
     View,
     curvature_of,
+    decided,
+    followed,
     newton_step,
     view_of,
 )
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
-from ridgerider._core.problem.calls import Calls, Point, Rows
+from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
@@ -57,7 +58,8 @@ class Place(eqx.Module):
     """A stationary point: what was verified (`finish`), and the modes around it.
 
     `eigenvalues` ascend, without those of a symmetry; `rows` are unit vectors; `labels` number
-    clusters of equal eigenvalues. `is_up`, `is_down`: clearly positive, clearly negative.
+    clusters of equal eigenvalues. `is_up`: clearly positive; `is_down`: clearly negative, or the
+    loss falls that way all the same.
     """
 
     finish: Finish
@@ -74,49 +76,60 @@ def look_around(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -
 
     `num_modes`: how many are computed by HVPs alone; None forms the Hessian.
     """
-    begin, spent = x, calls.cost
-    seen = _seen(calls, domain, num_modes, x)
+    spent, tolerance = calls.cost, tolerance_of(None, calls.dtype)
+    place, here = _seen(calls, domain, num_modes, x)
     for _ in range(MAX_POLISH):
-        if not seen.reach > tolerance_of(None, calls.dtype) / 1000:
+        if not here.reach > tolerance / 1000:
             break
-        new = _seen(
-            calls, domain, num_modes, domain.inside(np.asarray(seen.place.finish.x + seen.step))
-        )
-        if not new.place.finish.grad_norm < seen.place.finish.grad_norm:
+        new = _seen(calls, domain, num_modes, domain.inside(np.asarray(here.x + here.step)))
+        if not new[0].finish.grad_norm < place.finish.grad_norm:
             break
-        seen = new
-    finish, size = seen.place.finish, max(float(np.linalg.norm(seen.place.finish.x)), 1.0)
-    is_near = float(np.linalg.norm(finish.x - begin)) <= FARTHEST * size
-    is_there = bool(seen.reach <= 10 * tolerance_of(None, calls.dtype)) and is_near
-    finish = replace(finish, is_converged=finish.is_converged & is_there)
-    if is_there and not finish.is_saddle and not int(finish.doubt_number):
-        falls = loss_falls(calls, domain, finish, np.asarray(seen.weak), size)
-        finish = replace(finish, doubt_number=FALLS if falls else 0)
+        place, here = new
+    is_there = jnp.linalg.norm(here.x - x) <= FARTHEST * here.size
+    is_there &= place.finish.is_converged & (here.reach <= 10 * tolerance)
+    if is_there:
+        place = _decided(calls, domain, num_modes, place, here)
     cost = jax.tree.map(operator.sub, calls.cost, spent)
-    return replace(seen.place, finish=replace(finish, cost=cost))
+    return replace(place, finish=replace(place.finish, is_converged=is_there, cost=cost))
 
 
-def loss_falls(calls: Calls, domain: Domain, end: Finish, weak: Rows, size: float) -> bool:
-    """Whether the loss falls a little way off along a direction of hardly any curvature."""
-    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(float(end.loss))
-    ways = [sign * 0.01 * size * row for row in weak if row.any() for sign in (1, -1)]
-    return any(calls.value(domain.inside(end.x + way)) < end.loss - slack for way in ways)
+def _decided(
+    calls: Calls, domain: Domain, num_modes: int | None, place: Place, here: View
+) -> Place:
+    """What the modes do, where that is not decided by their curvature alone."""
+    x, rows = np.asarray(here.x), np.asarray(here.curvature.rows)
+    beside = domain.inside(np.asarray(here.beside))
+    images = rows @ calls.hessian(beside) if num_modes is None else calls.hvps(beside, rows)
+    held = domain.held(x, calls.value_and_grad(x)[1])
+    null = domain.with_held(domain.null(x), held)
+    is_negative, is_open = fetch(compiled(decided, "none")(here, images, null))
+    if not is_open.any():
+        return place
+    free = np.where(held, 0, 1).astype(x.dtype)
+    found = fetch(compiled(followed, "little")(calls.problem, here, is_negative, is_open, free))
+    calls.charge(found.cost)
+    # The modes of a place may be others than those of its Hessian, but they span the same spaces.
+    overlaps = place.rows @ rows.T
+    tilt = overlaps @ found.tilt
+    is_down = (overlaps**2 @ found.is_down > 0.5) | (abs(tilt) > 0.5)
+    # Undecided ones that the loss falls along have as much negative curvature as they may have.
+    most = -max(float(here.curvature.error), float(np.finfo(x.dtype).tiny))
+    fields: dict[str, Any] = {
+        "finish": replace(
+            place.finish, is_saddle=found.is_down.any(), doubt_number=int(found.doubt)
+        ),
+        "morse_index": is_down.sum(),
+        "eigenvalues": np.where(is_down, np.minimum(place.eigenvalues, most), place.eigenvalues),
+        "rows": np.where(tilt < -0.5, -1, 1)[:, None].astype(x.dtype) * place.rows,
+    }
+    return replace(place, is_down=is_down, **fields)
 
 
-class Sight(eqx.Module):
-    """A point as it is seen before Newton's next step."""
-
-    place: Place
-    step: Vector
-    reach: Scalar
-    weak: Float[Array, "k n"]
-
-
-def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> Sight:
+def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> tuple[Place, View]:
     if num_modes is not None:
         check_time()
         seen = fetch(compiled(_by_hvps, "little")(calls.problem, domain.symmetry, num_modes, x))
-        calls.charge(seen.place.finish.cost)
+        calls.charge(seen[0].finish.cost)
         return seen
     loss, grad = calls.value_and_grad(x)
     hessian, null, held = calls.hessian(x), domain.null(x), domain.held(x, grad)
@@ -141,7 +154,7 @@ def _by_hessian(
     hessian: Float[Array, "n n"],
     null: Float[Array, "n k"],
     noise: Float[Array, " two"],
-) -> Sight:
+) -> tuple[Place, View]:
     here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), noise[0], noise[1])
     eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
     if null.shape[1]:
@@ -153,7 +166,7 @@ def _by_hessian(
 
 def _sight(
     here: View, eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"], is_whole: Any
-) -> Sight:
+) -> tuple[Place, View]:
     curvature, width = here.curvature, max(WIDTH, cluster_width(None, here.x.dtype))
     labels = cluster_labels(eigenvalues, width)
     # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
@@ -175,10 +188,12 @@ def _sight(
         is_up=is_whole & (eigenvalues > jnp.maximum(tolerance * curvature.scale, curvature.error)),
         is_down=eigenvalues < -curvature.error,
     )
-    return Sight(place, here.step, here.reach, curvature.weak)
+    return place, here
 
 
-def _by_hvps(problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector) -> Sight:
+def _by_hvps(
+    problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector
+) -> tuple[Place, View]:
     """A point with its lowest modes, which are all that is known."""
     grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
     num_all = problem.size - null.shape[1]

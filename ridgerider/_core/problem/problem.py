@@ -68,6 +68,7 @@ class Problem(eqx.Module):
     args: tuple[Any, ...]
     rows: Int[Array, "chunks micro_size"] | None
     num_chunks: int | Int[Array, ""]
+    unit: Scalar
 
     def __init__(self, loss: Callable[..., Scalar], start: PyTree, *args: Any):
         if not callable(loss):
@@ -77,6 +78,7 @@ class Problem(eqx.Module):
         self.args = args
         self.rows = None
         self.num_chunks = 1
+        self.unit = jnp.ones((), self.dtype)
         _check_scalar(loss, self.start, args)
 
     @staticmethod

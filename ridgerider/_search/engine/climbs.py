@@ -92,7 +92,7 @@ class Climbs(eqx.Module):
         for _ in range(DESCENTS):
             leg = self.classify(problem, *self.move(problem, settings, [branch]))
             total = total + leg.cost
-            if leg.finish is not None and not leg.num_ridges:
+            if leg.finish is not None and leg.finish.kind == "minimum":
                 root = replace(leg, fingerprint=Fingerprint(), ended_by=("start",), cost=total)
                 return replace(root, num_steps=0, trace={})
             if leg.finish is not None and leg.turns:  # a saddle, to be left by its first ridge

@@ -7,6 +7,7 @@ Within `bounds` a coordinate is replaced by one that is free, u:
 A minimum on a bound is then a minimum in u, as smooth as any other.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -178,10 +179,12 @@ def _search_all(problem: Problem, max_rides: int, seed: int) -> _Found:
         end = jax.device_get(eqx.filter_jit(finish_one)(problem, Rider(), problem.x0, key))
     found.ends.append((np.asarray(end.x), end))
     found.cost += ledger.charge([end.cost])[0]
-    if end.kind == "minimum":
-        landscape = explore(problem.with_start(jnp.asarray(end.x)), max_rides=max_rides, seed=seed)
-        found.cost += landscape.cost
-        found.ends += [(np.asarray(one.params), one) for one in landscape.minima()]
+    if end.kind in ("minimum", "unverified"):
+        with contextlib.suppress(ValueError):  # there may be no minimum below
+            start = problem.with_start(jnp.asarray(end.x))
+            landscape = explore(start, max_rides=max_rides, seed=seed)
+            found.cost += landscape.cost
+            found.ends += [(np.asarray(one.params), one) for one in landscape.minima()]
     return found
 
 

@@ -117,8 +117,8 @@ class Landscape(RunView):
     # --- points
 
     def minima(self) -> Solutions[Stationary]:
-        """The different minima, lowest first."""
-        return Solutions([one for one in self._points if one.morse_index == 0])
+        """The different minima, lowest first. Ends of other kinds are in `solutions()`."""
+        return Solutions([one for one in self._points if one.kind == "minimum"])
 
     def saddles(self, index: int | None = 1) -> Solutions[Stationary]:
         """The different saddles with `index` negative eigenvalues, lowest first; None: all."""
@@ -248,11 +248,10 @@ class Landscape(RunView):
     @cached_property
     def _legs(self) -> dict[Fingerprint, Leg]:
         """The legs that stand for the points."""
-        kinds = ("minimum", "saddle", "unverified")
         return {
             name: self._store.leg(name)
             for name, finish in self._store.finishes()
-            if name not in self._links and finish.kind in kinds
+            if name not in self._links and finish.kind in ("minimum", "saddle")
         }
 
     @cached_property

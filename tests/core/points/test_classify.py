@@ -16,6 +16,7 @@ from ridgerider._core.points.classify import (
     flat_part,
     lowest_curvature,
     newton_step,
+    verdict,
     view,
 )
 
@@ -122,7 +123,7 @@ def test_a_view_of_a_large_problem_has_a_step_and_no_curvature():
     here = view(problem, jnp.full(320, 0.01), KEY)
     assert float(here.reach * here.size) == pytest.approx(0.01 * 320**0.5, rel=1e-2)
     assert not here.curvature.is_known and float(here.curvature.least) == 0
-    assert int(here.doubt(problem)[0]) == UNKNOWN
+    assert int(verdict(problem, here).doubt) == UNKNOWN
 
 
 def test_what_is_not_known_is_nothing():
@@ -131,8 +132,34 @@ def test_what_is_not_known_is_nothing():
     assert not curvature.is_negative and not np.any(curvature.weak)
 
 
-@pytest.mark.parametrize(("sign", "doubt"), [(-1, FALLS), (1, 0)])
-def test_where_there_is_no_curvature_the_loss_decides(sign, doubt):
-    problem = rr.Problem(lambda x: x[0] ** 2 + sign * x[1] ** 4, jnp.zeros(2))
-    found, cost = dense_view(problem, problem.x0).doubt(problem)
-    assert int(found) == doubt and int(cost.values) == 2
+LEVEL = {  # losses with a zero eigenvalue, or two, at 0: what the loss does there
+    "minimum": [
+        lambda x: x[0] ** 2 + x[1] ** 4,
+        lambda x: (x[1] - x[0] ** 2) ** 2 + x[0] ** 6,
+        lambda x: jnp.sum(x**4),
+    ],
+    "saddle": [
+        lambda x: x[0] ** 2 - x[1] ** 4,
+        lambda x: (x[1] - x[0] ** 2) ** 2 - x[0] ** 6,  # rises along the axes
+        lambda x: jnp.sum(x**4) - 6 * x[0] ** 2 * x[1] ** 2,  # likewise
+    ],
+    "unverified": [lambda x: x[0] ** 2 + x[1] ** 3, lambda x: x[0] ** 2 + x[1] ** 5],
+}
+
+
+@pytest.mark.parametrize(("kind", "loss"), [(k, one) for k, ones in LEVEL.items() for one in ones])
+def test_where_there_is_no_curvature_the_loss_decides(kind, loss):
+    problem = rr.Problem(loss, jnp.zeros(2))
+    found = verdict(problem, dense_view(problem, problem.x0))
+    assert bool(found.is_down.any()) == (kind == "saddle")
+    assert bool(np.any(found.tilt != 0)) == (kind == "unverified")
+    assert int(found.doubt) == (0 if kind == "minimum" else FALLS)
+
+
+def test_an_eigenvalue_is_known_to_within_its_change_over_a_newton_step():
+    cubic = rr.Problem(lambda x: x[0] ** 3 + x[0] ** 6, jnp.zeros(1))
+    for x in (1e-9, -1e-9, 1e-20):
+        here = dense_view(cubic, jnp.array([x]))
+        assert int(here.curvature.num_flat) == 0 and float(here.curvature.eigenvalues[0]) != 0
+        found = verdict(cubic, here)
+        assert abs(float(found.tilt[0])) == 1 and not found.is_down.any()

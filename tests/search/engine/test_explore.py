@@ -54,6 +54,30 @@ def test_all_stationary_points_of_the_plane(name):
             assert landscape.barrier(a, b) == landscape.barrier(b, a)
 
 
+def points_of(loss, start):
+    landscape = rr.explore(rr.Problem(loss, jnp.asarray(start)), max_rides=20)
+    minima, saddles = landscape.minima(), landscape.saddles(None)
+    rest = [one for one in landscape.solutions() if one.kind not in ("minimum", "saddle")]
+    return [sorted(float(one.params[0]) for one in group) for group in (minima, saddles, rest)]
+
+
+def test_points_of_one_dimension_without_curvature():
+    minima, saddles, rest = points_of(lambda x: (2 * x**6 - x**4)[0], [0.3])
+    assert minima == pytest.approx([-(3**-0.5), 3**-0.5]) and not rest
+    assert saddles == pytest.approx([0], abs=1e-6)
+    # An inflection on the way down is left.
+    minima, saddles, rest = points_of(lambda x: (x**3 + x**6)[0], [0.1])
+    assert minima == pytest.approx([-(0.5 ** (1 / 3))]) and not saddles
+    assert rest == pytest.approx([0] * len(rest), abs=1e-6)
+    assert points_of(lambda x: jnp.sum(x**4), [0.3])[0] == pytest.approx([0], abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", [jnp.sum, lambda x: jnp.sum(jnp.abs(x) + x**2 / 10)])
+def test_no_point_with_a_slope_is_listed(loss):
+    with pytest.raises(ValueError, match="`start` must lie above a minimum"):
+        rr.explore(rr.Problem(loss, jnp.array([0.3, 1.0])))
+
+
 def test_mueller_brown_to_six_digits():
     landscape = rr.explore(mueller_brown())
     assert np.allclose([one.loss for one in landscape.minima()], BRIDGES["minima"], atol=1e-6)

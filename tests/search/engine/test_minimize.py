@@ -120,6 +120,13 @@ def test_a_minimum_on_a_bound():
     np.testing.assert_allclose(sorted(one.x[0] for one in found), [0, inside], atol=1e-6)
 
 
+def test_an_inflection_is_no_minimum():
+    found = rr.minimize_all(lambda x: x[0] ** 3 + x[0] ** 6, [0.1], max_rides=10)
+    assert [one.x[0] for one in found] == pytest.approx([-(0.5 ** (1 / 3))])
+    (end,) = rr.minimize_all(lambda x: x[0] ** 3, [0.1], max_rides=10)
+    assert not end.success and "falls" in end.message
+
+
 def test_bad_input_is_refused():
     def refused(match, *args, **options):
         with pytest.raises(ValueError, match=match):
