@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_choice, check_count, needs
+from ridgerider._check import check_callable, check_choice, needs
 from ridgerider._core.points.network import NetworkStart
 from ridgerider._core.points.network import network_start as start_of
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
@@ -37,6 +37,7 @@ NOT_IN_TRAINING = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.modules.dropout._DropoutNd,
 )
+BLOCK = 16  # HVPs that are computed at a time for a dense Hessian
 _running = threading.RLock()  # of all modules: two problems may share one, or parts of one
 
 
@@ -45,7 +46,6 @@ def problem(
     loss: Callable[..., torch.Tensor],
     *data: torch.Tensor,
     params: Params = "all",
-    batch: int = 16,
     check: bool = True,
 ) -> Problem:
     """The problem of minimising `loss(module(*inputs), targets)`, where `data` is both.
@@ -63,7 +63,6 @@ def problem(
     - `data`: tensors of one leading length; all but the last go into the module.
     - `params`: which are searched: "all", a list of names (or of submodules), or a mask: a
       dictionary from names to True, False or a boolean tensor.
-    - `batch`: how many HVPs are computed at a time for a dense Hessian.
     - `check`: whether to compare the gradient with differences of values first.
 
     >>> import torch
@@ -75,9 +74,8 @@ def problem(
     (3, ['bias', 'weight'])
     """
     check_callable("loss", loss, "loss(outputs, targets)")
-    check_count("batch", batch)
     masks = _checked(module, data, params)
-    functions = ModuleFunctions(module, loss, data, masks, batch)
+    functions = ModuleFunctions(module, loss, data, masks)
     x = functions.start()
     functions.try_out(x)
     if check:
@@ -202,7 +200,6 @@ class ModuleFunctions(Functions):
         loss: Callable[..., torch.Tensor],
         data: tuple[torch.Tensor, ...],
         masks: dict[str, torch.Tensor | None],
-        batch: int,
     ):
         self.module, self.criterion, self.data, self.masks = module, loss, data, masks
         given = dict(module.named_parameters())
@@ -217,7 +214,7 @@ class ModuleFunctions(Functions):
         self._graph: tuple[Any, ...] | None = None
         dtype = np.dtype(str(first.dtype).removeprefix("torch."))
         name = getattr(loss, "__name__", type(loss).__name__)
-        super().__init__(sum(self.sizes), dtype, batch, f"{type(module).__name__}, {name}")
+        super().__init__(sum(self.sizes), dtype, BLOCK, f"{type(module).__name__}, {name}")
 
     # --- parameters
 

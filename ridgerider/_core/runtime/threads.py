@@ -1,7 +1,7 @@
 """One thread for LAPACK: on a busy machine, threads that wait for each other cost many times more.
 
 `eigh` of a 610 x 610 Hessian, two processors with a load of twenty: 1.8 to 2.1 s with two threads,
-0.4 to 0.5 s with one (`ridgerider bench networks threads`).
+0.4 to 0.5 s with one.
 """
 
 import functools
