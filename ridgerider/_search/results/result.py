@@ -290,6 +290,11 @@ class Result(RunView):
     ('curvature_gone',)
     """
 
+    @property
+    def path(self) -> Path | None:
+        """The run file, or None if the run is in memory."""
+        return self.file
+
     def minima(
         self, tolerance: float | None = None, *, signature: Signature | None = None
     ) -> Solutions:
