@@ -199,8 +199,8 @@ def random_cases(seed: int) -> list[Case]:
 
 def gaussians(name: str, number: int, random: np.random.Generator) -> Case:
     n = 2 + number % 4
-    centres, heights = random.random((12, n)), random.random(12)
-    widths = random.uniform(0.1, 0.3, 12)
+    centres, heights = random.random((10 * n, n)), random.random(10 * n)
+    widths = random.uniform(0.08, 0.25, 10 * n)
 
     def fun(x: Vector) -> float:
         return float(-heights @ np.exp(-((x - centres) ** 2).sum(axis=1) / (2 * widths**2)))
@@ -210,7 +210,7 @@ def gaussians(name: str, number: int, random: np.random.Generator) -> Case:
 
 def trigonometric(name: str, number: int, random: np.random.Generator) -> Case:
     n = 1 + number % 3
-    rows, phases, factors = random.normal(0, 6, (8, n)), random.random(8), random.normal(size=8)
+    rows, phases, factors = random.normal(0, 10, (8, n)), random.random(8), random.normal(size=8)
     return Case(name, lambda x: float(factors @ np.cos(rows @ x + 6 * phases)), [(-1, 1)] * n)
 
 
