@@ -12,6 +12,9 @@ A round is chosen at once, and legs are stored as they arrive. They are *settled
 which they were chosen, whatever the order of arrival: a leg that ends where another had ended
 before is linked to that one, and from any other its branches are added to the frontier. So neither
 the number of workers nor the order of arrival nor an interruption changes a run.
+
+A repaired run is *replayed*: all branches are made anew and chosen again from the start. Legs that
+the file still has are taken from there, with what was decided of them; the others are ridden.
 """
 
 import operator
@@ -33,6 +36,7 @@ from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.crew.job import Job
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
+from ridgerider._search.runfile.schema import REPAIRED
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.orders import Order, with_priority
 from ridgerider._search.tree.settings import Budget, Settings
@@ -111,18 +115,21 @@ class Engine:
         self.done = Progress.read(store)
         self.done.max_rides = budget.max_rides
         self.has_descents = has_descents(store.meta)
+        self.known: Known = job.mover.known(self.problem, store, valid)
+        is_replayed = bool(store.meta.get(REPAIRED))
+        if is_replayed:
+            store.reset_branches(self.branches_at(store.leg(Fingerprint())))
         self.frontier = Frontier()
         self.frontier.tell(store.open_branches())
         self.pending = deque(store.pending())  # the branches of the round that are not settled
         self.arrived: dict[Fingerprint, Leg] = {}
-        self.known: Known = job.mover.known(self.problem, store, valid)
-        unsettled = {branch.fingerprint for branch in self.pending}
+        self.stored = set[Fingerprint]()  # legs of the file that are not settled, or to be replayed
         for name in store.fingerprints():
             leg = store.leg(name)
-            if name in unsettled:
-                self.arrived[name] = leg
-            else:
+            if leg.is_settled and not (is_replayed and name):
                 self.known.keep(leg)
+            else:
+                self.stored.add(name)
 
     def run(self) -> None:
         crew = Crew(self.job, self.store.load, self.means.executor, self.means.max_deaths)
@@ -131,8 +138,7 @@ class Engine:
         listener = None if self.means.progress is None else self._tell_training
         try:
             with listening(listener), limited(self.budget.seconds_left(self.done.cost)):
-                interruptible(self._settle, [])
-                while branches := self._chosen():
+                while branches := interruptible(self._chosen):
                     crew.send(branches)
                     while len(crew):
                         self._settle(crew.receive())
@@ -140,6 +146,8 @@ class Engine:
             pass
         finally:  # also when it is interrupted
             crew.cancel()
+        if not self.stored:
+            self.store.set_meta(REPAIRED, False)
         self.store.checkpoint()
 
     def _chosen(self) -> list[Branch]:
@@ -149,28 +157,38 @@ class Engine:
         anything else is chosen.
         """
         left = self.budget.rides_left(self.done.num_rides)
-        if not left:
-            return []
-        if not self.pending:
+        self._settle([])
+        while not self.pending and len(self.frontier):
             spent = (self.done.num_steps, self.done.cost, self.known.num_points)
-            if self.budget.is_spent(*spent):
-                return []
+            is_replayed = self.stored and any(
+                one.fingerprint in self.stored for one in self.frontier
+            )
+            if not is_replayed and (not left or self.budget.is_spent(*spent)):
+                break
             self.pending.extend(self.frontier.ask(self.settings.round_size))
             self.store.choose(self.pending)
-        waiting = [one for one in self.pending if one.fingerprint not in self.arrived]
+            self._settle([])
+        waiting = [one for one in self.pending if not self._is_here(one)]
         return waiting[: int(min(left, len(waiting)))]
+
+    def _is_here(self, branch: Branch) -> bool:
+        """Whether a branch has been ridden."""
+        return branch.fingerprint in self.arrived or branch.fingerprint in self.stored
 
     def _settle(self, legs: list[Leg]) -> None:
         """Store legs that have arrived; settle those before which none is missing."""
         self.arrived |= {leg.fingerprint: leg for leg in legs}
         ready, new = list[Leg](), {leg.fingerprint for leg in legs}
-        while self.pending and self.pending[0].fingerprint in self.arrived:
-            ready.append(self.arrived.pop(self.pending.popleft().fingerprint))
+        while self.pending and self._is_here(self.pending[0]):
+            name = self.pending.popleft().fingerprint
+            is_stored = name in self.stored
+            ready.append(self.store.leg(name) if is_stored else self.arrived.pop(name))
+            self.stored.discard(name)
         for leg in legs:
             if leg.fingerprint in self.arrived:
                 self.store.add(leg)
                 self._tell(leg)
-        settled = self.known.settle(ready)
+        settled = self.known.settle([leg for leg in ready if not leg.is_settled])
         for before in ready:  # each is stored before the next, which may be compared with it
             leg, link = interruptible(self._next, before, settled)
             if self.means.measures:  # first, so that whoever reads the leg finds them
@@ -189,6 +207,9 @@ class Engine:
         self, before: Leg, settled: Iterator[tuple[Leg, Fingerprint | None]]
     ) -> tuple[Leg, Fingerprint | None]:
         """The next settled leg, charged with what it cost to settle it."""
+        if before.is_settled:  # before the file was repaired
+            self.known.keep(before)
+            return before, before.linked_to
         with self.problem.ledger() as ledger:
             leg, link = next(settled)
         (spent,) = ledger.charge([jax.tree.map(operator.sub, leg.cost, before.cost)])
@@ -198,7 +219,9 @@ class Engine:
         """Count a leg, and say how far the run has come."""
         self.done.add(leg)
         self.done.num_minima = self.known.num_minima
-        self.done.num_open = len(self.frontier) + len(self.pending) - len(self.arrived)
+        self.done.num_open = len(self.frontier) + sum(
+            not self._is_here(one) for one in self.pending
+        )
         if self.means.progress is not None:
             self.means.progress(self.done)
 

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,6 @@ from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
 from ridgerider._search.runfile.problem import check_problem, describe_problem
 from ridgerider._search.runfile.rules import describe
-from ridgerider._search.runfile.schema import REPAIRED
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.symmetry import check_symmetry
 from ridgerider._search.tree.orders import Order, stored_order, with_priority
@@ -150,8 +148,6 @@ def resume(
         if measures:
             measures.check(problem)
         store.set_meta("budget", asdict(budget))
-        if meta.get(REPAIRED):
-            _complete(store, partial(mover.branches_at, problem, settings), own)
         Engine(job, own, budget, store, means, _guard(valid)).run()
     return view(store, problem, mover)
 
@@ -164,21 +160,6 @@ def _under_way(store: Store, executor: Executor | None, before: float) -> Iterat
         if executor is None:  # others compile for themselves
             known = store.meta.get("seconds_compiling", 0.0)
             store.set_meta("seconds_compiling", known + seconds_compiling() - before)
-
-
-def _complete(store: Store, branches_at: Any, order: Order) -> None:
-    """Bring back what a repair has lost: the branches of legs, and what was decided from them.
-
-    A leg that was linked to a lost one, or had the same solution, is settled again, after that one
-    was ridden again.
-    """
-    store.reopen_links()
-    pending = {branch.fingerprint for branch in store.pending()}
-    for name in store.fingerprints():
-        leg = store.leg(name)
-        if name not in pending and leg.linked_to is None:
-            store.complete([with_priority(branch, order) for branch in branches_at(leg)])
-    store.set_meta(REPAIRED, False)
 
 
 def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike) -> None:

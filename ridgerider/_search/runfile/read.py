@@ -204,8 +204,7 @@ class RunFile:
 
     def open_branches(self) -> list[Branch]:
         """The branches that wait to be chosen."""
-        where = "WHERE round IS NULL AND fingerprint NOT IN (SELECT fingerprint FROM legs)"
-        return [Branch(**row) for row in self._values("branches", BRANCH, where)]
+        return [Branch(**row) for row in self._values("branches", BRANCH, "WHERE round IS NULL")]
 
     def pending(self) -> list[Branch]:
         """The branches that were chosen and whose legs are missing or not settled, in order."""
@@ -287,7 +286,7 @@ class RunFile:
                 if missing is not None:
                     missing[f"leg number {after}"] = one_line(error)
                 continue
-            if row is None:
+            if row is None or row["rowid"] <= after:  # which a damaged index may find
                 return
             misses, after = 0, row.pop("rowid")
             yield after, row

@@ -1,8 +1,7 @@
 """What is damaged in a run file, and a file without it.
 
-Damaged legs are dropped; their branches stay, or come back when the search is resumed, so that it
-rides them again. All other legs are kept, also those that set out from a dropped one: ridden again
-it ends at the same point.
+Damaged legs are dropped, and all other legs are kept, also those that set out from a dropped one:
+when the run is resumed, it is replayed from its start, and what is missing is ridden again.
 """
 
 import contextlib
@@ -89,10 +88,6 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     for row in rows["branches"]:  # of rounds that were over
         if row["round"] is not None and row["round"] < max(rounds):
             dropped |= {row["fingerprint"]} - legs.keys()
-    # A branch that waits below a leg that was dropped comes back with it.
-    rows["branches"] = [
-        row for row in rows["branches"] if row["parent"] in legs or row["fingerprint"] in legs
-    ]
     rows["legs"] = list(legs.values())
     rows["solutions"] = [row for name, row in ends.items() if name in legs]
     return rows, sorted(dropped)

@@ -37,8 +37,9 @@ from ridgerider._search.tree.tree import Fingerprint, Way
 APPLICATION_ID = 0x52696467  # "Ridg"
 FORMAT = 4
 SUM = "sum"  # of all digests but its own, in `meta`
-REPAIRED = "repaired"  # in `meta`: whether branches may be missing
-NEEDED = ("name", "problem", "mover", "rider", "settings", "budget")  # entries of `meta` of any run
+REPAIRED = "repaired"  # in `meta`: whether it has to be replayed
+# Entries of `meta` of any run.
+NEEDED = ("name", "problem", "mover", "rider", "symmetry", "valid", "settings", "budget")
 MAX_TURN = 2**32 - 1
 MAX_NESTED = 50  # levels of JSON
 

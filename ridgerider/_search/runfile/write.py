@@ -37,7 +37,7 @@ class Store(RunFile):
         path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
     ) -> "Store":
         """A new run with its start, all or nothing; `None` keeps it in memory."""
-        row, end = leg_to_rows(root)
+        row, end = leg_to_rows(replace(root, is_settled=True))
         entries = {schema.SUM: "0", **meta, "versions": versions()}
         rows = {
             "meta": [_entry(key, value) for key, value in entries.items()],
@@ -88,28 +88,18 @@ class Store(RunFile):
     def settle(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
         """Store a settled leg, its solution and its children, all or nothing.
 
-        Returns the children that were not there: where a damaged leg is ridden again, some are.
+        Returns the children that were not there.
         """
         with self._transaction():
             for table in ("solutions", "legs"):
                 self._remove(table, "fingerprint = ?", str(leg.fingerprint))
-            return self._add(leg, children)
+            return self._add(replace(leg, is_settled=True), children)
 
-    def reopen_links(self) -> None:
-        """Settle again the legs that refer to a leg which is not there any more."""
-        known = set(self.fingerprints())
-        lost = [name for name, other in self.links().items() if other not in known]
-        ends = [name for name, other in self.same().items() if other not in known]
+    def reset_branches(self, branches: Iterable[Branch]) -> None:
+        """Replace all branches by those that leave the start."""
         with self._transaction():
-            for name in ends:
-                self._change("solutions", str(name), same_as=None)
-            for name in {*lost, *ends}:
-                self._change("legs", str(name), linked_to=None, is_settled=0)
-
-    def complete(self, children: Iterable[Branch]) -> None:
-        """Add branches that a repair has lost."""
-        with self._transaction():
-            for branch in children:
+            self._remove("branches", "TRUE")
+            for branch in branches:
                 self._insert("branches", branch_to_row(branch))
 
     def choose(self, branches: Iterable[Branch]) -> None:

@@ -201,7 +201,7 @@ class Leg:
     ways: tuple[Way, ...] = ()
     below: Ridges | None = None
     linked_to: Fingerprint | None = None
-    is_settled: bool = True
+    is_settled: bool = False
 
     @staticmethod
     def without_ridges(

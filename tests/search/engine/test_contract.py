@@ -1,16 +1,13 @@
 """What every run keeps to, whatever moves along its branches: searches and maps alike."""
 
-import sqlite3
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.repair import repair
 from ridgerider.problems import himmelblau, wells
 
 RUNS = {
@@ -93,26 +90,6 @@ def test_workers_and_the_order_of_arrival_change_nothing(run, monkeypatch):
     with ThreadPoolExecutor(2) as executor:
         assert rows(run(max_rides=20, executor=executor)) == whole
     assert rows(run(max_rides=20, executor=Backwards())) == whole
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_repaired_run_is_resumed_to_the_same(run, problem, seed, tmp_path):
-    """Whichever rows were changed or deleted: nothing is lost, and nothing is ridden twice."""
-    path, random = tmp_path / "run.sqlite", np.random.default_rng(seed)
-    whole = rows(run(max_rides=20, out=path))
-    with closing(sqlite3.connect(path)) as db, db:
-        names = [name for (name,) in db.execute("SELECT fingerprint FROM legs WHERE depth > 0")]
-        for name in random.choice(sorted(names), 3, replace=False):
-            change = random.choice(
-                [
-                    "UPDATE legs SET loss = loss + 1e-9 WHERE fingerprint = ?",
-                    "UPDATE solutions SET loss = loss + 1e-9 WHERE fingerprint = ?",
-                    "DELETE FROM legs WHERE fingerprint = ?",
-                ]
-            )
-            db.execute(str(change), [str(name)])
-    repair(path)
-    assert rows(rr.resume(path, problem, max_rides=20)) == whole
 
 
 def test_a_time_limit_is_kept_and_what_was_found_is_returned(run, problem, tmp_path):
