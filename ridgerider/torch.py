@@ -262,7 +262,7 @@ class ModuleFunctions(Functions):
             point, _, grad = self._differentiated(own, rows, True)
             last = self._graph = (own, rows, point, grad)
         _, _, point, grad = last
-        self.calls.update(hvps=len(v))
+        self.count(hvps=len(v))
         if not grad.requires_grad:  # the loss is linear
             return np.zeros_like(v)
         is_block = len(v) > 1 and self.is_vectorized
@@ -285,7 +285,7 @@ class ModuleFunctions(Functions):
     def _differentiated(
         self, x: Point, rows: Rows, keeps_graph: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        self.calls.update(gradients=1)
+        self.count(gradients=1)
         with _alone():
             point = self._tensor(x).requires_grad_()
             value = self.loss(point, rows)
@@ -294,7 +294,7 @@ class ModuleFunctions(Functions):
 
     def loss(self, x: torch.Tensor, rows: Rows = None) -> torch.Tensor:
         """The loss in PyTorch, on these rows of the data or all."""
-        self.calls.update(values=1)
+        self.count(values=1)
         data = self.data
         if rows is not None and len(rows) < len(data[0]):
             chosen = torch.as_tensor(rows, device=self.device)

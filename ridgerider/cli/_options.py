@@ -99,7 +99,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "max_rides": (int | None, "Stop after this many rides; of a map, climbs and descents."),
     "max_steps": (int | None, "Stop after this many steps."),
     "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
-    "max_seconds": (float | None, "Stop after this many seconds of riding."),
+    "max_seconds": (float | None, "Stop after this many seconds, without those of compilation."),
     "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
     "num_lanes": (int, "Rides in one compiled program, for accelerators; best 1 on CPUs."),
     "seed": (int, "Every random choice derives from it."),

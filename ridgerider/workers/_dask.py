@@ -14,7 +14,7 @@ from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
 from ridgerider._search.crew.job import Job, open_job
-from ridgerider._search.tree.tree import Branch, Leg
+from ridgerider._search.tree.tree import Leg
 from ridgerider.workers._pool import ONE_THREAD
 
 # Each death is told to us, who count them, and is blamed on one task alone.
@@ -123,14 +123,14 @@ async def hand_over(future: Any, ours: Future) -> None:
 
 
 def ride_job(
-    content: bytes, name: str, about: dict[str, Any], lease: float | None, branches: list[Branch]
+    content: bytes, name: str, about: dict[str, Any], lease: float | None, *task: Any
 ) -> list[Leg]:
     """Run in a worker. If it takes longer than its lease, the alarm ends the process."""
     job = open_job(name, about, content)
     if lease is not None:
         signal.setitimer(signal.ITIMER_REAL, lease)
     try:
-        return job(branches)
+        return job(*task)
     finally:
         if lease is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)

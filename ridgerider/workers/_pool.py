@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ridgerider._check import check_count, check_positive
 from ridgerider._search.crew.job import Job, open_job, opened_job
-from ridgerider._search.tree.tree import Branch, Leg
+from ridgerider._search.tree.tree import Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything
@@ -216,8 +216,8 @@ def _open(*parcel: Any) -> None:
     open_job(*parcel)
 
 
-def _ride(name: str, branches: list[Branch]) -> list[Leg]:
-    return opened_job(name)(branches)
+def _ride(name: str, *task: Any) -> list[Leg]:
+    return opened_job(name)(*task)
 
 
 @contextlib.contextmanager

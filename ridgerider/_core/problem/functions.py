@@ -11,6 +11,7 @@ the noise of the gradients, whichever is larger, and at least eps / `step` times
 and fourth derivatives, which few ask for, are differences of products.
 """
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.host import call_host
 from ridgerider._core.problem.ledger import Ledger
+from ridgerider._core.runtime import clock
 
 Point = Float[np.ndarray, " n"]
 Block = Float[np.ndarray, "b n"]
@@ -59,9 +61,9 @@ class Functions:
     - `noise`: what a product may be off by, relative to its length.
 
     An error in a function is NaN inside, and its message is kept in the ledgers that are open. Each
-    bridge counts the calls that it makes in `calls`: points for values and gradients, vectors for
-    HVPs; a Hessian is one Hessian, and as many HVPs as there are parameters. A copy that is sent to
-    another process counts from zero.
+    bridge calls `count` just before it calls a function: points for values and gradients, vectors
+    for HVPs; a Hessian is one Hessian, and as many HVPs as there are parameters. A copy that is
+    sent to another process counts from zero.
     """
 
     def __init__(self, size: int, dtype: Any, block: int = 1, name: str = "loss"):
@@ -69,6 +71,7 @@ class Functions:
         self.step: float | None = None
         self.noise = 0.0
         self.calls = Counter[str]()
+        self._latest = math.inf  # by the clock of `runtime`
         self._ledgers: list[Ledger] = []
         self._last: tuple[Any, ...] | None = None
         # One call at a time, since many calculators are not made for threads; one ledger at a time.
@@ -82,17 +85,23 @@ class Functions:
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         """H(x) times each row of `v`."""
-        self.calls.update(hvps=len(v))
+        self.count(hvps=len(v))
         return self.differences(x, v, rows)[0]
 
     def dense(self, x: Point, rows: Rows) -> Float[np.ndarray, "n n"]:
-        self.calls.update(hessians=1)
+        self.count(hessians=1)
         return self.multiply(x, np.eye(self.size, dtype=self.dtype), rows)
 
     def params_of(self, x: Point) -> PyTree | None:
         """Parameters in the form that a user wants them in, or None for that of the start."""
         del x
         return None
+
+    def count(self, **calls: int) -> None:
+        """Count calls that are about to be made. Raises if the time is up."""
+        if clock.now() >= self._latest:
+            raise clock.OutOfTime
+        self.calls.update(calls)
 
     def forget(self) -> None:
         """Forget what is remembered of the last point, so that it is evaluated again."""
@@ -106,7 +115,8 @@ class Functions:
         with nullcontext() if is_nested else self._recording.lock:
             with self._calling.lock:
                 self.forget()
-            before = self.calls.copy()
+            before, latest = self.calls.copy(), self._latest
+            self._latest = clock.deadline()
             self._ledgers.append(ledger)
             token = _open.set((*outer, self))
             try:
@@ -114,6 +124,7 @@ class Functions:
             finally:
                 _open.reset(token)
                 self._ledgers.pop()
+                self._latest = latest
                 ledger.calls = Cost(**(self.calls - before))
 
     # --- what JAX sees
@@ -196,7 +207,7 @@ class Functions:
         self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         def measure(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            self.calls.update(hvps=len(v))
+            self.count(hvps=len(v))
             return (self.differences(x, v, rows)[1],)
 
         return self._for_each(measure, ((),), v, x, *rows)
@@ -246,7 +257,13 @@ class Functions:
         return np.array(x, self.dtype if x.dtype.kind == "f" else x.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None, "_ledgers": [], "calls": Counter()}
+        return {
+            **self.__dict__,
+            "_last": None,
+            "_ledgers": [],
+            "_latest": math.inf,
+            "calls": Counter(),
+        }
 
 
 def _given(*args: Array | None) -> list[Array]:

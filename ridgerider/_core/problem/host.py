@@ -21,12 +21,16 @@ host_p.multiple_results = True
 
 
 def call_host(
-    function: Callable[..., tuple[np.ndarray, ...]], results: tuple[Any, ...], *args: Array
+    function: Callable[..., tuple[np.ndarray, ...]],
+    results: tuple[Any, ...],
+    *args: Array,
+    is_pure: bool = True,
 ) -> list[Array]:
     """`function(*args)` on NumPy arrays, which are its own only until it returns.
 
-    It must be pure, must not call JAX, and returns a tuple of arrays of the shapes and dtypes of
-    `results`. Under `vmap` all arrays have further leading axes, of length 1 where one is shared.
+    Unless it is pure it is called in each step of a loop. It must not call JAX, and returns a tuple
+    of arrays of the shapes and dtypes of `results`. Under `vmap` all arrays have further leading
+    axes, of length 1 where one is shared.
 
     >>> def double(x):
     ...     return (2 * x,)
@@ -36,7 +40,7 @@ def call_host(
     """
     shapes = tuple(ShapedArray(result.shape, np.dtype(result.dtype)) for result in results)
     if hasattr(mlir, "emit_python_callback"):  # not documented by JAX
-        return host_p.bind(*args, function=function, results=shapes)
+        return host_p.bind(*args, function=function, results=shapes, is_pure=is_pure)
     found = jax.pure_callback(
         lambda *args: function(*map(np.asarray, args)), results, *args, vmap_method="expand_dims"
     )
@@ -44,18 +48,18 @@ def call_host(
 
 
 @host_p.def_impl
-def _call_now(*args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> list[Array]:
-    del results
+def _call_now(*args: Any, function: Callable[..., Any], **_: Any) -> list[Array]:
     return [jnp.asarray(result) for result in function(*map(np.asarray, args))]
 
 
 @host_p.def_abstract_eval
-def _shapes(*args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> list[Any]:
-    del args, function
+def _shapes(*_: Any, results: tuple[Any, ...], **__: Any) -> list[Any]:
     return list(results)
 
 
-def _lower(ctx: Any, *args: Any, function: Callable[..., Any], results: tuple[Any, ...]) -> Any:
+def _lower(
+    ctx: Any, *args: Any, function: Callable[..., Any], results: tuple[Any, ...], is_pure: bool
+) -> Any:
     is_double = any(result.dtype.itemsize == 8 for result in results)
 
     def call(*args: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -73,19 +77,19 @@ def _lower(ctx: Any, *args: Any, function: Callable[..., Any], results: tuple[An
         list(args),
         ctx.avals_in,
         ctx.avals_out,
-        has_side_effect=False,
+        has_side_effect=not is_pure,
         returns_token=False,
     )[0]
 
 
-def _batch(args: Any, axes: Any, *, function: Callable[..., Any], results: Any) -> Any:
+def _batch(args: Any, axes: Any, *, results: Any, **same: Any) -> Any:
     size = next(arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None)
     leading = [
         arg[None] if axis is None else jnp.moveaxis(arg, axis, 0)
         for arg, axis in zip(args, axes, strict=True)
     ]
     shapes = tuple(ShapedArray((size, *one.shape), one.dtype) for one in results)
-    return host_p.bind(*leading, function=function, results=shapes), [0] * len(results)
+    return host_p.bind(*leading, results=shapes, **same), [0] * len(results)
 
 
 mlir.register_lowering(host_p, _lower)

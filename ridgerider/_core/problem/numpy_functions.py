@@ -73,7 +73,7 @@ class NumpyFunctions(Functions):
         if self._value_and_grad is None:
             values, grads = zip(*map(self._from_values, x), strict=True)
             return np.array(values), np.array(grads)
-        self.calls.update(values=len(x), gradients=len(x))
+        self.count(values=len(x), gradients=len(x))
         given = x if self._is_block else x[0]
         value, grad = _pair(self._value_and_grad(self._unravel(given)))
         if np.shape(value) != given.shape[:-1]:
@@ -88,10 +88,10 @@ class NumpyFunctions(Functions):
             return super().multiply(x, v, rows)
         if self._hvp is None:
             return v @ self.dense(x, rows).T
-        self.calls.update(hvps=len(v))
         params, products = self._unravel(x), []
         for begin in range(0, len(v), self.block):
             given = v[begin : begin + self.block] if self._is_block else v[begin]
+            self.count(hvps=len(v[begin : begin + self.block]))
             product = self._hvp(params, self._unravel(given))
             products.append(self._ravel("product", product, given).reshape(-1, self.size))
         return np.concatenate(products)
@@ -99,7 +99,7 @@ class NumpyFunctions(Functions):
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         if self._hessian is None:
             return super().dense(x, rows)
-        self.calls.update(hvps=self.size, hessians=1)
+        self.count(hvps=self.size, hessians=1)
         matrix = np.asarray(self._hessian(self._unravel(x)))
         if matrix.shape != (self.size, self.size):
             raise ValueError(
@@ -110,7 +110,7 @@ class NumpyFunctions(Functions):
 
     def _from_values(self, x: Point) -> tuple[float, Point]:
         """The gradient by differences of values, of fourth order."""
-        self.calls.update(gradients=1)
+        self.count(gradients=1)
         h = _eps(self) ** 0.2 * max(1.0, float(np.linalg.norm(x)))
 
         def along(row: Point) -> float:
@@ -122,7 +122,7 @@ class NumpyFunctions(Functions):
 
     def _at(self, x: Point) -> float:
         assert self._value is not None
-        self.calls.update(values=1)
+        self.count(values=1)
         return float(self._value(self._unravel(x)))
 
     def _unravel(self, x: np.ndarray) -> PyTree:

@@ -24,11 +24,14 @@ from jaxtyping import Array, Float, Int, PyTree
 from ridgerider._check import check_finite
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Functions
+from ridgerider._core.problem.host import call_host
 from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
+from ridgerider._core.runtime import clock
 
 Scalar = Float[Array, ""]
 Vector = Float[Array, " n"]
+BEGAN = clock.now()  # deadlines are milliseconds since then, which 32 bits can hold
 Number = float | Scalar  # a setting: a new float compiles again, a new array does not
 
 
@@ -69,6 +72,7 @@ class Problem(eqx.Module):
     rows: Int[Array, "chunks micro_size"] | None
     num_chunks: int | Int[Array, ""]
     unit: Scalar
+    deadline: Int[Array, ""] | None
 
     def __init__(self, loss: Callable[..., Scalar], start: PyTree, *args: Any):
         if not callable(loss):
@@ -79,6 +83,7 @@ class Problem(eqx.Module):
         self.rows = None
         self.num_chunks = 1
         self.unit = jnp.ones((), self.dtype)
+        self.deadline = None
         _check_scalar(loss, self.start, args)
 
     @staticmethod
@@ -157,6 +162,7 @@ class Problem(eqx.Module):
     def with_start(self, params: PyTree) -> "Problem":
         """The same loss and data from another start, e.g. one that `find_saddle` found."""
         new = Problem(self.loss, params, *self.args)
+        new = new._with_deadline(self.deadline)
         return new if self.rows is None else new.on_rows(self.rows, self.num_chunks)
 
     def check_deterministic(self) -> None:
@@ -172,13 +178,14 @@ class Problem(eqx.Module):
         ...     print(str(error).partition(".")[0])
         `loss` must be deterministic, but two traces of it differ
         """
-        one, two = [jax.make_jaxpr(lambda x: self.value(x))(self.x0) for _ in range(2)]
+        plain = self._with_deadline(None)
+        one, two = [jax.make_jaxpr(lambda x: plain.value(x))(self.x0) for _ in range(2)]
         texts = [re.sub(r"0x[0-9a-f]+", "", str(trace)) for trace in (one, two)]
         # Arrays are not part of the text.
         is_same = texts[0] == texts[1] and all(map(_is_same_array, one.consts, two.consts))
         what = "" if is_same else "two traces of it differ"
         if not what and "callback" in texts[0]:
-            values = [float(self.value(self.x0)) for _ in range(2)]
+            values = [float(plain.value(self.x0)) for _ in range(2)]
             if values[0] != values[1] and not all(map(math.isnan, values)):
                 what = f"two calls at `start` returned {values[0]} and {values[1]}"
         if what:
@@ -291,10 +298,35 @@ class Problem(eqx.Module):
         with self.loss.ledger() as ledger:
             yield ledger
 
+    def timed(self) -> "Problem":
+        """The problem whose loss is NaN once the time of this context (`clock.limited`) is up.
+
+        >>> from ridgerider._core.runtime.clock import limited
+        >>> problem = Problem(lambda x: x @ x, jnp.ones(2))
+        >>> with limited(0.0):
+        ...     print(problem.timed().value(problem.x0))
+        nan
+        """
+        latest = clock.deadline()
+        if isinstance(self.loss, Functions) or latest == math.inf:  # those have their own clock
+            return self
+        return self._with_deadline(jax.device_put(np.int32(max(0, 1000 * (latest - BEGAN)))))
+
+    def _with_deadline(self, deadline: Int[Array, ""] | None) -> "Problem":
+        return eqx.tree_at(lambda p: p.deadline, self, deadline, is_leaf=lambda leaf: leaf is None)
+
     def _value(self, x: Vector, args: tuple[Any, ...]) -> Scalar:
         if isinstance(self.loss, Functions):
             return self.loss.value(x, *args)
-        return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
+
+        def value(x: Vector) -> Scalar:
+            return jnp.asarray(self.loss(self.unravel(x), *args)).astype(x.dtype)
+
+        if self.deadline is None:
+            return value(x)
+        shape = jax.ShapeDtypeStruct((), bool)
+        (is_late,) = call_host(_is_late, (shape,), self.deadline, is_pure=False)
+        return jax.lax.cond(is_late, lambda x: jnp.nan * (x @ x), value, x)
 
     def _mean(self, of: Callable[[tuple[Any, ...]], Any]) -> Any:
         """The mean of `of(args)` over the chunks."""
@@ -317,6 +349,10 @@ class Problem(eqx.Module):
             jnp.zeros(empty.shape, empty.dtype),
         )
         return total / jnp.asarray(self.num_chunks).astype(total.dtype)
+
+
+def _is_late(deadline: np.ndarray) -> tuple[np.ndarray]:
+    return (np.asarray(1000 * (clock.now() - BEGAN) >= deadline),)
 
 
 @eqx.filter_jit  # so that programs share one trace of it

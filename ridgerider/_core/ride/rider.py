@@ -198,7 +198,7 @@ class Rider(eqx.Module):
 
         def should_continue(ride: Ride) -> Bool[Array, ""]:
             has_time = True if until is None else (ride.num_steps < until) | ~ride.has_begun
-            return ~jnp.any(self.ended(ride)) & has_time
+            return ride.is_finite & ~jnp.any(self.ended(ride)) & has_time
 
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)

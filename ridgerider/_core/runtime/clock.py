@@ -1,7 +1,8 @@
-"""How long this work may last: a deadline that loops on the host look at between steps.
+"""How long this work may last: a deadline that evaluations of the loss and loops on the host obey.
 
-Inside a compiled program nothing looks at a clock. So rides that have a deadline are cut into
-slices of a few steps, each the next call of one program.
+Once it has passed, a loss is NaN without being evaluated (`Problem.timed`), so that compiled
+programs soon end. Whoever ran one calls `check_time` before anything is made of its results. The
+clock stands still while programs are compiled.
 """
 
 import math
@@ -9,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+from ridgerider._core.runtime.compile import seconds_compiling
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
@@ -27,15 +30,24 @@ def limited(seconds: float) -> Iterator[None]:
     ...     seconds_left() <= 0
     True
     """
-    token = _deadline.set(min(time.perf_counter() + seconds, _deadline.get()))
+    token = _deadline.set(min(now() + seconds, _deadline.get()))
     try:
         yield
     finally:
         _deadline.reset(token)
 
 
+def now() -> float:
+    """Seconds without those of compilation."""
+    return time.perf_counter() - seconds_compiling()
+
+
+def deadline() -> float:
+    return _deadline.get()
+
+
 def seconds_left() -> float:
-    return _deadline.get() - time.perf_counter()
+    return _deadline.get() - now()
 
 
 def check_time() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -78,27 +79,33 @@ def _options(effort: Effort) -> dict[str, Any]:
     return {"compiler_options": options}
 
 
-_seconds = [0.0]
+# What JAX reports of a program, each within the first of those that call it.
+STAGES = ("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration")
+_spans: list[tuple[float, float]] = []  # when each began, and the seconds of all up to it
 
 
 @functools.cache
 def _listen() -> None:
     def add(event: str, duration_secs: float, **_: Any) -> None:
-        if event.endswith("/backend_compile_duration"):
-            _seconds[0] += duration_secs
+        if event.endswith(STAGES):
+            began = time.perf_counter() - duration_secs
+            while _spans and _spans[-1][0] >= began:  # inside this one
+                _spans.pop()
+            before = _spans[-1][1] if _spans else 0.0
+            _spans.append((began, before + duration_secs))
 
     jax.monitoring.register_event_duration_secs_listener(add)
 
 
 def seconds_compiling() -> float:
-    """How long this process has compiled programs, since it was first asked.
+    """How long this process has traced and compiled programs, since it was first asked.
 
     >>> before = seconds_compiling()
     >>> float(jax.jit(lambda x: x + 1)(1.0)), seconds_compiling() > before
     (2.0, True)
     """
     _listen()
-    return _seconds[0]
+    return _spans[-1][1] if _spans else 0.0
 
 
 def keep_compiled(folder: str | os.PathLike | None = None) -> Path:

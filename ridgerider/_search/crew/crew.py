@@ -84,7 +84,7 @@ class Crew:
         room = getattr(executor, "capacity", len(self._waiting) + len(self._riding))
         while self._waiting and len(self._riding) < room:
             task = [self._load(branch) for branch in self._waiting.popleft()]
-            future = executor.submit(self._job, task)
+            future = executor.submit(self._job, task, seconds_left())
             self._riding[future] = task
             future.add_done_callback(self._done.put)
 
@@ -92,6 +92,7 @@ class Crew:
         """The legs of a task, or those of its branches that are given up."""
         try:
             legs = future.result()
+            check_time()
             fault = wrong_with(legs, task)
         except self._losses as error:
             fault = str(error) or type(error).__name__

@@ -7,6 +7,7 @@ anything else is read, the process takes over the sender's JAX settings and comp
 
 import hashlib
 import io
+import math
 import pickle
 import types
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 
 from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.clock import limited
 from ridgerider._search.runfile.locate import load_problem
 from ridgerider._search.runfile.problem import describe_problem
 from ridgerider._search.runfile.write import versions
@@ -38,14 +40,18 @@ COMPARED = ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
 
 
 class Job:
-    """`job(branches) -> legs`. With a `path`, workers load the problem from there themselves."""
+    """`job(branches) -> legs`, within some seconds if any are given.
+
+    With a `path`, workers load the problem from there themselves.
+    """
 
     def __init__(self, problem: Problem, mover: Any, settings: Settings, path: str | None = None):
         self.problem, self.mover, self.settings, self.path = problem, mover, settings, path
 
-    def __call__(self, branches: list[Branch]) -> list[Leg]:
+    def __call__(self, branches: list[Branch], seconds: float = math.inf) -> list[Leg]:
         try:
-            return self.mover.move(self.problem, self.settings, branches)
+            with limited(seconds):
+                return self.mover.move(self.problem, self.settings, branches)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error

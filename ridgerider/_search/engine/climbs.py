@@ -35,7 +35,7 @@ from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.runtime.clock import OutOfTime
+from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._core.runtime.compile import Identity, compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
@@ -118,6 +118,7 @@ class Climbs(eqx.Module):
             try:
                 with problem.ledger() as ledger:
                     move = _move(calls, plan, domain, branch, known)
+                check_time()
             except OutOfTime:
                 if legs:
                     break
@@ -135,6 +136,7 @@ class Climbs(eqx.Module):
         began = time.perf_counter()
         with problem.ledger() as ledger:
             around = _place_at(problem, self, leg.x)
+        check_time()
         finish = around.finish
         (cost,) = ledger.charge([finish.cost])
         cost = replace(cost, seconds=time.perf_counter() - began)

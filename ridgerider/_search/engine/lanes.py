@@ -4,7 +4,6 @@ Rides, looks and finishes are programs of their own, so that each is compiled on
 looked at by the program that looks at the ends of rides.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
@@ -12,15 +11,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._core.descend.finish import Descend, Finish, HostFinish
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.rider import Rider, spectrum_on_batch
-from ridgerider._core.runtime.clock import check_time, seconds_left, slices
+from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import Ridge, Spectrum
 
@@ -33,8 +31,6 @@ def side_by_side(
     Raises `OutOfTime` where a deadline passes.
     """
     check_time()
-    if one is ride_one and seconds_left() < math.inf:
-        return [_ride_in_slices(problem, rider, *lane) for lane in lanes]
     if one is finish_one and isinstance(rider.finish, HostFinish):
         return [fetch(one(problem, rider, *lane)) for lane in lanes]
     if num_lanes == 1:
@@ -67,34 +63,6 @@ def ride_one(
 ) -> tuple[Ride, Bool[Array, " rules"]]:
     ride = rider.ride(problem, x, ridge, key)
     return ride, rider.ended(ride)
-
-
-def begin_one(
-    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
-) -> tuple[Ride, Bool[Array, " rules"]]:
-    ride = rider.begin(problem, x, ridge, key)
-    return ride, rider.ended(ride)
-
-
-def resume_one(
-    problem: Problem, rider: Rider, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""]
-) -> tuple[Ride, Bool[Array, " rules"]]:
-    ride = rider.resume(problem, ride, key, until)
-    return ride, rider.ended(ride)
-
-
-def _ride_in_slices(
-    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
-) -> Any:
-    """A ride that looks at the clock: every few steps, or after each if steps take long."""
-    ride, ended = compiled(begin_one, rider.effort)(problem, rider, x, ridge, key)
-    for _, until in slices(rider.max_steps):
-        if np.any(ended):  # which waits for it
-            break
-        resume = compiled(resume_one, rider.effort)
-        ride, ended = resume(problem, rider, ride, key, jax.device_put(until))
-        jax.block_until_ready(ended)
-    return fetch((ride, ended))
 
 
 def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:

@@ -30,7 +30,7 @@ import numpy as np
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.descend.train import Epoch, listening
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.runtime.clock import OutOfTime, limited
+from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._search.crew.crew import Crew, check_executor
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.crew.job import Job
@@ -137,7 +137,7 @@ class Engine:
             measure_missing(self.store, self.means.measures, self.problem)
         listener = None if self.means.progress is None else self._tell_training
         try:
-            with listening(listener), limited(self.budget.seconds_left(self.done.cost)):
+            with listening(listener):
                 while branches := interruptible(self._chosen):
                     crew.send(branches)
                     while len(crew):
@@ -189,8 +189,15 @@ class Engine:
                 self.store.add(leg)
                 self._tell(leg)
         settled = self.known.settle([leg for leg in ready if not leg.is_settled])
-        for before in ready:  # each is stored before the next, which may be compared with it
-            leg, link = interruptible(self._next, before, settled)
+        for row, before in enumerate(
+            ready
+        ):  # each is stored before the next, which may be compared with it
+            try:
+                leg, link = interruptible(self._next, before, settled)
+            except OutOfTime:
+                for one in ready[row:]:
+                    self.store.add(one)
+                raise
             if self.means.measures:  # first, so that whoever reads the leg finds them
                 found = measured(self.means.measures, self.problem, leg, self.has_descents)
                 self.store.set_measures(None, found)
@@ -212,6 +219,7 @@ class Engine:
             return before, before.linked_to
         with self.problem.ledger() as ledger:
             leg, link = next(settled)
+        check_time()
         (spent,) = ledger.charge([jax.tree.map(operator.sub, leg.cost, before.cost)])
         return replace(leg, cost=before.cost + spent), link
 

@@ -17,6 +17,7 @@ from ridgerider._core.problem.placement import fetch, place
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.rider import Rider
+from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.branches import Branching
@@ -72,7 +73,7 @@ class Rides:
         """The start as a leg of no steps. Raises if there is nothing to ride."""
         began = time.perf_counter()
         with problem.ledger() as ledger:
-            leg = self._start(problem, settings, ledger)
+            leg = self._start(problem.timed(), settings, ledger)
         (cost,) = ledger.charge([leg.cost])
         return replace(leg, cost=replace(cost, seconds=time.perf_counter() - began))
 
@@ -81,6 +82,7 @@ class Rides:
         rider, key = self.rule, branch_key(settings.seed, Fingerprint())
         loss = fetch(compiled(value_at)(problem, problem.x0))
         spectrum = fetch(spectrum_alone(problem, rider, problem.x0, key))
+        check_time()
         if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
             what = "loss" if not np.isfinite(loss) else "Hessian"
             why = f" ({ledger.failure})" if ledger.failure else ""
@@ -96,6 +98,7 @@ class Rides:
                 "from."
             )
         ridges, cost = _ridges(problem, rider, settings, fetch(problem.x0), spectrum)
+        check_time()
         return Leg(
             fingerprint=Fingerprint(),
             x=fetch(problem.x0),
@@ -115,7 +118,8 @@ class Rides:
             began = time.perf_counter()
             with problem.ledger() as ledger:
                 group = branches[first : first + size]
-                some = _ride(problem, self.rule, settings, group, size, ledger)
+                some = _ride(problem.timed(), self.rule, settings, group, size, ledger)
+                check_time()
                 for leg in some:
                     check_leg(problem, self.symmetry, leg)
             seconds = (time.perf_counter() - began) / len(some)
@@ -144,7 +148,7 @@ class Rides:
 
     def known(self, problem: Problem, store: Store, valid: Any = None) -> "RideEnds":
         del valid
-        return RideEnds(problem, self.symmetry, store)
+        return RideEnds(problem.timed(), self.symmetry, store)
 
 
 class RideEnds:

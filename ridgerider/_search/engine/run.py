@@ -1,6 +1,7 @@
 """Begin a run, or resume one: checks, the run file, and then the one loop."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict
@@ -15,8 +16,10 @@ import numpy as np
 from ridgerider._check import check_callable, check_count, check_finite
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
+from ridgerider._core.runtime.clock import OutOfTime, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
 from ridgerider._search.crew.crew import check_sendable
 from ridgerider._search.crew.interrupt import interruptible
@@ -34,9 +37,10 @@ from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.symmetry import check_symmetry
 from ridgerider._search.tree.orders import Order, stored_order, with_priority
 from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
 
 Same = Literal["same"]
+NOT_BEGUN = ("max_seconds",)  # how a start ended that was not evaluated in time
 
 
 def begin_run(
@@ -57,20 +61,12 @@ def begin_run(
     if out is not None:
         check_new(Path(out))
     problem, path = loaded(problem)
-    before = seconds_compiling()
+    before = now(), seconds_compiling()
     others = [_vector(problem, number, one) for number, one in enumerate(starts)]
     job = Job(problem, mover, settings, path)
     check_sendable(job, means.executor)
     if means.measures:
         means.measures.check(problem)
-    if mover.symmetry is not None:
-        check_symmetry(problem, mover.symmetry, settings.seed)
-    root = interruptible(mover.begin, problem, settings)
-    if others:
-        root = with_starts(root, others)
-    guard = _guard(valid)
-    if guard is not None and not guard(problem, root.x):
-        raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
     name = name or path
     meta = {
         "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
@@ -82,13 +78,33 @@ def begin_run(
         "valid": describe(_plain(valid)),
         "settings": asdict(settings),
         "budget": asdict(budget),
+        "starts": [one.tolist() for one in others],
     }
-    order = mover.ordered(order)
-    children = [with_priority(one, order) for one in mover.branches_at(problem, settings, root)]
-    store = Store.create(out, meta, root, children)
-    with _under_way(store, means.executor, before):
-        Engine(job, order, budget, store, means, guard).run()
+    order, guard = mover.ordered(order), _guard(valid)
+    with limited(budget.seconds_left(0.0)):
+        store = Store.create(out, meta, *_begin(job, order, others, guard))
+        with _under_way(store, means.executor, before):
+            Engine(job, order, budget, store, means, guard).run()
     return view(store, problem, mover)
+
+
+def _begin(
+    job: Job, order: Order, starts: list[np.ndarray], valid: Valid | None
+) -> tuple[Leg, list[Branch]]:
+    """The start of a run and the branches that leave it; none if the time is up before."""
+    problem, mover = job.problem, job.mover
+    try:
+        if mover.symmetry is not None:
+            check_symmetry(problem, mover.symmetry, job.settings.seed)
+        root = interruptible(mover.begin, problem, job.settings)
+    except OutOfTime:
+        return Leg.without_ridges(Fingerprint(), fetch(problem.x0), math.nan, NOT_BEGUN), []
+    if starts:
+        root = with_starts(root, starts)
+    if valid is not None and not valid(problem, root.x):
+        raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
+    children = mover.branches_at(problem, job.settings, root)
+    return root, [with_priority(one, order) for one in children]
 
 
 def resume(
@@ -133,7 +149,7 @@ def resume(
     limits: dict[str, Any] = {"max_rides": max_rides, "max_steps": max_steps, "max_hvps": max_hvps}
     limits |= {"max_seconds": max_seconds, "max_points": max_points}
     problem, source = loaded(problem)
-    store, before = Store.open(path, write=True), seconds_compiling()
+    store, before = Store.open(path, write=True), (now(), seconds_compiling())
     with _under_way(store, executor, before):
         settings, meta = store.settings, store.meta
         given = {key: value for key, value in limits.items() if value != "same"}
@@ -142,24 +158,34 @@ def resume(
         check_problem(meta, problem, path)
         own = mover.ordered(stored_order(settings.order, settings.seed, order))
         valid = stored_part("valid", meta["valid"], _plain(valid))
-        _check_loss(problem, mover, store.leg(Fingerprint()), path)
-        job = Job(problem, mover, settings, source)
+        job, guard = Job(problem, mover, settings, source), _guard(valid)
         check_sendable(job, executor)
         if measures:
             measures.check(problem)
         store.set_meta("budget", asdict(budget))
-        Engine(job, own, budget, store, means, _guard(valid)).run()
+        root = store.leg(Fingerprint())
+        with limited(budget.seconds_left(meta.get("seconds", 0.0))):
+            if root.ended_by != NOT_BEGUN:
+                _check_loss(problem, mover, root, path)
+            else:
+                starts = [np.asarray(one, problem.dtype) for one in meta["starts"]]
+                store.settle(*_begin(job, own, starts, guard))
+            Engine(job, own, budget, store, means, guard).run()
     return view(store, problem, mover)
 
 
 @contextlib.contextmanager
-def _under_way(store: Store, executor: Executor | None, before: float) -> Iterator[None]:
-    """Hold the run file, and note the seconds of compilation, which are among those of legs."""
+def _under_way(
+    store: Store, executor: Executor | None, before: tuple[float, float]
+) -> Iterator[None]:
+    """Hold the run file, and note the seconds since `before`: of work, and of compilation."""
     with store.closed_on_error(), held(store.path):
         yield
+        spent = {"seconds": now() - before[0]}
         if executor is None:  # others compile for themselves
-            known = store.meta.get("seconds_compiling", 0.0)
-            store.set_meta("seconds_compiling", known + seconds_compiling() - before)
+            spent["seconds_compiling"] = seconds_compiling() - before[1]
+        for name, seconds in spent.items():
+            store.set_meta(name, store.meta.get(name, 0.0) + seconds)
 
 
 def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike) -> None:

@@ -72,8 +72,8 @@ def search(
     - `seed`: every random choice derives from it and from where in the tree it is made.
 
     **When to stop**: after `max_rides`; after the round in which `max_steps` or `max_hvps`, the sum
-    over all legs, was reached; when `max_seconds` have passed: a leg that is cut
-    off is not stored, and `resume` rides it from its beginning. None is no limit.
+    over all legs, was reached; when `max_seconds` have passed, without those of compilation: a leg
+    that is cut off is not stored, and `resume` rides it from its beginning. None is no limit.
 
     **How it is computed** (changes nothing in the result)
 

@@ -347,7 +347,7 @@ META: dict[str, Callable[[Any], Any]] = {
     "problem": _check_problem,
     "budget": _check_budget,
     "measures": _check_measures,
-    "seconds_compiling": partial(is_a, (int, float)),
+    **dict.fromkeys(("seconds", "seconds_compiling"), partial(is_a, (int, float))),
     **dict.fromkeys(("rider", "settings", "versions"), partial(is_a, dict)),
 }
 

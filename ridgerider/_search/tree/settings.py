@@ -74,11 +74,10 @@ class Budget:
         spent = (
             (self.max_steps, steps),
             (self.max_hvps, cost.hvps),
-            (self.max_seconds, cost.seconds),
             (self.max_points, points),
         )
         return any(limit is not None and used >= limit for limit, used in spent)
 
-    def seconds_left(self, cost: Cost) -> float:
+    def seconds_left(self, spent: float) -> float:
         """How long the work may go on."""
-        return math.inf if self.max_seconds is None else self.max_seconds - float(cost.seconds)
+        return math.inf if self.max_seconds is None else self.max_seconds - spent

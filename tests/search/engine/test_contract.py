@@ -96,8 +96,10 @@ def test_a_time_limit_is_kept_and_what_was_found_is_returned(run, problem, tmp_p
     """A leg takes longer than the limit here, whatever the machine, so that the run is cut off."""
     path = tmp_path / "run.sqlite"
     cut = run(max_rides=20, max_seconds=0.02, out=path, progress=lambda done: time.sleep(0.05))
-    assert len(cut) < 20 and cut.leg("").loss == run(max_rides=0).leg("").loss
-    assert rows(rr.resume(path, problem, max_seconds=None)) == rows(run(max_rides=20))
+    assert len(cut) < 20 and cut.leg("").x.shape == (problem.size,)
+    assert rows(rr.resume(path, problem, max_seconds=1e6)) == rows(
+        run(max_rides=20, max_seconds=1e6)
+    )
 
 
 def test_progress_is_told_of_each_leg(run):
