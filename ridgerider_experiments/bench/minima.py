@@ -42,7 +42,7 @@ def kind_of(case: Case, x: Vector) -> str:
     tried = [polished(fun, u, step) for step in STEPS]
     if any(is_strict for is_strict, _, _ in tried):
         return "strict"
-    mixed = np.random.default_rng(0).normal(size=(50, len(u)))
+    mixed = np.random.default_rng(0).normal(size=(20, len(u)))
     mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
     ways, (_, u, _) = np.vstack([np.eye(len(u)), mixed, *(rows for *_, rows in tried)]), tried[0]
     nearby = [fun(u + sign * far * way) for way in ways for far in DISTANCES for sign in (1, -1)]
@@ -93,11 +93,10 @@ def hessian_of(fun: Callable[[Vector], float], u: Vector, steps: Vector) -> Vect
 
 def kinds(case: Case, points: Iterable[Vector]) -> list[str]:
     """The kinds of those points that are more than `FAR` from every better one."""
-    kept = list[Vector]()
-    found = list[str]()
+    found, kept = list[str](), np.zeros((0, len(case.bounds)))
     for x in sorted(points, key=case.fun):
         u = unit(case, x)
-        if all(np.linalg.norm(u - other) > FAR for other in kept):
-            kept.append(u)
+        if (((kept - u) ** 2).sum(axis=1) > FAR**2).all():
+            kept = np.vstack([kept, u])
             found.append(kind_of(case, x))
     return found
