@@ -91,7 +91,7 @@ def search(
     is_dense = engine == "dense" or (engine == "auto" and is_small)
     rider = rr.Rider(
         spectrum=rr.DenseSpectrum() if is_dense else rr.BlockSpectrum(),
-        update=rr.Project() if is_dense else rr.Davidson(),
+        update=rr.QuasiNewton() if is_dense else rr.Davidson(),
         step=rr.Backtracking(step_size),
     )
     with riding(new_run(out, problem), workers, dask, settings["round_size"]) as (path, shared):

@@ -91,7 +91,7 @@ class Follow(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        ridge = self.begin(x, ridge) if ridge.memory is None else ridge
+        ridge = self.begin(problem, x, ridge) if ridge.memory is None else ridge
         counted = Counted(problem)
         loss, grad, hvp = problem.value(x), problem.grad(x), problem.hvp_at(x)
         counted.charge(gradients=1)  # the rider counts the value
@@ -115,8 +115,9 @@ class Follow(eqx.Module):
         certificate = Certificate(overlap=found.overlap, residual=found.residual)
         return Tracked(new, certificate, counted.cost, loss)
 
-    def begin(self, x: Vector, ridge: Ridge) -> Ridge:
+    def begin(self, problem: Problem, x: Vector, ridge: Ridge) -> Ridge:
         """The ridge with a model in which nothing is known yet: its loss is NaN."""
+        del problem
         zero, none = jnp.zeros((), x.dtype), jnp.asarray(jnp.nan, x.dtype)
         damping = jnp.asarray(DAMPING, x.dtype)
         nothing = LocalModel(x, none, zero, jnp.zeros_like(x), zero, zero, damping, zero)

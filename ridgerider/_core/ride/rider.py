@@ -23,6 +23,7 @@ from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.audit import Audit, audit
 from ridgerider._core.ride.davidson import Davidson
 from ridgerider._core.ride.follow import Follow
+from ridgerider._core.ride.quasi_newton import QuasiNewton
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.step import Backtracking, StepRule, TakeStep, Trial, zeros_of
 from ridgerider._core.ride.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
@@ -70,7 +71,7 @@ class Rider(eqx.Module):
     """
 
     spectrum: SpectrumRule = DenseSpectrum()
-    update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = Project()
+    update: Callable[[Problem, Vector, Ridge, PRNGKeyArray], Tracked] = QuasiNewton()
     step: TakeStep | None = Backtracking()
     stop: tuple[StopRule, ...] = (curvature_gone, RidgeLost(), Stalled(), not_finite)
     correct: Correct | None = None
@@ -103,7 +104,7 @@ class Rider(eqx.Module):
         if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
             raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
         if isinstance(self.spectrum, DenseSpectrum | BlockSpectrum) and (
-            isinstance(self.update, Project | Davidson)
+            isinstance(self.update, Project | QuasiNewton | Davidson)
         ):
             one, two = self.spectrum.cluster_tolerance, self.update.cluster_tolerance
             if one is not two and one != two:  # they would call different things one eigenspace
@@ -165,23 +166,25 @@ class Rider(eqx.Module):
     def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """The ride before its first step.
 
-        With `Follow`, whose memory has one shape throughout, the loop evaluates the start as a step
-        of size zero, so that the update is compiled once and not twice.
+        With an update whose ridges have one shape throughout, the loop evaluates the start as a
+        step of size zero, so that the update is compiled once and not twice. A corrector would
+        move the start.
         """
         problem, zero = self.on_batch(problem, key, jnp.array(0)), jnp.zeros((), x.dtype)
 
         def arrive(ridge: Ridge) -> Trial:
             return self._arrive(problem, x, ridge, key, zero, Cost())
 
-        follows = isinstance(self.update, Follow)
-        if isinstance(self.update, Follow):
-            ridge = self.update.begin(x, ridge)
+        in_loop = False
+        if isinstance(self.update, Follow | Project | QuasiNewton) and self.correct is None:
+            in_loop = True
+            ridge = self.update.begin(problem, x, ridge)
             trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
         else:
             trial = arrive(ridge)
         found = Audit.nothing(x) if self.audit_every else None
-        size = zero if follows else jnp.asarray(self._rules()[0], x.dtype)
-        return Ride.begin(trial, size, self.max_steps, self.keep_path, found, not follows)
+        size = zero if in_loop else jnp.asarray(self._rules()[0], x.dtype)
+        return Ride.begin(trial, size, self.max_steps, self.keep_path, found, not in_loop)
 
     def _rules(self) -> tuple[Number, TakeStep, Correct | None]:
         """The first size to try, how far to go, and the corrector."""
@@ -236,7 +239,7 @@ class Rider(eqx.Module):
         spectrum = self.spectrum
         if problem.size < DENSE_BELOW:  # with the width that the rider calls one eigenspace
             spectrum = DenseSpectrum()
-            if isinstance(self.update, Project | Davidson):
+            if isinstance(self.update, Project | QuasiNewton | Davidson):
                 spectrum = DenseSpectrum(cluster_tolerance=self.update.cluster_tolerance)
 
         def compare() -> tuple[Audit, Cost]:

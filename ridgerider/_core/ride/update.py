@@ -6,6 +6,7 @@ shows that the ride is still on its ridge, if the new direction is an eigenvecto
 asin(residual / gap) of one: a small residual shows it only against a gap that is known.
 """
 
+import dataclasses
 import math
 
 import equinox as eqx
@@ -68,33 +69,53 @@ class Project(eqx.Module):
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key
-        counted = Counted(problem)
-        hessian, eigenvalues, columns = counted.eigh(x)
-        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
-        labels = cluster_labels(eigenvalues, width)
-        coefficients = ridge.direction @ columns
-        weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
-        is_inside = labels == jnp.argmax(weights)
-        direction = unit(columns @ jnp.where(is_inside, coefficients, 0))
-        image = hessian @ direction
-        eigenvalue = direction @ image
-        new = Ridge(
-            direction=direction,
-            eigenvalue=eigenvalue,
-            index=jnp.argmax(weights),
-            multiplicity=jnp.sum(is_inside),
-            space=jnp.where(is_inside[:, None], columns.T, 0),
-        )
-        gap = jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))
-        outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
-        error = counted.hvp_error(x, direction)
-        certificate = Certificate(
-            overlap=safe_overlap(overlap_with_space(ridge, direction), (outside + error) / gap),
-            residual=jnp.linalg.norm(image - eigenvalue * direction) + error,
-            gap=gap,
-            neighbours=neighbours_of(eigenvalues, is_inside),
-        )
-        return Tracked(new, certificate, counted.cost)
+        return project(problem, x, ridge, self.cluster_tolerance)[0]
+
+    def begin(self, problem: Problem, x: Vector, ridge: Ridge) -> Ridge:
+        del problem, x
+        return with_space(ridge)
+
+
+def with_space(ridge: Ridge) -> Ridge:
+    """The ridge with its direction as its eigenspace, with as many rows as a cluster may have."""
+    is_first = jnp.arange(ridge.direction.size)[:, None] == 0
+    return dataclasses.replace(ridge, space=jnp.where(is_first, ridge.direction[None], 0))
+
+
+def project(
+    problem: Problem, x: Vector, ridge: Ridge, cluster_tolerance: Number | None
+) -> tuple[Tracked, Float[Array, " n"], Float[Array, "n n"]]:
+    """The ridge at `x` from the dense Hessian, whose eigenvalues and eigenvectors are returned too.
+
+    The eigenvectors are columns.
+    """
+    counted = Counted(problem)
+    hessian, eigenvalues, columns = counted.eigh(x)
+    width = cluster_width(cluster_tolerance, x.dtype, problem.noise)
+    labels = cluster_labels(eigenvalues, width)
+    coefficients = ridge.direction @ columns
+    weights = jax.ops.segment_sum(coefficients**2, labels, len(labels))
+    is_inside = labels == jnp.argmax(weights)
+    direction = unit(columns @ jnp.where(is_inside, coefficients, 0))
+    image = hessian @ direction
+    eigenvalue = direction @ image
+    new = Ridge(
+        direction=direction,
+        eigenvalue=eigenvalue,
+        index=jnp.argmax(weights),
+        multiplicity=jnp.sum(is_inside),
+        space=jnp.where(is_inside[:, None], columns.T, 0),
+    )
+    gap = jnp.min(jnp.where(is_inside, jnp.inf, jnp.abs(eigenvalues - eigenvalue)))
+    outside = jnp.linalg.norm(jnp.where(is_inside, 0, image @ columns))  # rounding
+    error = counted.hvp_error(x, direction)
+    certificate = Certificate(
+        overlap=safe_overlap(overlap_with_space(ridge, direction), (outside + error) / gap),
+        residual=jnp.linalg.norm(image - eigenvalue * direction) + error,
+        gap=gap,
+        neighbours=neighbours_of(eigenvalues, is_inside),
+    )
+    return Tracked(new, certificate, counted.cost), eigenvalues, columns
 
 
 class Keep(eqx.Module):

@@ -26,7 +26,7 @@ RULES = {
     "ridgerider": (
         "Rider",
         *("DenseSpectrum", "BlockSpectrum"),
-        *("Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
+        *("QuasiNewton", "Project", "Davidson", "Residual", "Keep", "RandomRidge", "Follow"),
         *("FixedStep", "Backtracking", "Valley"),
         *("Descend", "Relax", "Train"),
         *("Batches", "Climb", "Symmetry"),

@@ -65,6 +65,7 @@ def test_a_spectrum_costs_the_hvps_that_it_makes(spectrum):
 
 
 UPDATES = [rr.Keep(), rr.Davidson(), rr.Residual(3), rr.Follow(), rr.Project()]
+UPDATES.append(rr.QuasiNewton(exact_below=0))
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda rule: type(rule).__name__)

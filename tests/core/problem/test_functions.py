@@ -161,7 +161,7 @@ def test_noise_is_measured_and_certifies_nothing():
     assert int(known.curvature.num_flat) == 0 and float(known.curvature.least) > 0
     assert int(seen.curvature.num_flat) == 1  # 1e-5 is within what products may be off by
     ridge = rr.types.Ridge(jnp.array([0.0, 1.0]), jnp.array(1e-5), jnp.array(0), jnp.array(1))
-    for update in (rr.Project(), rr.Davidson(), rr.Keep()):
+    for update in (rr.Project(), rr.QuasiNewton(), rr.Davidson(), rr.Keep()):
         off = jnp.linalg.norm(problem.hvp(at, ridge.direction) - jnp.array([0.0, 1e-5]))
         tracked = update(problem, at, ridge, jax.random.key(0))
         error, _ = problem.hvp_error(at, tracked.ridge.direction)

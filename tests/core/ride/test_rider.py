@@ -82,7 +82,8 @@ def test_a_nearly_repeated_eigenvalue_is_ridden_as_one_cluster():
 
 # --- contracts: every shipped rule, whatever it computes
 
-UPDATES = [rr.Project(), rr.Davidson(), rr.Keep(), rr.RandomRidge()]
+UPDATES = [rr.Project(), rr.QuasiNewton(exact_below=0), rr.Davidson(), rr.Keep()]
+UPDATES.append(rr.RandomRidge())
 STEPS = [rr.FixedStep(0.1), rr.Backtracking()]
 
 
@@ -141,6 +142,7 @@ def test_settings_are_checked_at_construction():
     [
         (lambda: rr.Davidson(max_hvps=1), "`max_hvps` must be .* at least 2, not 1"),
         (lambda: rr.Davidson(tolerance=2.0), "`tolerance` must be at least 0 and below 1, not 2.0"),
+        (lambda: rr.QuasiNewton(exact_below=-1), "`exact_below` must be .* at least 0, not -1"),
         (lambda: rr.Residual(-1), "`num_steps` must be a whole number of at least 0, not -1"),
         (lambda: rr.Residual(1, -0.1), "`direction_rate` must be at least 0, not -0.1"),
         (lambda: rr.Valley(num_hvps=0), "`num_hvps` must be a whole number of at least 1, not 0"),
