@@ -203,8 +203,8 @@ def _search(
     scale = jnp.max(jnp.abs(model.eigenvalues))
     floor = jnp.sqrt(jnp.finfo(x.dtype).eps) * scale
     first = old + jnp.linalg.norm(x - model.x) * model.turn
-    old, first, probe = jnp.stack([old, first, model.probe]) @ model.columns
     random = unit(jax.random.normal(key, x.shape, x.dtype))
+    old, first, probe, random = jnp.stack([old, first, model.probe, random]) @ model.columns
 
     def should_continue(state: _State) -> Bool[Array, ""]:
         return ~state.is_done & (state.space.count < len(state.space.rows)) & model.is_known

@@ -96,6 +96,11 @@ def test_rides_keep_the_dtype_and_do_not_depend_on_jit(update, step, dtype):
     compiled = ride_from_start(problem, rider)
     with jax.disable_jit():
         eager = ride_from_start(problem, rider)
+    # What an update remembers may have eigenvectors of either sign.
+    compiled, eager = (
+        dataclasses.replace(one, ridge=dataclasses.replace(one.ridge, memory=None))
+        for one in (compiled, eager)
+    )
     floats = eqx.filter(compiled, eqx.is_inexact_array)
     cost = jax.tree.leaves(compiled.cost)
     floats = dataclasses.replace(floats, cost=None)
