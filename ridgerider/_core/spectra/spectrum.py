@@ -187,7 +187,7 @@ class DenseSpectrum(eqx.Module):
 
     - `gauge`: how a representative is picked inside a repeated eigenvalue; see above.
     - `cluster_tolerance`: eigenvalues within this times the largest |eigenvalue| are one cluster.
-      Default: eps^(2/3). Raise it, here and in `Project`, where a symmetry holds only nearly.
+      Default: eps^(2/3). Raise it, here and in the update, where a symmetry holds only nearly.
     - `downhill_tolerance`: a ridge must be more negative than this times the largest |eigenvalue|.
       Default: eps^(1/2).
 
