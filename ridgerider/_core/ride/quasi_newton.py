@@ -234,7 +234,9 @@ def _search(
     def add(state: _State) -> _State:
         signs = jnp.where(model.eigenvalues < state.eigenvalue, -1, 1).astype(x.dtype)
         factors = jnp.where(state.is_found, 1, signs / state.roots) / state.roots
-        vector = factors * jnp.where(state.is_found, state.probe, state.remainder)
+        is_nearest = state.roots == jnp.min(state.roots)  # the model's gap depends on it most
+        probe = state.probe + is_nearest.astype(x.dtype)
+        vector = factors * jnp.where(state.is_found, probe, state.remainder)
         space = state.space.add(lambda v: hvp(model.columns @ v) @ model.columns, vector)
 
         # Of row = |B - theta|^-1/2 z the image is wrong by |B - theta|^1/2 S z.
