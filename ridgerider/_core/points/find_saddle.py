@@ -114,26 +114,27 @@ def find_saddle(
     penalty = Penalty(regularizer, jnp.asarray(weight, problem.dtype)) if regularizer else None
     found: list[tuple[tuple, Saddle]] = []
     unit = jnp.maximum(1, jnp.sqrt(jnp.mean(problem.x0**2)))
-    for number in range(num_starts):
-        key = jax.random.key(seed)
-        key = jax.random.fold_in(key, number) if number else key
-        size = (noise + SPREAD * number * unit).astype(problem.dtype)
-        x = problem.x0 + size * jax.random.normal(key, (problem.size,), problem.dtype)
-        wanted, known, before = jnp.array(-1 if index is None else index), None, Cost()
-        if penalty is not None:
-            here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
-            x = here.x
-            if index is None and not here.is_stationary():
-                # A least gradient that is not zero: continue to the saddle of this index.
-                wanted = jnp.maximum(here.num_downhill, 1)
-        elif problem.size >= DENSE_BELOW:
-            spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
-            known, before = spectrum.eigenvectors, spectrum.cost
-        here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
-        found.append(_judge(problem, index, penalty is not None, here.x, key, before + cost))
-        if not found[-1][1].reason:
-            break
-    total = sum((saddle.cost for _, saddle in found), Cost())
+    with problem.ledger() as ledger:
+        for number in range(num_starts):
+            key = jax.random.key(seed)
+            key = jax.random.fold_in(key, number) if number else key
+            size = (noise + SPREAD * number * unit).astype(problem.dtype)
+            x = problem.x0 + size * jax.random.normal(key, (problem.size,), problem.dtype)
+            wanted, known, before = jnp.array(-1 if index is None else index), None, Cost()
+            if penalty is not None:
+                here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
+                x = here.x
+                if index is None and not here.is_stationary():
+                    # A least gradient that is not zero: continue to the saddle of this index.
+                    wanted = jnp.maximum(here.num_downhill, 1)
+            elif problem.size >= DENSE_BELOW:
+                spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
+                known, before = spectrum.eigenvectors, spectrum.cost
+            here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
+            found.append(_judge(problem, index, penalty is not None, here.x, key, before + cost))
+            if not found[-1][1].reason:
+                break
+    (total,) = ledger.charge([sum((saddle.cost for _, saddle in found), Cost())])
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
 
 

@@ -19,6 +19,7 @@ from scipy.optimize import OptimizeResult
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
@@ -80,7 +81,12 @@ def minimize_all(
         box = Box(bounds, start)
         problem = _problem(fun, start, args, jac, box)
         found = _search_all(problem, max_rides, seed)
-        return _results(problem, box, found)
+        results = _results(problem, box, found)
+        if isinstance(problem.loss, Functions):  # each call, also those of checks
+            calls = problem.loss.calls
+            for one in results:
+                one.update(nfev=calls["values"], njev=calls["gradients"])
+        return results
 
 
 class Box:
@@ -162,7 +168,10 @@ def _problem(fun: Any, x: np.ndarray, args: tuple[Any, ...], jac: Any, box: Box)
             f"`jac` is needed for more than {MAX_SIZE_OF_VALUES} parameters, and there are "
             f"{len(u)}; or write `fun` with jax.numpy."
         )
-    return Problem.from_functions(None, u, value=inside.value)
+    problem = Problem.from_functions(None, u, value=inside.value)
+    assert isinstance(problem.loss, Functions)
+    problem.loss.count(values=1)  # the call above, with a tracer
+    return problem
 
 
 class _Found:

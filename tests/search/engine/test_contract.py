@@ -126,14 +126,46 @@ class Counted:
         return float(np.sum(x**4 / 4 - x**2 / 2)), x**3 - x
 
 
-@pytest.mark.parametrize("make", [rr.search, rr.explore])
-def test_each_call_of_a_function_is_counted(make):
-    function = Counted()
+@pytest.mark.parametrize("has_hvp", [False, True])
+@pytest.mark.parametrize("executor", [None, "threads"])
+@pytest.mark.parametrize("make", [rr.search, rr.explore, rr.find_saddle])
+def test_each_call_of_a_function_is_counted(make, executor, has_hvp):
+    function, products = Counted(), []
+
+    def hvp(x, v):
+        products.append(v)
+        return (3 * x**2 - 1) * v
+
     start = np.zeros(2) if make is rr.search else np.array([0.7, 0.4])
-    problem = rr.Problem.from_functions(function, start)
-    before = function.num_calls  # `from_functions` evaluates the start once
-    view = make(problem, max_rides=6)
-    assert int(view._store.cost().gradients) == function.num_calls - before
+    problem = rr.Problem.from_functions(function, start, hvp=hvp if has_hvp else None)
+    before = function.num_calls  # `from_functions` evaluates the start
+    products.clear()
+    if make is rr.find_saddle:
+        cost = make(problem).cost
+    elif executor is None:
+        cost = make(problem, max_rides=6)._store.cost()
+    else:
+        with ThreadPoolExecutor(2) as threads:
+            cost = make(problem, max_rides=6, executor=threads)._store.cost()
+    assert int(cost.gradients) == int(cost.values) == function.num_calls - before
+    assert int(cost.hvps) == len(products) or not has_hvp
+
+
+@pytest.mark.parametrize("has_jac", [False, True])
+def test_nfev_and_njev_are_the_calls(has_jac):
+    values, grads = [], []
+
+    def fun(x):
+        values.append(x)
+        return float(np.sum(x**4 / 4 - x**2 / 2))
+
+    def jac(x):
+        grads.append(x)
+        return x**3 - x
+
+    found = rr.minimize_all(fun, [0.7, 0.4], jac=jac if has_jac else None, max_rides=6)
+    assert {one.nfev for one in found} == {len(values)}
+    assert {one.njev for one in found} == {len(grads)} or not has_jac
 
 
 def test_a_symmetry_merges_the_minima_of_a_search():
