@@ -391,7 +391,7 @@ class Descend(eqx.Module):
         is_rounding = (here.reach <= 1e-3) & (gain <= 10 * _eps(here.x) * jnp.abs(here.loss))
         bound = tolerance * here.curvature.scale * here.size
         is_flat = (jnp.linalg.norm(here.grad) <= bound) & jnp.isfinite(bound)
-        return is_flat & ((here.reach <= tolerance) | is_rounding)
+        return is_flat & ((here.reach <= tolerance) | is_rounding) & jnp.isfinite(here.loss)
 
     def _is_level(
         self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""]

@@ -125,7 +125,10 @@ class Climbs(eqx.Module):
                 raise
             (cost,) = ledger.charge([jax.tree.map(operator.sub, calls.cost, before)])
             cost = replace(cost, seconds=time.perf_counter() - began)
-            legs.append(_arrived(branch, move, cost))
+            leg = _arrived(branch, move, cost)
+            if ledger.failure and "not_finite" in leg.ended_by:
+                leg = replace(leg, ended_by=(*leg.ended_by, f"failed: {ledger.failure}"))
+            legs.append(leg)
         return legs
 
     @one_thread()
@@ -278,7 +281,8 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
     if "ran_away" in leg.ended_by:
         return f"{wanted} leads to infinity, as far as it was followed: {where}."
     if "not_finite" in leg.ended_by:
-        return f"{wanted} meets a loss that is not finite: {where}."
+        why = f" ({leg.ended_by[-1]})" if len(leg.ended_by) > 1 else ""
+        return f"{wanted} meets a loss that is not finite{why}: {where}."
     return f"{wanted} does not converge: {where}."
 
 

@@ -168,6 +168,34 @@ def test_nfev_and_njev_are_the_calls(has_jac):
     assert {one.njev for one in found} == {len(grads)} or not has_jac
 
 
+class Boom(Exception):
+    pass
+
+
+@pytest.mark.parametrize("make", [rr.search, rr.explore])
+def test_what_a_function_raises_is_the_reason_of_a_leg(make):
+    function, broken = Counted(), []
+
+    def sometimes(x):
+        if broken and x[1] > 0.2:
+            raise Boom("no convergence")
+        return function(x)
+
+    start = np.zeros(2) if make is rr.search else np.array([0.7, -0.4])
+    problem = rr.Problem.from_functions(sometimes, start, check=False)
+    broken.append(True)
+    endings = make(problem, max_rides=8)._store.endings()
+    assert endings["not_finite"] >= endings["failed: Boom: no convergence"] > 0
+
+
+@pytest.mark.parametrize("fun", [lambda x: float("nan"), lambda x: jnp.nan * x[0]])
+def test_a_function_that_is_nan_everywhere_has_no_minimum(fun):
+    (found,) = rr.minimize_all(fun, [0.3, 0.4])
+    assert not found.success
+    with pytest.raises(ValueError, match="the loss is nan"):
+        rr.explore(rr.Problem(lambda x: fun(x) + 0 * x[0], jnp.ones(2)))
+
+
 def test_a_symmetry_merges_the_minima_of_a_search():
     def loss(x):
         return jnp.sum(x**4 / 4 - x**2 / 2) + 0.1 * jnp.sum(x) ** 2
