@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ import numpy as np
 from ridgerider._check import check_callable, check_count, check_finite
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
@@ -94,11 +95,14 @@ def _begin(
     """The start of a run and the branches that leave it; none if the time is up before."""
     problem, mover = job.problem, job.mover
     try:
-        if mover.symmetry is not None:
-            check_symmetry(problem, mover.symmetry, job.settings.seed)
+        with problem.ledger() as ledger:
+            if mover.symmetry is not None:
+                check_symmetry(problem, mover.symmetry, job.settings.seed)
+        (spent,) = ledger.charge([Cost()])
         root = interruptible(mover.begin, problem, job.settings)
     except OutOfTime:
         return Leg.without_ridges(Fingerprint(), fetch(problem.x0), math.nan, NOT_BEGUN), []
+    root = replace(root, cost=root.cost + spent)
     if starts:
         root = with_starts(root, starts)
     if valid is not None and not valid(problem, root.x):
