@@ -50,7 +50,7 @@ Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
 MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one before it ended
 MAX_POLISH = 50  # Newton steps
 FAR = 4  # points ahead, each four times as far, before a descent is said to run off
-KICK = 0.1  # how far a kick off a saddle goes
+KICK = 0.1  # how far a kick off a saddle goes, in units of the problem
 # What comes next: to descend, to go halfway back, to try a Newton step, to look far ahead, nothing.
 DESCENT, BACK, NEWTON, AHEAD, DONE = range(5)
 MAX_BACK = 30
@@ -189,9 +189,9 @@ class Descend(eqx.Module):
       by the largest |eigenvalue| at the start: a learning rate of 1 is then a step of 1 /
       curvature, which stays in the valley at hand whatever the scale of the loss.
     - `max_steps`: in all descents between two kicks.
-    - `tolerance`: converged once the Newton step is at most tolerance * max(1, |x|) long, or, where
-      that is below 1e-3 * max(1, |x|), would lower the loss by less than its rounding. Default:
-      eps^(1/2).
+    - `tolerance`: converged once the Newton step is at most tolerance * max(unit, |x|) long, with
+      the problem's unit of length, or, where that is below 1e-3 * max(unit, |x|), would lower the
+      loss by less than its rounding. Default: eps^(1/2).
     - `max_hvps`: HVPs for the least eigenvalue of a problem with 300 parameters or more; what they
       do not suffice for is "unverified". 0: no minimum is verified.
     - `keep_path`: whether `Finish.path` has a few points of the way; a rider with `keep_path` sets
@@ -240,7 +240,7 @@ class Descend(eqx.Module):
             before, x, _, trail = carry
             end, lowest, trail = self._settled(problem, x, key, before, trail)
             is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
-            up, down = (end.x + sign * KICK * lowest for sign in (1, -1))
+            up, down = (end.x + sign * KICK * problem.unit * lowest for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
             one = is_due.astype(int)
             cost = end.cost + Cost(values=2 * one)
@@ -316,7 +316,7 @@ class Descend(eqx.Module):
             state,
             here=taken,
             unit=unit,
-            floor=jnp.minimum(100 * _eps(here.x) * jnp.abs(taken.loss), 1e-3 * unit),
+            floor=jnp.minimum(100 * _eps(here.x) * jnp.abs(taken.loss) / here.unit**2, 1e-3 * unit),
             num_polish=state.num_polish + is_newton.astype(int),
             num_ahead=num_ahead,
             ahead_loss=jnp.where(falls, seen.loss, taken.loss),
@@ -339,7 +339,7 @@ class Descend(eqx.Module):
         can_descend = (state.num_steps < self.max_steps) & (state.num_rounds < MAX_ROUNDS)
         # Two rounds on, that is as good as converged.
         rounds = jnp.minimum(state.num_rounds - 1, 2)
-        is_flat = self._is_level(here.x, here.grad, here.curvature.scale, rounds)
+        is_flat = self._is_level(here.x, here.grad, here.curvature.scale, rounds, here.unit)
         is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.875) | (
             state.is_settled & self._is_converged(here)
         )
@@ -394,15 +394,15 @@ class Descend(eqx.Module):
         return is_flat & ((here.reach <= tolerance) | is_rounding) & jnp.isfinite(here.loss)
 
     def _is_level(
-        self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""]
+        self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""], unit: Scalar
     ) -> Bool[Array, ""]:
         """Whether the gradient is what a short displacement makes of a zero one.
 
         Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that
         is left to itself is carried off it by rounding, here or there, sooner or later.
         """
-        size = jnp.maximum(jnp.linalg.norm(x), 1)
-        short = jnp.maximum(tolerance_of(self.tolerance, x.dtype) * size, _eps(x) ** 0.25)
+        size = jnp.maximum(jnp.linalg.norm(x), unit)
+        short = jnp.maximum(tolerance_of(self.tolerance, x.dtype) * size, _eps(x) ** 0.25 * unit)
         bound = short * 100.0 ** -num_rounds.astype(x.dtype) * scale
         return (jnp.linalg.norm(grad) <= bound) & jnp.isfinite(bound)  # at infinity all is level
 
@@ -417,13 +417,13 @@ class Descend(eqx.Module):
             return problem.value(x) / unit
 
         def is_over(x: Vector, grad: Vector) -> Bool[Array, ""]:
-            return self._is_level(x, grad * unit, scale, state.num_rounds)
+            return self._is_level(x, grad * unit, scale, state.num_rounds, problem.unit)
 
         max_steps = self.max_steps - state.num_steps
         if self.optimizer is not None:
             optimizer = optax.with_extra_args_support(self.optimizer())
             return _optimized(optimizer, value, here.x, is_over, max_steps, is_wanted, state.trail)
-        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail)
+        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail, problem.unit)
         cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
         return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
 
@@ -499,7 +499,7 @@ def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
     cost = jax.tree.map(jnp.asarray, Cost())
     counts = ("todo", "num_back", "num_rounds", "num_polish", "num_ahead", "num_steps")
     return _Settling(
-        here=View(x, zero, x, x, x, Curvature.unknown(problem, zero), cost),
+        here=View(x, zero, x, x, x, Curvature.unknown(problem, zero), cost, problem.unit),
         next=x,
         begin=x,
         cost=cost,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.descend.trail import Trail
-from ridgerider._core.problem.problem import Scalar, Vector
+from ridgerider._core.problem.problem import Number, Scalar, Vector
 
 MEMORY = 10  # pairs of steps and changes of the gradient
 DECREASE, CURVATURE = 1e-4, 0.9  # the constants of the Wolfe conditions
@@ -49,12 +49,12 @@ class Pairs(eqx.Module):
             jnp.where(is_wanted, self.count + 1, self.count),
         )
 
-    def downhill(self, grad: Vector) -> Vector:
-        """The quasi-Newton direction; without any pair, down the gradient by at most 1."""
+    def downhill(self, grad: Vector, longest: Number) -> Vector:
+        """The quasi-Newton direction; without any pair, down the gradient, by at most `longest`."""
         newest = self._row_of(jnp.array(0))
         change = _read(self.changes, newest)
         curvature = _read(self.weights, newest) * (change @ change)
-        first = 1 / jnp.maximum(jnp.linalg.norm(grad), 1)
+        first = 1 / jnp.maximum(jnp.linalg.norm(grad) / longest, 1)
         scale = jnp.where(self.count > 0, 1 / jnp.where(curvature > 0, curvature, 1), first)
         number = jnp.minimum(self.count, MEMORY)
 
@@ -118,6 +118,7 @@ def lbfgs(
     max_steps: int | Int[Array, ""],
     is_wanted: Bool[Array, ""],
     trail: Trail | None = None,
+    longest: Number = 1.0,
 ) -> Descent:
     """Descend from `x` until `is_over(x, grad)`; if it is not wanted, evaluate nothing.
 
@@ -143,7 +144,7 @@ def lbfgs(
 
     def evaluate(state: Descent) -> Descent:
         x = state.x + state.size * state.direction
-        return _judged(state, x, *value_and_grad(x))
+        return _judged(state, x, *value_and_grad(x), longest)
 
     # Before anything is known: the first trial is the start itself.
     zero, nowhere = jnp.zeros((), x.dtype), jnp.zeros_like(x)
@@ -164,7 +165,7 @@ def lbfgs(
     return jax.lax.while_loop(should_continue, evaluate, start)
 
 
-def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector) -> Descent:
+def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector, longest: Number) -> Descent:
     """The trial point accepted, or the bracket narrowed."""
     is_first = state.num_gradients == 0
     is_last = state.num_tries + 1 >= MAX_TRIES
@@ -180,7 +181,7 @@ def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector) -> Descent:
     is_stuck = has_failed & (state.pairs.count == 0)
     pairs = jax.tree.map(lambda leaf: jnp.where(has_failed, 0, leaf), pairs)
     is_new = is_accepted | has_failed
-    direction = jnp.where(is_new, pairs.downhill(kept_grad), state.direction)
+    direction = jnp.where(is_new, pairs.downhill(kept_grad, longest), state.direction)
     low, low_slope, high, high_slope = (
         jnp.where(is_new, fresh, jnp.where(is_lower == is_low, new, old))
         for fresh, is_low, new, old in (

@@ -4,7 +4,7 @@ Small problems are classified by a dense Hessian, large ones by Hessian-vector p
 The sign of an eigenvalue is known only beyond its *error*, what a zero eigenvalue may be computed
 as:
 
-    error = 1000 sqrt(n) eps max |eigenvalue| + |H - H^T| + noise + 10 |grad| / max(1, |x|)
+    error = 1000 sqrt(n) eps max |eigenvalue| + |H - H^T| + noise + 10 |grad| / max(unit, |x|)
 
 Eigenvalues within it are *flat*. The first term bounds rounding: `eigh` is backward stable, with an
 error of at most p(n) eps |H|, p(n) of the order of sqrt(n) to n, and the entries of H are sums that
@@ -126,10 +126,12 @@ class View(eqx.Module):
     downhill: Vector
     curvature: Curvature
     cost: Cost
+    unit: Scalar
 
     @property
     def size(self) -> Scalar:
-        return jnp.maximum(jnp.linalg.norm(self.x), 1)
+        """The size of the parameters, at least the problem's unit."""
+        return jnp.maximum(jnp.linalg.norm(self.x), self.unit)
 
     @property
     def reach(self) -> Scalar:
@@ -279,7 +281,7 @@ def view(problem: Problem, x: Vector, key: PRNGKeyArray, floor: Number = 0.0) ->
     scale = krylov(product, random, NUM_PAIRS).ritz().scale
     step, num_hvps = solve(product, grad)
     cost = Cost(values=1, gradients=1, hvps=num_hvps + NUM_PAIRS)
-    return View(x, loss, grad, step, step, Curvature.unknown(problem, scale), cost)
+    return View(x, loss, grad, step, step, Curvature.unknown(problem, scale), cost, problem.unit)
 
 
 def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
@@ -287,7 +289,8 @@ def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
     loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
     eigenvalues, columns = jnp.linalg.eigh(hessian)
     error, spent = problem.hvp_error(x, columns[:, 0])
-    seen = view_of(x, loss, grad, hessian, (eigenvalues, columns), error, problem.noise, floor)
+    noise = (error, problem.noise, problem.unit)
+    seen = view_of(x, loss, grad, hessian, (eigenvalues, columns), noise, floor)
     cost = Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
     return eqx.tree_at(lambda view: view.cost, seen, cost + spent)
 
@@ -298,14 +301,17 @@ def view_of(
     grad: Vector,
     hessian: Float[Array, "n n"],
     spectrum: tuple[Float[Array, " n"], Float[Array, "n n"]],
-    hvp_error: Scalar,
-    noise: Number,
+    known: tuple[Scalar, Number, Scalar],
     floor: Number = 0.0,
 ) -> View:
-    """What a point is by its Hessian, with eigenvalues and columns of that."""
+    """What a point is by its Hessian, with eigenvalues and columns of that.
+
+    `known`: the error of an HVP there, that of all relative to their size, the problem's unit.
+    """
+    hvp_error, noise, unit = known
     eigenvalues, columns = spectrum
     scale = jnp.max(jnp.abs(eigenvalues))
-    rounding, turning = _errors(x, grad, scale, hvp_error, noise)
+    rounding, turning = _errors(x, grad, scale, hvp_error, noise, unit)
     rounding = jnp.maximum(rounding + jnp.linalg.norm(hessian - hessian.T), floor)
     curvature = Curvature(
         eigenvalues=eigenvalues,
@@ -320,7 +326,7 @@ def view_of(
     inverse = jnp.where(is_null, 0, 1 / jnp.where(is_null, 1, eigenvalues))
     slopes = columns.T @ grad
     step, downhill = (-columns @ (one * slopes) for one in (inverse, jnp.abs(inverse)))
-    return View(x, loss, grad, step, downhill, curvature, Cost(eigendecompositions=1))
+    return View(x, loss, grad, step, downhill, curvature, Cost(eigendecompositions=1), unit)
 
 
 def lowest_curvature(
@@ -352,7 +358,7 @@ def curvature_of(
     those inside are what they seem. `is_all`: there are no others.
     """
     off, spent = problem.hvp_error(x, pairs.rows[0])
-    rounding, turning = _errors(x, grad, pairs.scale, off, problem.noise)
+    rounding, turning = _errors(x, grad, pairs.scale, off, problem.noise, problem.unit)
     error, values, residuals = rounding + turning, pairs.eigenvalues, pairs.residuals
     resolved = error + 2 * tolerance_of(None, x.dtype) * pairs.scale
     is_flat = jnp.abs(values) <= jnp.maximum(error, residuals)
@@ -406,9 +412,9 @@ def _rounding(x: Vector, scale: Scalar) -> Scalar:
 
 
 def _errors(
-    x: Vector, grad: Vector, scale: Scalar, hvp_error: Scalar, noise: Number
+    x: Vector, grad: Vector, scale: Scalar, hvp_error: Scalar, noise: Number, unit: Scalar
 ) -> tuple[Scalar, Scalar]:
     """Of an eigenvalue: rounding with the noise of HVPs, and the turning of the gradient."""
     off = 10 * jnp.maximum(hvp_error, noise * scale)
-    turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), 1)
+    turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), unit)
     return _rounding(x, scale) + off, turning

@@ -2,7 +2,7 @@ r"""Up from a minimum to a saddle along one ridge, and down from a saddle: one l
 
 In the eigenbasis of the Hessian, where the gradient has the parts g_i, a step moves by
 
-    h_i = -2 g_i / (|lambda_i| + sqrt(lambda_i^2 + 4 g_i^2))
+    h_i = -2 g_i / (|lambda_i| + sqrt(lambda_i^2 + 4 g_i^2 / unit^2))
 
 along every mode, which is Newton's step downhill where it is short. A *climb* follows one mode, the
 ridge, by overlap: as long as that curves upwards the step goes up it by the whole *radius*, while
@@ -58,12 +58,13 @@ class Climb(eqx.Module):
 
     **Arguments**
 
-    - `radius`, `max_radius`: how far a step goes along a mode, at first and at most, in the units
-      of the parameters.
+    - `radius`, `max_radius`: how far a step goes along a mode, at first and at most, in the
+      problem's unit of length, which is measured at the start and 1 for parameters of ordinary
+      size.
     - `max_steps`: of one climb; a descent, whose steps need a gradient only, may take ten times as
       many, and a climb without a matrix five times.
     - `max_distance`: a climb or descent that is farther than this from where it began, relative to
-      max(1, |x|), has run away.
+      max(unit, |x|), has run away.
     - `engine`: "dense" has the Hessian as a matrix, "hvp" has Hessian-vector products only; "auto"
       is dense below 300 parameters.
     - `num_products`: Hessian-vector products a step of a climb, along the ridge and where the step
@@ -147,6 +148,7 @@ class Plan:
     max_radius: float
     max_steps: int
     max_distance: float
+    unit: float
 
     @staticmethod
     def of(climb: Climb, problem: Problem) -> "Plan":
@@ -154,10 +156,11 @@ class Plan:
             climb.has_matrix(problem),
             climb.is_kept(problem),
             climb.products(problem),
-            float(climb.radius),
-            float(climb.max_radius),
+            float(climb.radius * problem.unit),
+            float(climb.max_radius * problem.unit),
             climb.max_steps,
             float(climb.max_distance),
+            float(problem.unit),
         )
 
 
@@ -188,6 +191,7 @@ class Move:
     grad: Point
     direction: Point
     radius: float
+    unit: float
     hessian: Matrix | None = None  # None where there is no matrix
     is_up: bool = False
     is_second: bool = False  # from a transition state, whose own ridge is kept
@@ -224,7 +228,16 @@ def move_from(
         hessian = updated(hessian, first - x, grad)
     size = max(_norm(direction), float(np.finfo(x.dtype).tiny))
     move = Move(
-        first, loss, grad, direction / size, plan.radius, hessian, is_up, is_second, begin=x
+        first,
+        loss,
+        grad,
+        direction / size,
+        plan.radius,
+        plan.unit,
+        hessian,
+        is_up,
+        is_second,
+        begin=x,
     )
     while move.ending == GOES_ON:
         _step(calls, plan, domain, move)
@@ -252,7 +265,7 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
             return
         direction, row, overlap = _ridge(modes, move)
         parts, newton, level = _parts(modes, row, direction, move)
-        size = max(_norm(x), 1.0)
+        size = max(_norm(x), plan.unit)
         # A Newton step so short is the last one: the next would be rounding.
         is_there = _norm(newton) <= 10 * tolerance * size
         is_there &= level <= 10 * tolerance * size * np.abs(modes.eigenvalues).max()
@@ -295,7 +308,7 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         move.radius = grown if error < 0.3 else move.radius
     else:
         move.radius /= 2
-    size = max(_norm(move.begin), 1.0)
+    size = max(_norm(move.begin), plan.unit)
     up = 1 if plan.has_matrix else UP
     most = (up if move.is_up else DOWN) * plan.max_steps
     is_far = _norm(new - move.begin) > plan.max_distance * size
@@ -323,7 +336,7 @@ def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point,
     """
     values, slopes = modes.eigenvalues, modes.rows @ move.grad
     sizes, tiny = np.abs(values), np.finfo(slopes.dtype).tiny
-    down = -2 * slopes / (sizes + np.sqrt(sizes**2 + 4 * slopes**2) + tiny)
+    down = -2 * slopes / (sizes + np.hypot(sizes, 2 * slopes / move.unit) + tiny)
     step = down.copy()
     if move.is_second:
         kept = 1 if row == 0 else 0
@@ -437,8 +450,7 @@ def updated(hessian: Matrix, step: Point, change: Point) -> Matrix:
     """The symmetric matrix nearest in Bofill's sense that takes `step` to `change`."""
     wrong = change - hessian @ step
     along, length, size = wrong @ step, step @ step, wrong @ wrong
-    eps = float(np.finfo(step.dtype).eps)
-    if not length > (10 * eps) ** 2:
+    if not length > float(np.finfo(step.dtype).tiny):
         return hessian
     # 1: the rank-one update is safe; 0: Powell's alone.
     share = along**2 / (length * size) if abs(along) > 1e-8 * np.sqrt(length * size) else 0.0

@@ -41,7 +41,7 @@ def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, "
     True
     """
     root, tiny = tolerance_of(None, a.dtype), float(jnp.finfo(a.dtype).tiny)
-    size = jnp.maximum(jnp.linalg.norm(b), 1)
+    size = jnp.maximum(jnp.linalg.norm(b), problem.unit)
     near = jnp.maximum(reach, 10 * root * size)
     kicks = fixed_vectors(MAX_KICKS, len(a), a.dtype)
     none, no = jnp.array(0), jnp.array(False)

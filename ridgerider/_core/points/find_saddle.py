@@ -16,6 +16,7 @@ from ridgerider._check import check_at_least, check_callable, check_count
 from ridgerider._core.points.saddle_step import Penalty, to_saddle
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.unit import measured
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import (
@@ -92,7 +93,8 @@ def find_saddle(
       Hessian-vector products beyond.
     - `noise`, `seed`: standard deviation of a random displacement of the start, for independent
       runs. Start number k, counted from 0, is displaced by another 0.3 k times the root mean square
-      of the start's entries, at least by 0.3 k.
+      of the start's entries, at least by 0.3 k units of length (1 for parameters of ordinary
+      size).
 
     >>> import jax.numpy as jnp
     >>> problem = Problem(lambda x: jnp.cos(x[0]) + x[1] ** 2, jnp.array([0.4, -0.3]))
@@ -113,7 +115,8 @@ def find_saddle(
         check_callable("regularizer", regularizer, "regularizer(params)")
     penalty = Penalty(regularizer, jnp.asarray(weight, problem.dtype)) if regularizer else None
     found: list[tuple[tuple, Saddle]] = []
-    unit = jnp.maximum(1, jnp.sqrt(jnp.mean(problem.x0**2)))
+    problem, spent = measured(problem)
+    unit = jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2)))
     with problem.ledger() as ledger:
         for number in range(num_starts):
             key = jax.random.key(seed)
@@ -134,7 +137,7 @@ def find_saddle(
             found.append(_judge(problem, index, penalty is not None, here.x, key, before + cost))
             if not found[-1][1].reason:
                 break
-    (total,) = ledger.charge([sum((saddle.cost for _, saddle in found), Cost())])
+    (total,) = ledger.charge([sum((saddle.cost for _, saddle in found), spent)])
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
 
 
@@ -150,7 +153,7 @@ def _judge(
         cost, num_pairs = cost + spectrum.cost, min(2 * num_pairs, problem.size)
     grad_norm = float(jnp.linalg.norm(grad))
     # As in `Descend`: what a small displacement makes of a zero gradient.
-    size = float(spectrum.scale) * max(1.0, float(jnp.linalg.norm(x)))
+    size = float(spectrum.scale) * max(float(problem.unit), float(jnp.linalg.norm(x)))
     is_stationary = bool(grad_norm <= tolerance_of(None, problem.dtype) * size)
     morse_index, least = int(np.sum(spectrum.is_downhill)), float(spectrum.eigenvalues[0])
     is_strict = is_stationary and morse_index > 0

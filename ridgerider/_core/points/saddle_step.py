@@ -40,7 +40,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import tolerance_of
 
-RADIUS, MAX_RADIUS = 0.2, 1.0  # along each mode, at first and at most
+RADIUS, MAX_RADIUS = 0.2, 1.0  # along each mode, at first and at most, in units of the problem
 MAX_TURNS = 1  # how often the ridge may be lost again before the start is given up
 SETTLE = 0.3  # how much of the other modes' descent goes with a step to where a mode softens
 NUM_PRODUCTS = 40  # per step, where the Hessian is not formed
@@ -67,6 +67,7 @@ class Here(eqx.Module):
     x: Vector
     grad: Vector
     modes: Modes
+    unit: Scalar
 
     @property
     def num_downhill(self) -> Int[Array, ""]:
@@ -77,7 +78,7 @@ class Here(eqx.Module):
         return jnp.all(jnp.isfinite(self.grad)) & jnp.all(jnp.isfinite(self.modes.eigenvalues))
 
     def is_stationary(self, tolerance: Number | None = None) -> Bool[Array, ""]:
-        size = self.modes.scale * jnp.maximum(1, jnp.linalg.norm(self.x))
+        size = self.modes.scale * jnp.maximum(self.unit, jnp.linalg.norm(self.x))
         return jnp.linalg.norm(self.grad) <= tolerance_of(tolerance, self.x.dtype) * size
 
     def is_saddle(self, index: Int[Array, ""]) -> Bool[Array, ""]:
@@ -149,7 +150,7 @@ def to_saddle(
         is_done = is_over | is_end
         return _State(
             here=jax.tree.map(lambda one, two: jnp.where(is_taken, one, two), new, here),
-            radius=next_radius(radius, error, is_taken, is_good, 2, 3, MAX_RADIUS),
+            radius=next_radius(radius, error, is_taken, is_good, 2, 3, MAX_RADIUS * problem.unit),
             num_turns=num_turns,
             num_steps=state.num_steps + 1,
             is_done=is_done if penalty is not None else is_done | is_exact,
@@ -158,7 +159,7 @@ def to_saddle(
 
     here, cost = _arrive(problem, x, known)
     is_done = jnp.array(False) if penalty else here.is_saddle(index) & here.is_stationary(rounding)
-    zero, radius = jnp.array(0), jnp.array(RADIUS, x.dtype)
+    zero, radius = jnp.array(0), RADIUS * problem.unit
     cost = jax.tree.map(jnp.asarray, cost)
     end = jax.lax.while_loop(
         lambda state: ~state.is_done & (state.num_steps < max_steps),
@@ -176,7 +177,7 @@ def _follow(
     is_negative, rank = modes.is_down, jnp.cumsum(modes.is_curved) - 1
     # Off a stationary point turns of it have curvatures, too, up to |grad| / |x|: no curvature
     # below that is believed. Close to one this is Newton's step up to second order.
-    doubt = jnp.linalg.norm(here.grad) / jnp.maximum(1, jnp.linalg.norm(here.x))
+    doubt = jnp.linalg.norm(here.grad) / jnp.maximum(here.unit, jnp.linalg.norm(here.x))
     least = jnp.maximum(jnp.maximum(modes.cut, doubt), jnp.finfo(here.x.dtype).tiny)
     steepness = jnp.maximum(jnp.abs(modes.eigenvalues), least)
     newton = jnp.clip(parts / steepness, -radius, radius)
@@ -235,7 +236,7 @@ def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> t
     if known is None:
         modes = modes_of(problem.hessian(x), jnp.zeros((problem.size, 0), x.dtype))
         cost = Cost(gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-        return Here(x, grad, modes), cost
+        return Here(x, grad, modes, problem.unit), cost
     # All of the gradient lies in this space, and the solution of H s = grad nearly.
     product, first = problem.hvp_at(x), len(known) + 1
     num_rows = min(first + NUM_PRODUCTS, problem.size)
@@ -243,4 +244,4 @@ def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> t
     space = jax.lax.fori_loop(
         first, num_rows, lambda k, space: space.add(product, space.images[k - 1]), space
     )
-    return Here(x, grad, ritz_modes(space)), Cost(gradients=1, hvps=num_rows)
+    return Here(x, grad, ritz_modes(space), problem.unit), Cost(gradients=1, hvps=num_rows)

@@ -138,9 +138,10 @@ def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> tupl
         level = float(np.abs(hessian).max())
         hessian = free[:, None] * hessian * free + level * np.diag(1 - free)
         grad = grad * free
-    noise = np.asarray([calls.hvp_error(x, _lowest(hessian)), calls.problem.noise], x.dtype)
+    problem, error = calls.problem, calls.hvp_error(x, _lowest(hessian))
+    known = np.asarray([error, problem.noise, float(problem.unit)], x.dtype)
     arrays = (x, np.asarray(loss, x.dtype), grad, hessian, domain.with_held(null, held))
-    return fetch(compiled(_by_hessian, "none")(*arrays, noise))
+    return fetch(compiled(_by_hessian, "none")(*arrays, known))
 
 
 def _lowest(hessian: Float[np.ndarray, "n n"]) -> Point:
@@ -153,9 +154,9 @@ def _by_hessian(
     grad: Vector,
     hessian: Float[Array, "n n"],
     null: Float[Array, "n k"],
-    noise: Float[Array, " two"],
+    known: Float[Array, " three"],
 ) -> tuple[Place, View]:
-    here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), noise[0], noise[1])
+    here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), (known[0], known[1], known[2]))
     eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
     if null.shape[1]:
         modes = modes_of((rows.T * eigenvalues[None, :]) @ rows, null)
@@ -208,7 +209,7 @@ def _by_hvps(
     step, num_hvps = newton_step(product, grad, curvature, k == num_all)
     step = outside(null.T, step)
     cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
-    here = View(x, problem.value(x), grad, step, step, curvature, cost + spent)
+    here = View(x, problem.value(x), grad, step, step, curvature, cost + spent, problem.unit)
     labels = cluster_labels(pairs.eigenvalues, width)
     is_whole = pairs.is_complete(labels, width) | (k == num_all)
     return _sight(here, pairs.eigenvalues, pairs.rows, is_whole)

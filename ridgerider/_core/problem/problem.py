@@ -56,6 +56,9 @@ class Problem(eqx.Module):
     - `args`: data. Arrays given here are traced; arrays in a closure are baked into the
       compiled program, which then compiles again for each of them.
 
+    `unit` is the unit of length in which step sizes and tolerances are given: 1, unless a run or
+    `find_saddle` has measured another one around the start.
+
     >>> import jax.numpy as jnp
     >>> def loss(params, depth):
     ...     return jnp.sum(params["a"] ** 4 / 4 - depth * params["a"] ** 2 / 2)
@@ -164,6 +167,12 @@ class Problem(eqx.Module):
         new = Problem(self.loss, params, *self.args)
         new = new._with_deadline(self.deadline)
         return new if self.rows is None else new.on_rows(self.rows, self.num_chunks)
+
+    def with_unit(self, unit: float) -> "Problem":
+        """The same problem with a unit of length; see `unit`."""
+        if float(self.unit) == unit:
+            return self
+        return eqx.tree_at(lambda p: p.unit, self, jnp.asarray(unit, self.dtype))
 
     def check_deterministic(self) -> None:
         """Raise if the loss is another function each time it is called.

@@ -208,7 +208,8 @@ class Rider(eqx.Module):
             on_batch = self.on_batch(problem, key, ride.num_steps)
 
             def attempt(size: Scalar) -> Trial:
-                x, cost = ride.x + size * ride.ridge.direction, Cost()
+                length = size if isinstance(self.update, Follow) else size * problem.unit
+                x, cost = ride.x + length * ride.ridge.direction, Cost()
                 if correct is not None:
                     x, cost = correct(on_batch, x, ride.ridge)
                 return self._arrive(on_batch, x, ride.ridge, here, size, cost)

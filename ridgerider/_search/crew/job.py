@@ -46,7 +46,8 @@ class Job:
     """
 
     def __init__(self, problem: Problem, mover: Any, settings: Settings, path: str | None = None):
-        self.problem, self.mover, self.settings, self.path = problem, mover, settings, path
+        self.problem, self.mover = problem.with_unit(settings.unit), mover
+        self.settings, self.path = settings, path
 
     def __call__(self, branches: list[Branch], seconds: float = math.inf) -> list[Leg]:
         try:

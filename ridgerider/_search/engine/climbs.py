@@ -387,7 +387,7 @@ def _ways_on(
     if symmetry is None or not has_signature(symmetry) or not chosen:
         return turns, directions, tuple(Way() for _ in chosen)
     x = np.asarray(around.finish.x)
-    step = float(climbs.rule.radius)
+    step = float(climbs.rule.radius * problem.unit)
     points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
     marks = signatures(problem, symmetry, points)
     classes = Classes[int]()

@@ -22,6 +22,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES
 from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.unit import measured
 from ridgerider._core.ride.rider import Rider
 from ridgerider._search.engine.explore import explore
 from ridgerider._search.engine.lanes import finish_one
@@ -79,8 +80,9 @@ def minimize_all(
     start = _start(x0)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         box = Box(bounds, start)
-        problem = _problem(fun, start, args, jac, box)
+        problem, spent = measured(_problem(fun, start, args, jac, box))
         found = _search_all(problem, max_rides, seed)
+        found.cost += spent
         results = _results(problem, box, found)
         if isinstance(problem.loss, Functions):  # each call, also those of checks
             calls = problem.loss.calls
@@ -202,7 +204,7 @@ def _results(problem: Problem, box: Box, found: _Found) -> list[OptimizeResult]:
     results: list[OptimizeResult] = []
     for u, end in sorted(minima or found.ends[:1], key=lambda pair: float(pair[1].loss)):
         x = box.to_x(u)
-        if any(_is_same(x, other.x) for other in results):
+        if any(_is_same(x, other.x, float(problem.unit)) for other in results):
             continue
         grad = np.asarray(problem.grad(jnp.asarray(u)))
         slopes = np.ones_like(u) if box.is_free else box.slopes(u)
@@ -222,8 +224,8 @@ def _results(problem: Problem, box: Box, found: _Found) -> list[OptimizeResult]:
     return results
 
 
-def _is_same(one: np.ndarray, two: np.ndarray) -> bool:
-    return bool(np.linalg.norm(one - two) <= SAME * max(1.0, float(np.linalg.norm(one))))
+def _is_same(one: np.ndarray, two: np.ndarray, unit: float) -> bool:
+    return bool(np.linalg.norm(one - two) <= SAME * max(unit, float(np.linalg.norm(one))))
 
 
 def _start(x0: Any) -> np.ndarray:

@@ -19,6 +19,7 @@ from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.unit import measured
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.runtime.clock import OutOfTime, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
@@ -64,10 +65,15 @@ def begin_run(
     problem, path = loaded(problem)
     before = now(), seconds_compiling()
     others = [_vector(problem, number, one) for number, one in enumerate(starts)]
-    job = Job(problem, mover, settings, path)
-    check_sendable(job, means.executor)
+    check_sendable(Job(problem, mover, settings, path), means.executor)
     if means.measures:
         means.measures.check(problem)
+    spent = Cost()
+    if not mover.has_batches:
+        with limited(budget.seconds_left(0.0)), contextlib.suppress(OutOfTime):
+            problem, spent = measured(problem)
+    settings = replace(settings, unit=float(problem.unit))
+    job = Job(problem, mover, settings, path)
     name = name or path
     meta = {
         "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
@@ -83,7 +89,8 @@ def begin_run(
     }
     order, guard = mover.ordered(order), _guard(valid)
     with limited(budget.seconds_left(0.0)):
-        store = Store.create(out, meta, *_begin(job, order, others, guard))
+        root, children = _begin(job, order, others, guard)
+        store = Store.create(out, meta, replace(root, cost=root.cost + spent), children)
         with _under_way(store, means.executor, before):
             Engine(job, order, budget, store, means, guard).run()
     return view(store, problem, mover)
@@ -162,6 +169,7 @@ def resume(
         check_problem(meta, problem, path)
         own = mover.ordered(stored_order(settings.order, settings.seed, order))
         valid = stored_part("valid", meta["valid"], _plain(valid))
+        problem = problem.with_unit(settings.unit)
         job, guard = Job(problem, mover, settings, source), _guard(valid)
         check_sendable(job, executor)
         if measures:

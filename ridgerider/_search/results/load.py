@@ -16,6 +16,8 @@ from ridgerider._search.runfile.read import RunFile
 def view(store: RunFile, problem: Problem | None, mover: Any) -> Any:
     """What to see a run as: a map as a `Landscape`, any other as a `Result`."""
     kind = Landscape if store.meta["mover"] == "climbs" else Result
+    if problem is not None:
+        problem = problem.with_unit(store.settings.unit)
     return kind(store, problem, mover)
 
 

@@ -14,7 +14,8 @@ def distinct(problem: Problem, symmetry: Symmetry | None, branches: list[Branch]
     """Of the branches that leave one leg and lead to copies of one another, the first."""
     if symmetry is None or not has_signature(symmetry) or not branches:
         return branches
-    points = np.stack([np.asarray(one.x) + STEP * np.asarray(one.direction) for one in branches])
+    step = STEP * float(problem.unit)
+    points = np.stack([np.asarray(one.x) + step * np.asarray(one.direction) for one in branches])
     classes = Classes[Fingerprint]()
     for branch, mark in zip(branches, signatures(problem, symmetry, points), strict=True):
         classes.add(branch.fingerprint, mark, reach_of(mark, ALIKE))

@@ -31,7 +31,8 @@ from ridgerider._search.tree.tree import Fingerprint, Leg
 
 IS_SOLUTION = ("minimum", "at infinity")
 
-# All relative to max(1, size); where there are two, for single and for double precision (bytes).
+# All relative to the size, at least the problem's unit of length, or 1 of what users' functions
+# return. Where there are two, for single and for double precision (bytes).
 TOLERANCE = 1e-3  # what users' functions return for solutions: signatures, parameters of baselines
 REACH = {4: 1e-3, 8: 1e-6}  # ends of rides and of descents that meet again differ by rounding
 NEAR = {4: 1e-2, 8: 1e-5}  # ends of climbs before Newton steps have made them exact
@@ -40,9 +41,9 @@ ALIKE = 1e-5  # signatures of a symmetry
 STEP = 0.1  # how far along them branches are compared, in parameters
 
 
-def reach_of(point: np.ndarray, tolerance: float) -> float:
+def reach_of(point: np.ndarray, tolerance: float, unit: float = 1.0) -> float:
     """The reach with which points of about one size are the same if `tolerance` times it apart."""
-    return tolerance * max(1.0, float(np.linalg.norm(point))) / 2
+    return tolerance * max(unit, float(np.linalg.norm(point))) / 2
 
 
 def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:
@@ -86,6 +87,7 @@ class StationaryPoints:
     ):
         self._problem, self._fetch, self._kinds = problem, fetch, kinds
         self._symmetry = symmetry if has_signature(symmetry) else None
+        self._unit = min(float(problem.unit), 1.0) if self._symmetry else float(problem.unit)
         self._points = Classes[Fingerprint](
             None if self._symmetry else lambda name: np.asarray(fetch(name).x)
         )
@@ -104,7 +106,7 @@ class StationaryPoints:
 
     def find(self, x: np.ndarray, loss: float, mark: np.ndarray) -> Fingerprint | None:
         """The known point that an end which is close to a stationary point belongs to, if any."""
-        near = reach_of(mark, ALIKE if self._symmetry else 2 * NEAR[x.dtype.itemsize])
+        near = reach_of(mark, ALIKE if self._symmetry else 2 * NEAR[x.dtype.itemsize], self._unit)
         return self._point_near(mark, near, loss, x.dtype)
 
     def add(
@@ -138,9 +140,9 @@ class StationaryPoints:
 
     def _reach(self, end: Finish, mark: np.ndarray) -> float:
         if self._symmetry is not None:
-            return reach_of(mark, ALIKE)
+            return reach_of(mark, ALIKE, self._unit)
         x = np.asarray(end.x)
-        return max(float(end.error), reach_of(x, REACH[x.dtype.itemsize]))
+        return max(float(end.error), reach_of(x, REACH[x.dtype.itemsize], self._unit))
 
     def _point_near(
         self, mark: np.ndarray, reach: float, loss: float, dtype: np.dtype
@@ -196,7 +198,7 @@ class BranchPoints:
         others: list[Fingerprint | None] = []
         if leg.turns:
             mark = self._mark(leg)
-            reach = reach_of(mark, REACH[leg.x.dtype.itemsize])
+            reach = reach_of(mark, REACH[leg.x.dtype.itemsize], self._saddles._unit)
             others.append(next(self._ends.within(mark, reach), None))
             if others[0] is None:
                 self._ends.append(leg.fingerprint, mark, reach)

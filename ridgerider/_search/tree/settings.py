@@ -25,6 +25,7 @@ class Settings:
     max_depth: int | None = None
     round_size: int = 1
     branch_at: Literal["end", "saddle"] = "end"
+    unit: float = 1.0  # of length: see `Problem.unit`
 
     def __post_init__(self) -> None:
         check_choice("members", self.members, ("branches", "all", "one"))
