@@ -78,14 +78,14 @@ class QuasiNewton(eqx.Module):
     The ridge is the one that `Project` follows, with an angle of about 1e-3 to the eigenvector at
     most. A step is certified by the model if
 
-    - the residual, from HVPs at the new point, is at most a tenth of the gap that is reported, half
-      of the model's;
+    - the residual, from HVPs at the new point, is at most a tenth of half of the model's gap;
     - no error of the model above 1/4, relative to the distance from the eigenvalue, is found by the
       power method with one HVP a step, or more where one is found and corrected;
     - the eigenvalue is simple, and the overlap at least 0.7072.
 
     Any other step is computed from the exact Hessian, as in `Project`; so are steps on batches,
-    since their Hessians differ. The neighbours are the model's eigenvalues.
+    since their Hessians differ. The neighbours are the model's eigenvalues. They do not rule out
+    others, which the direction has no part in, so the gap is NaN unless the step was exact.
 
     **Arguments**
 
@@ -170,7 +170,6 @@ class QuasiNewton(eqx.Module):
         certificate = Certificate(
             overlap=safe_overlap(overlap_with_space(ridge, direction), residual / gap),
             residual=residual,
-            gap=gap,
             neighbours=neighbours_of(eigenvalues, is_own),
         )
         is_sure = (
