@@ -219,13 +219,12 @@ def move_from(
     The direction says how far the first step goes, too, in units of the radius.
     """
     first = domain.inside(x + plan.radius * direction)
-    loss, grad = calls.value_and_grad(first)
-    if not plan.has_matrix:
-        hessian = None
-    elif not plan.is_kept or hessian is None:
-        hessian = calls.hessian(first)
-    else:  # the gradient at `x` is zero
-        hessian = updated(hessian, first - x, grad)
+    if plan.has_matrix and (not plan.is_kept or hessian is None):
+        loss, grad, hessian = calls.expansion(first)
+    else:
+        loss, grad = calls.value_and_grad(first)
+        if hessian is not None:  # the gradient at `x` is zero
+            hessian = updated(hessian, first - x, grad) if plan.has_matrix else None
     size = max(_norm(direction), float(np.finfo(x.dtype).tiny))
     move = Move(
         first,
@@ -278,7 +277,11 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         held = held | beyond
     new = domain.inside(x + away)
     predicted, away = (modes.eigenvalues * parts) @ modes.rows, new - x
-    loss, grad = calls.value_and_grad(new)
+    is_formed = move.hessian is not None and not plan.is_kept
+    if is_formed:
+        loss, grad, formed = calls.expansion(new)
+    else:
+        loss, grad = calls.value_and_grad(new)
     error = _prediction_error(move.grad, grad, predicted)
     is_finite = bool(np.isfinite(loss) and np.isfinite(grad).all())
     slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
@@ -287,8 +290,8 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         if is_finite:
             assert move.hessian is not None
             move.hessian = updated(move.hessian, away, grad - move.grad)
-    elif move.hessian is not None and is_taken:
-        move.hessian = calls.hessian(new)
+    elif is_formed and is_taken:
+        move.hessian = formed
     is_other = ~modes.is_null
     is_other[row] = False
     gaps = np.abs(modes.eigenvalues - modes.eigenvalues[row])[is_other]

@@ -54,6 +54,12 @@ class Domain:
 
     # --- bounds
 
+    def pairs(self, unit: float) -> list[tuple[float, float]] | None:
+        """The bounds as SciPy has them, in units of a length."""
+        if self._low is None or self._high is None:
+            return None
+        return list(zip((self._low / unit).tolist(), (self._high / unit).tolist(), strict=True))
+
     def inside(self, x: Point) -> Point:
         return x if self._low is None else np.clip(x, self._low, self._high)
 
@@ -66,6 +72,10 @@ class Domain:
     def held(self, x: Point, grad: Point) -> Mask:
         """Coordinates at a bound that the way downhill would cross."""
         return self.beyond(x, -grad)
+
+    def slope(self, x: Point, grad: Point) -> float:
+        """How steep it is along coordinates that no bound holds."""
+        return float(np.linalg.norm(np.where(self.held(x, grad), 0, grad)))
 
     def with_held(self, null: Float[np.ndarray, "n k"], held: Mask) -> Float[np.ndarray, "n k"]:
         """Null directions with those of the coordinates that are held."""

@@ -22,6 +22,8 @@ from ridgerider._core.descend.finish import Finish, finish_of
 from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
+    DISTANCES,
+    FALLS,
     UNKNOWN,
     View,
     curvature_of,
@@ -48,10 +50,15 @@ from ridgerider._core.spectra.spectrum import (
 )
 
 MAX_POLISH = 6  # Newton steps
+FLAT = 1e4  # times the tolerance: no stationary point is as far from where a descent has ended
+KEPT = 0.2  # a Newton step that leaves less than this of the gradient needs no new Hessian
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
 NUM_FIRST = 8  # HVPs that tell how large eigenvalues are, where there is no matrix
 MAX_PRODUCTS = 60  # for each mode there
 WIDTH = 1e-6  # of a cluster of equal eigenvalues at least, relative to the largest
+
+
+Known = tuple[Float[np.ndarray, "n n"], float] | None
 
 
 class Place(eqx.Module):
@@ -71,23 +78,45 @@ class Place(eqx.Module):
     is_down: Bool[Array, " k"]
 
 
-def look_around(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> Place:
+def look_around(
+    calls: Calls, domain: Domain, num_modes: int | None, x: Point, is_below: bool = False
+) -> Place:
     """Newton's steps to the stationary point near `x`, and what is there.
 
-    `num_modes`: how many are computed by HVPs alone; None forms the Hessian.
+    `num_modes`: how many are computed by HVPs alone; None forms the Hessian. `is_below`: what is
+    looked for is a minimum; where the loss curves downwards, and there is a slope, it is farther.
     """
-    spent, tolerance = calls.cost, tolerance_of(None, calls.dtype)
-    place, here = _seen(calls, domain, num_modes, x)
-    for _ in range(MAX_POLISH):
-        if not here.reach > tolerance / 1000:
+    begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
+    enough = tolerance * (1 if calls.is_outside else 1e-3)
+    (place, here), known = _seen(calls, domain, num_modes, x, None)
+    ratios = [0.0]  # of the gradients after and before each step
+    changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
+    if is_below and here.reach > FLAT * enough and bool(place.finish.is_saddle):
+        num_polish = MAX_POLISH
+    while here.reach > enough and num_polish < MAX_POLISH:
+        x, before = domain.inside(np.asarray(here.x + here.step)), (place, here)
+        # For functions outside of JAX gradients are cheaper than Hessians: the last one is kept
+        # as long as it predicts them.
+        (place, here), known = _seen(
+            calls, domain, num_modes, x, known if calls.is_outside else None
+        )
+        ratio = float(place.finish.grad_norm / before[0].finish.grad_norm)
+        ratios.append(ratio)
+        is_kept, changed = calls.is_outside and ratio < KEPT, max(changed, ratio)
+        num_polish += 0 if is_kept else 1
+        if not ratio < 1 and (not calls.is_outside or before[1].reach <= 10 * enough):
+            place, here = before
             break
-        new = _seen(calls, domain, num_modes, domain.inside(np.asarray(here.x + here.step)))
-        if not new[0].finish.grad_norm < place.finish.grad_norm:
-            break
-        place, here = new
-    is_there = jnp.linalg.norm(here.x - x) <= FARTHEST * here.size
+        if calls.is_outside and not is_kept:
+            ((place, here), known), changed = _seen(calls, domain, num_modes, x, None), 0.0
+    if changed and known is not None and not _is_clear(place, changed):
+        x = np.asarray(here.x)
+        (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
+    is_there = jnp.linalg.norm(here.x - begin) <= FARTHEST * here.size
     is_there &= place.finish.is_converged & (here.reach <= 10 * tolerance)
-    if is_there:
+    if is_there and calls.is_outside:
+        place = _compared(calls, domain, place, here, max(ratios[-2:]) > KEPT)
+    elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
     cost = jax.tree.map(operator.sub, calls.cost, spent)
     return replace(place, finish=replace(place.finish, is_converged=is_there, cost=cost))
@@ -125,23 +154,61 @@ def _decided(
     return replace(place, is_down=is_down, **fields)
 
 
-def _seen(calls: Calls, domain: Domain, num_modes: int | None, x: Point) -> tuple[Place, View]:
+def _is_clear(place: Place, changed: float) -> bool:
+    """Whether all signs are what they seem, if the Hessian has changed by so much of itself."""
+    sizes = np.abs(np.asarray(place.eigenvalues))
+    return bool((sizes > 3 * changed * sizes.max(initial=0)).all())
+
+
+def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: bool) -> Place:
+    """As `_decided` for functions outside of JAX: by values alone, along undecided modes.
+
+    Where Newton's steps converge slowly, curvature vanishes there, and no mode is decided.
+    """
+    finish, curvature = place.finish, here.curvature
+    if finish.is_saddle or int(finish.doubt_number):
+        return place
+    x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
+    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
+    is_open = np.any(curvature.weak != 0, axis=1) | np.asarray(curvature.is_flat) | is_slow
+    ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
+    falls = any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
+    return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
+
+
+def _rise(calls: Calls, domain: Domain, x: Point, loss: float, way: Point, slack: float) -> float:
+    """By how much the loss differs at the shortest distance at which it does."""
+    for length in DISTANCES:
+        change = calls.value(domain.inside(x + length * way)) - loss
+        if abs(change) > slack:
+            return change
+    return 0.0
+
+
+def _seen(
+    calls: Calls, domain: Domain, num_modes: int | None, x: Point, known: Known
+) -> tuple[tuple[Place, View], Known]:
+    """A point, and its Hessian with what that may be off by, unless these are `known`."""
     if num_modes is not None:
         check_time()
         seen = fetch(compiled(_by_hvps, "little")(calls.problem, domain.symmetry, num_modes, x))
         calls.charge(seen[0].finish.cost)
-        return seen
-    loss, grad = calls.value_and_grad(x)
-    hessian, null, held = calls.hessian(x), domain.null(x), domain.held(x, grad)
+        return seen, None
+    if known is None:
+        loss, grad, whole = calls.expansion(x)
+    else:
+        (loss, grad), whole = calls.value_and_grad(x), known[0]
+    hessian, null, held = whole, domain.null(x), domain.held(x, grad)
     if held.any():  # no curvature and no slope of theirs counts
         free = np.where(held, 0, 1).astype(hessian.dtype)
-        level = float(np.abs(hessian).max())
+        level = float(np.abs(hessian).max()) or 1.0
         hessian = free[:, None] * hessian * free + level * np.diag(1 - free)
         grad = grad * free
-    problem, error = calls.problem, calls.hvp_error(x, _lowest(hessian))
-    known = np.asarray([error, problem.noise, float(problem.unit)], x.dtype)
+    problem = calls.problem
+    off = calls.hvp_error(x, _lowest(hessian)) if known is None else known[1]
+    numbers = np.asarray([off, problem.noise, float(problem.unit)], x.dtype)
     arrays = (x, np.asarray(loss, x.dtype), grad, hessian, domain.with_held(null, held))
-    return fetch(compiled(_by_hessian, "none")(*arrays, known))
+    return fetch(compiled(_by_hessian, "none")(*arrays, numbers)), (whole, off)
 
 
 def _lowest(hessian: Float[np.ndarray, "n n"]) -> Point:
@@ -169,9 +236,11 @@ def _sight(
     here: View, eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"], is_whole: Any
 ) -> tuple[Place, View]:
     curvature, width = here.curvature, max(WIDTH, cluster_width(None, here.x.dtype))
-    labels = cluster_labels(eigenvalues, width)
-    # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
-    rows = canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(here.x))
+    labels = jnp.zeros(0, int)
+    if len(eigenvalues):  # not where bounds hold all coordinates
+        labels = cluster_labels(eigenvalues, width)
+        # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
+        rows = fix_signs(canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(here.x)))
     tolerance = tolerance_of(None, here.x.dtype)
     finish = finish_of(
         here,
@@ -184,7 +253,7 @@ def _sight(
         finish=finish,
         morse_index=curvature.morse_index,
         eigenvalues=eigenvalues,
-        rows=fix_signs(rows),
+        rows=rows,
         labels=labels,
         is_up=is_whole & (eigenvalues > jnp.maximum(tolerance * curvature.scale, curvature.error)),
         is_down=eigenvalues < -curvature.error,

@@ -41,6 +41,7 @@ class Calls:
     def __init__(self, problem: Problem):
         self.problem, self.dtype = problem, problem.dtype
         self._functions = _outside(problem) or _programs(problem)
+        self.is_outside = isinstance(problem.loss, Functions)
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def anew(self) -> "Calls":
@@ -71,6 +72,12 @@ class Calls:
         self._count(hvps=len(x), hessians=1)
         return np.asarray(self._functions["hessian"](x))
 
+    def expansion(self, x: Point) -> tuple[float, Point, Float[np.ndarray, "n n"]]:
+        """Value, gradient and Hessian."""
+        self._count(values=1, gradients=1, hvps=len(x), hessians=1)
+        value, grad, hessian = self._functions["expansion"](x)
+        return float(value), np.asarray(grad), np.asarray(hessian)
+
     def hvp_error(self, x: Point, row: Point) -> float:
         """What an HVP may be off by beyond rounding."""
         if "error" not in self._functions:
@@ -98,6 +105,7 @@ def _outside(problem: Problem) -> Named | None:
         "value_and_grad": functions.host_values_and_grads,
         "hvps": lambda x, rows: functions.host_products(x[None], rows)[0],
         "hessian": lambda x: functions.host_hessians(x)[0],
+        "expansion": functions.host_expansion,
     }
     if functions.step is not None:
         found["error"] = lambda x, row: functions.host_errors(x, row)[0]
@@ -112,9 +120,13 @@ def _programs(problem: Problem) -> Named:
         run = program_of(problem, function)
         return (lambda x, *rest: fetch(run(place(problem, x), *rest))) if spread else run
 
-    return {
+    programs = {
         "value": program(lambda problem, x: problem.value(x)),
         "value_and_grad": program(lambda problem, x: jax.value_and_grad(problem.value)(x)),
         "hvps": program(lambda problem, x, rows: jax.vmap(problem.hvp_at(x))(rows)),
         "hessian": program(lambda problem, x: problem.hessian(x)),
+    }
+    return {
+        **programs,
+        "expansion": lambda x: (*programs["value_and_grad"](x), programs["hessian"](x)),
     }

@@ -218,6 +218,11 @@ class Functions:
 
         return self._for_each(dense, ((self.size, self.size),), x, x, *rows)
 
+    def host_expansion(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value, gradient and Hessian of one point."""
+        value, grad = self.host_values_and_grads(x)
+        return value, grad, self.host_hessians(x)[0]
+
     def _for_each(
         self,
         compute: Callable[..., tuple[np.ndarray, ...]],

@@ -61,6 +61,8 @@ class Crew:
         while not legs:
             if self._executor is None:
                 check_time()
+                if not self._waiting:  # a task was cut short
+                    raise OutOfTime
                 legs = interruptible(self._job, list(map(self._load, self._waiting.popleft())))
             else:
                 self._fill(self._executor)

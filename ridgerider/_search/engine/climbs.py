@@ -17,9 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ridgerider._core.descend.lbfgsb import descend
 from ridgerider._core.points.climb import (
     ENDINGS,
+    NOT_FINITE,
     NUM_MODES,
+    RAN_AWAY,
     STATIONARY,
     TRACE,
     Climb,
@@ -39,6 +42,7 @@ from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._core.runtime.compile import Identity, compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
+from ridgerider._search.engine.starts import Bounds, spread
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import ALIKE, StationaryPoints, reach_of
@@ -53,6 +57,9 @@ SLID = 0.5  # an overlap below this: the climb went on along another mode
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
 MIXED, ASIDE = [4.0], [3.0, 6.0]
 SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
+CLOSE = 1e-3  # minima so close are compared by the values between them
+NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
+STRICT = 1e-8  # what a descent gains in its last step, where less was not enough
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
@@ -61,6 +68,7 @@ class Climbs(eqx.Module):
 
     rule: Climb = Climb()
     symmetry: Symmetry | None = None
+    bounds: Bounds | None = eqx.field(static=True, default=None)
     name = "climbs"
     has_batches = False
     task_size = 32  # legs that are sent to a worker together
@@ -85,6 +93,8 @@ class Climbs(eqx.Module):
         return replace(root, cost=replace(cost, seconds=time.perf_counter() - began))
 
     def _start(self, problem: Problem, settings: Settings) -> Leg:
+        if settings.share_of_starts != 0.0:
+            return self._first_minimum(problem, settings)
         problem.check_deterministic()
         x, total = fetch(problem.x0), Cost()
         name = Fingerprint((Turn(0, 1),))
@@ -105,19 +115,43 @@ class Climbs(eqx.Module):
                 break
         raise ValueError(_no_minimum(problem, leg))
 
+    def _first_minimum(self, problem: Problem, settings: Settings) -> Leg:
+        """The minimum below the start or, where there is none, below the first start that has one.
+
+        Starts that lead to none are remembered as the reason why the map begins elsewhere.
+        """
+        total, x, reason = Cost(), fetch(problem.x0), ""
+        for number in range(DESCENTS):
+            name = Fingerprint((Turn(0, 1, start=True),))
+            branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
+            leg = self.classify(problem, *self.move(problem, settings, [branch]))
+            if leg.ended_by == ("unconverged",):
+                leg = self.descend_on(problem, leg)
+            total = total + leg.cost
+            if leg.finish is not None and leg.finish.kind == "minimum":
+                ended_by = ("start", reason) if reason else ("start",)
+                root = replace(leg, fingerprint=Fingerprint(), ended_by=ended_by, cost=total)
+                return replace(root, num_steps=0, trace={})
+            reason = reason or f"the descent from `start` ended otherwise: {_what_is_at(leg)}"
+            x = spread(number, settings.seed, fetch(problem.x0), self.bounds)
+        raise NoMinimum(f"{reason}; {DESCENTS - 1} other starts led to no minimum either", leg)
+
     @one_thread()
     def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
         """Climb, or descend, along each branch. What is at the ends is not computed yet."""
         del settings  # nothing is random
         calls, domain = _host(problem, self)
-        plan = Plan.of(self.rule, problem)
+        plan = _plan(problem, self)
         known: dict[bytes, tuple[Any, int]] = {}  # the Hessian of a point that many leave
         legs = list[Leg]()
         for branch in map(_landed, branches):
             began, before = time.perf_counter(), calls.cost
             try:
                 with problem.ledger() as ledger:
-                    move = _move(calls, plan, domain, branch, known)
+                    if branch.fingerprint[-1].start:
+                        move = _descend(calls, plan, domain, branch)
+                    else:
+                        move = _move(calls, plan, domain, branch, known)
                 check_time()
             except OutOfTime:
                 if legs:
@@ -138,7 +172,7 @@ class Climbs(eqx.Module):
             return leg
         began = time.perf_counter()
         with problem.ledger() as ledger:
-            around = _place_at(problem, self, leg.x)
+            around = _place_at(problem, self, leg.x, _is_start(leg))
         check_time()
         finish = around.finish
         (cost,) = ledger.charge([finish.cost])
@@ -149,6 +183,8 @@ class Climbs(eqx.Module):
         index = int(around.morse_index)
         turns, directions, ways = _ways_on(problem, self, around)
         ended_by = leg.ended_by
+        if self.bounds is not None:  # families are told by values
+            finish = replace(finish, num_flat=0)
         if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
             ended_by = (*ended_by, "higher_index" if index else "no_saddle")
         return replace(
@@ -165,6 +201,18 @@ class Climbs(eqx.Module):
             finish=finish,
         )
 
+    def descend_on(self, problem: Problem, leg: Leg) -> Leg:
+        """What is below the end of a descent that came to no stationary point; with its cost."""
+        began, (calls, domain) = time.perf_counter(), _host(problem, self)
+        with problem.ledger() as ledger:
+            first = _plan(problem, self).radius / 4
+            end = descend(calls, domain, np.asarray(leg.x), first, gain=STRICT)
+        (cost,) = ledger.charge([calls.cost])
+        cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
+        ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
+        leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)
+        return self.classify(problem, leg)
+
     def branches_at(self, problem: Problem, settings: Settings, leg: Leg) -> list[Branch]:
         """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
 
@@ -180,6 +228,10 @@ class Climbs(eqx.Module):
         most = settings.max_ridges
         return [leg.branch(one) for one in turns if most is None or not one.up or one.index < most]
 
+    def values(self, problem: Problem) -> Callable[[np.ndarray], float] | None:
+        """The loss, where a few values tell what belongs together."""
+        return None if self.bounds is None else _host(problem, self)[0].value
+
     def known(self, problem: Problem, store: Store, valid: Valid | None = None) -> "MapPoints":
         return MapPoints(problem, self, store, valid)
 
@@ -190,7 +242,7 @@ class MapPoints:
     def __init__(self, problem: Problem, climbs: Climbs, store: Store, valid: Valid | None):
         self._problem, self._climbs, self._valid = problem, climbs, valid
         self._points = StationaryPoints(problem, climbs.symmetry, store.end, kinds=None)
-        self.num_minima = 0
+        self.num_minima, self._wells = 0, Wells()
 
     @property
     def num_points(self) -> int:
@@ -199,7 +251,9 @@ class MapPoints:
     def keep(self, leg: Leg) -> None:
         if leg.linked_to is None and leg.finish is not None and has_arrived(leg):
             self._points.keep(leg.fingerprint, leg.finish)
-            self.num_minima += leg.finish.kind == "minimum"
+            if leg.finish.kind == "minimum":
+                self.num_minima += 1
+                self._wells.keep(leg)
 
     def settle(self, legs: list[Leg]) -> Iterator[tuple[Leg, Fingerprint | None]]:
         marks = self._points.marks(np.stack([leg.x for leg in legs])) if legs else ()
@@ -212,19 +266,89 @@ class MapPoints:
         if self._valid is not None and not self._valid(self._problem, leg.x):
             return replace(leg, ended_by=("not_valid",)), None
         known = self._points.find(leg.x, leg.loss, mark)
+        known = self._wells.find(leg) if known is None else known
         if known is not None:
             return leg, known
         leg = self._climbs.classify(self._problem, leg)
+        if leg.ended_by == ("unconverged",) and _is_start(leg):
+            leg = self._climbs.descend_on(self._problem, leg)
         if leg.finish is None:
             return leg, None
-        known = self._points.add(leg.fingerprint, leg.finish)
-        self.num_minima += known is None and leg.finish.kind == "minimum"
+        known = self._wells.beside(self._climbs.values(self._problem), leg)
+        if known is None:
+            known = self._points.add(leg.fingerprint, leg.finish)
+        if known is None and leg.finish.kind == "minimum":
+            self.num_minima += 1
+            self._wells.keep(leg)
         return leg, known
 
 
-def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray) -> Place:
+class Wells:
+    """The minima as parabolas: an end of a descent that fits into one need not be looked at."""
+
+    def __init__(self) -> None:
+        self._names, self._losses = list[Fingerprint](), list[float]()
+        self._all = list[tuple[Fingerprint, np.ndarray, float, bool]]()
+        self._points, self._roots = list[np.ndarray](), list[np.ndarray]()
+
+    def keep(self, leg: Leg) -> None:
+        """Take note of a minimum."""
+        assert leg.finish is not None
+        is_flat = not leg.finish.least_eigenvalue > 0
+        self._all.append((leg.fingerprint, leg.x, leg.loss, is_flat))
+        alone = [one for one, way in zip(leg.turns, leg.ways, strict=True) if not is_jump(way)]
+        rows = leg.directions[: len(alone)]
+        values = np.array([leg.clusters[index].eigenvalue for index, _ in alone])
+        if len(rows) and (values > 0).all():
+            self._names.append(leg.fingerprint)
+            self._losses.append(leg.loss)
+            self._points.append(leg.x)
+            self._roots.append(np.sqrt(values / 2)[:, None] * rows)
+
+    def beside(self, value: Callable[[np.ndarray], float] | None, leg: Leg) -> Fingerprint | None:
+        """The minimum that a level line joins with this one, if there is one.
+
+        Where curvature vanishes, a minimum is a plateau, or known to a few digits only.
+        """
+        assert leg.finish is not None
+        if value is None or leg.finish.kind != "minimum":
+            return None
+        is_flat, slack = not leg.finish.least_eigenvalue > 0, 1e-9 * abs(leg.loss)
+        for name, x, loss, was_flat in reversed(self._all):
+            is_close = np.linalg.norm(leg.x - x) <= CLOSE * max(1.0, float(np.linalg.norm(x)))
+            is_level = is_flat and was_flat and abs(loss - leg.loss) <= slack
+            if (is_close or is_level) and all(
+                value(x + part * (leg.x - x)) <= max(loss, leg.loss) + slack
+                for part in np.linspace(0, 1, 9 if is_level else 5)[1:-1]
+            ):
+                return name
+        return None
+
+    def find(self, leg: Leg) -> Fingerprint | None:
+        """The minimum whose parabola has the loss of a descent's end, if there is one."""
+        if not _is_start(leg) or not self._names:
+            return None
+        away = leg.x - np.array(self._points)
+        distances = np.linalg.norm(away, axis=1)
+        for number in np.argsort(distances, kind="stable")[:3]:
+            inside = self._roots[number] @ away[number]
+            rest = away[number] - np.linalg.pinv(self._roots[number]) @ inside
+            rise, wanted = leg.loss - self._losses[number], float(inside @ inside)
+            rounding = 1e3 * float(np.finfo(leg.x.dtype).eps) * max(abs(leg.loss), 1e-300)
+            is_close = distances[number] <= NEAR_WELL * max(1.0, float(np.linalg.norm(leg.x)))
+            is_across = np.linalg.norm(rest) <= 1e-9 * max(1.0, float(np.linalg.norm(leg.x)))
+            if is_close and is_across and wanted / 2 - rounding <= rise <= 2 * wanted + rounding:
+                return self._names[number]
+        return None
+
+
+def _is_start(leg: Leg) -> bool:
+    return bool(leg.fingerprint) and leg.fingerprint[-1].start
+
+
+def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray, is_below: bool = False) -> Place:
     num_modes = None if climbs.rule.has_matrix(problem) else NUM_MODES
-    return look_around(*_host(problem, climbs), num_modes, x)
+    return look_around(*_host(problem, climbs), num_modes, x, is_below)
 
 
 def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
@@ -291,13 +415,62 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
 
 def _host(problem: Problem, climbs: Climbs) -> tuple[Calls, Domain]:
     """The problem for loops on the host, with a count of its own; it is compiled once."""
-    calls, domain = _compiled_once(Identity(problem), Identity(climbs.symmetry))
+    calls, domain = _compiled_once(Identity(problem), Identity(climbs.symmetry), climbs.bounds)
     return calls.anew(), domain
 
 
 @lru_cache(maxsize=4)
-def _compiled_once(problem: Identity, symmetry: Identity) -> tuple[Calls, Domain]:
-    return Calls(problem.value), Domain(problem.value, symmetry.value)
+def _compiled_once(
+    problem: Identity, symmetry: Identity, bounds: Bounds | None
+) -> tuple[Calls, Domain]:
+    ends = (
+        [None, None] if bounds is None else [np.array(one, problem.value.dtype) for one in bounds]
+    )
+    return Calls(problem.value), Domain(problem.value, symmetry.value, *ends)
+
+
+def _plan(problem: Problem, climbs: Climbs) -> Plan:
+    """The rule for this problem; inside bounds lengths are shares of the narrowest width."""
+    plan = Plan.of(climbs.rule, problem)
+    if climbs.bounds is None:
+        return plan
+    widths = np.subtract(*climbs.bounds[::-1])
+    width = float(np.min(widths, initial=np.inf, where=np.isfinite(widths)))
+    if not np.isfinite(width):
+        return plan
+    return replace(
+        plan,
+        radius=plan.radius * width / 2,
+        max_radius=plan.max_radius * width / 2,
+        max_distance=np.inf,
+    )
+
+
+def _descend(calls: Calls, plan: Plan, domain: Domain, branch: Branch) -> Move:
+    """Down from a start, as a move without a ridge."""
+    assert branch.x is not None and branch.direction is not None
+    most = plan.max_distance * max(1.0, float(np.linalg.norm(branch.x)))
+    end = descend(calls, domain, domain.inside(branch.x), plan.radius / 4, most)
+    ending = STATIONARY if end.is_finite else NOT_FINITE
+    nothing = (np.nan,) * (len(TRACE) - 1)
+    trace = [(loss, *nothing) for loss in end.losses[:-1]] or [(end.loss, *nothing)]
+    move = Move(end.x, end.loss, end.grad, branch.direction, plan.radius, plan.unit, trace=trace)
+    move.ending = RAN_AWAY if end.is_far else ending
+    return move
+
+
+class NoMinimum(ValueError):
+    """No start led to a minimum; `leg` is the last that was tried."""
+
+    def __init__(self, message: str, leg: Leg):
+        super().__init__(f"`problem` must have a minimum, but {message}.")
+        self.leg = leg
+
+
+def _what_is_at(leg: Leg) -> str:
+    if leg.finish is None:
+        return ", ".join(leg.ended_by)
+    return f"{leg.finish.kind}{f', {leg.finish.doubt}' if leg.finish.doubt else ''}"
 
 
 def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict) -> Move:
@@ -325,13 +498,14 @@ def _arrived(branch: Branch, move: Move, cost: Cost) -> Leg:
     """The leg of a move that is over. Raises if it met what its symmetry does not leave level."""
     where = f"on the leg {branch.fingerprint}"
     check_level(move.asymmetry, move.generator, move.x.dtype, where)
-    rows = np.array(move.trace, move.x.dtype).reshape(-1, len(TRACE))
-    rows = np.concatenate([rows, rows[-1:]])
+    nothing = (move.loss, *(np.nan,) * (len(TRACE) - 1))
+    rows = np.array(move.trace or [nothing], move.x.dtype)
+    rows = np.concatenate([rows, rows[-1:]])[: len(move.trace) + 1]
     trace = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(TRACE)}
     trace["loss"][-1:] = move.loss
     trace["multiplicity"] = np.ones(len(rows), rows.dtype)
     ended_by: tuple[str, ...] = (ENDINGS[move.ending],)
-    if branch.fingerprint[-1].up and trace["overlap"].min(initial=1.0) < SLID:
+    if branch.fingerprint[-1].up and np.nanmin(trace["overlap"], initial=1.0) < SLID:
         ended_by = (*ended_by, "slid")
     leg = Leg.without_ridges(branch.fingerprint, move.x, move.loss, ended_by)
     return replace(leg, num_steps=len(move.trace), trace=trace, cost=cost)
@@ -339,7 +513,7 @@ def _arrived(branch: Branch, move: Move, cost: Cost) -> Leg:
 
 def has_arrived(leg: Leg) -> bool:
     """Whether a leg may have come to a stationary point."""
-    return ENDINGS[STATIONARY] in leg.ended_by or leg.ended_by == ("start",)
+    return ENDINGS[STATIONARY] in leg.ended_by or leg.ended_by[0] == "start"
 
 
 def _clusters(around: Place) -> tuple[Cluster, ...]:

@@ -17,6 +17,7 @@ A repaired run is *replayed*: all branches are made anew and chosen again from t
 the file still has are taken from there, with what was decided of them; the others are ridden.
 """
 
+import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,18 +30,20 @@ import numpy as np
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.descend.train import Epoch, listening
+from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._search.crew.crew import Crew, check_executor
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.crew.job import Job
+from ridgerider._search.engine.starts import Bounds, Yields, spread
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.orders import Order, with_priority
 from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Frontier, Leg
+from ridgerider._search.tree.tree import Branch, Fingerprint, Frontier, Leg, Turn
 
 Valid = Callable[[Problem, np.ndarray], bool]
 
@@ -68,6 +71,8 @@ class Mover(Protocol):
     def rule(self) -> Any: ...
     @property
     def symmetry(self) -> Any: ...
+    @property
+    def bounds(self) -> Bounds | None: ...
     @property
     def task_size(self) -> int: ...
     @property
@@ -123,16 +128,18 @@ class Engine:
         self.frontier.tell(store.open_branches())
         self.pending = deque(store.pending())  # the branches of the round that are not settled
         self.arrived: dict[Fingerprint, Leg] = {}
+        self.yields, self._rounds = Yields(), store.rounds()
         self.stored = set[Fingerprint]()  # legs of the file that are not settled, or to be replayed
         for name in store.fingerprints():
             leg = store.leg(name)
             if leg.is_settled and not (is_replayed and name):
                 self.known.keep(leg)
+                self._count(leg, leg.linked_to)
             else:
                 self.stored.add(name)
 
     def run(self) -> None:
-        crew = Crew(self.job, self.store.load, self.means.executor, self.means.max_deaths)
+        crew = Crew(self.job, self._load, self.means.executor, self.means.max_deaths)
         if self.means.measures:
             measure_missing(self.store, self.means.measures, self.problem)
         listener = None if self.means.progress is None else self._tell_training
@@ -158,15 +165,18 @@ class Engine:
         """
         left = self.budget.rides_left(self.done.num_rides)
         self._settle([])
-        while not self.pending and len(self.frontier):
+        has_starts = self.settings.share_of_starts != 0.0
+        while not self.pending and (len(self.frontier) or has_starts):
             spent = (self.done.num_steps, self.done.cost, self.known.num_points)
-            is_replayed = self.stored and any(
-                one.fingerprint in self.stored for one in self.frontier
+            is_replayed = any(name[-1].start for name in self.stored) or any(
+                one.fingerprint in self.stored for one in self.frontier if self.stored
             )
             if not is_replayed and (not left or self.budget.is_spent(*spent)):
                 break
-            self.pending.extend(self.frontier.ask(self.settings.round_size))
-            self.store.choose(self.pending)
+            self.pending.extend(self._next_round())
+            if not self.pending:
+                break
+            self._rounds |= self.store.choose(self.pending)
             self._settle([])
         waiting = [one for one in self.pending if not self._is_here(one)]
         return waiting[: int(min(left, len(waiting)))]
@@ -174,6 +184,34 @@ class Engine:
     def _is_here(self, branch: Branch) -> bool:
         """Whether a branch has been ridden."""
         return branch.fingerprint in self.arrived or branch.fingerprint in self.stored
+
+    def _next_round(self) -> list[Branch]:
+        """Open branches and, where these are wanted, new starts."""
+        size, share = self.settings.round_size, self.settings.share_of_starts
+        if share == 0.0:
+            return self.frontier.ask(size)
+        if self.settings.until_enough and self.yields.is_enough(self.problem.size):
+            return []
+        num_starts = math.ceil(share * size) if share else 0
+        if share is None:
+            num_starts = self.yields.num_starts(size, len(self.frontier))
+        first = sum(name[-1].start for name in self._rounds)
+        names = (Fingerprint((Turn(first + n, 1, start=True),)) for n in range(num_starts))
+        starts = [Branch(name, math.nan, 0.0, 1, priority=(2, (name[0].index,))) for name in names]
+        return self.frontier.ask(size - num_starts) + starts
+
+    def _load(self, branch: Branch) -> Branch:
+        """A branch with its arrays."""
+        if not branch.fingerprint[-1].start:
+            return self.store.load(branch)
+        number, seed = branch.fingerprint[-1].index, self.settings.seed
+        x = spread(number, seed, fetch(self.problem.x0), self.job.mover.bounds)
+        return replace(branch, x=x, direction=np.zeros_like(x))
+
+    def _count(self, leg: Leg, link: Fingerprint | None) -> None:
+        if leg.fingerprint in self._rounds and self.settings.share_of_starts != 0.0:
+            at_minimum = link is not None and self.store.end(link).kind == "minimum"
+            self.yields.add(self._rounds[leg.fingerprint], leg, link, at_minimum)
 
     def _settle(self, legs: list[Leg]) -> None:
         """Store legs that have arrived; settle those before which none is missing."""
@@ -203,6 +241,7 @@ class Engine:
                 self.store.set_measures(None, found)
             children = [] if link else self.branches_at(leg)
             new_branches = self.store.settle(replace(leg, linked_to=link), children)
+            self._count(leg, link)
             # A branch that waits holds no array: a million of them must fit.
             self.frontier.tell(replace(one, x=None, direction=None) for one in new_branches)
             if before.fingerprint in new:

@@ -1,231 +1,233 @@
-"""For people who know `scipy.optimize`: a function in, its minima out, best first.
+"""For people who know `scipy.optimize`: a function in, its minima out, best first."""
 
-Within `bounds` a coordinate is replaced by one that is free, u:
-
-    both:  x = low + (high - low) (1 + sin u) / 2        one:  x = low + (sqrt(1 + u^2) - 1)
-
-A minimum on a bound is then a minimum in u, as smooth as any other.
-"""
-
-import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import OptimizeResult
 
 from ridgerider._check import check_callable, check_count
-from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.functions import Functions
-from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES
+from ridgerider._core.points.climb import Climb
+from ridgerider._core.problem.minimand import Minimand
+from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES, check_gradient
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.problem.unit import measured
-from ridgerider._core.ride.rider import Rider
-from ridgerider._search.engine.explore import explore
-from ridgerider._search.engine.lanes import finish_one
-from ridgerider._search.engine.rides import branch_key
+from ridgerider._core.runtime.clock import OutOfTime
+from ridgerider._search.engine.climbs import Climbs, NoMinimum
+from ridgerider._search.engine.loop import Means
+from ridgerider._search.engine.run import begin_run
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.tree.orders import fewest_visits
+from ridgerider._search.tree.settings import Budget, Settings
 from ridgerider._search.tree.tree import Fingerprint
 
-Bounds = Any  # a sequence of pairs, or scipy.optimize.Bounds
-SAME = 1e-5  # minima closer than this, relative to their size, are one
+ROUND = 4  # starts and climbs that are chosen at once
+
+
+class Minima(list[OptimizeResult]):
+    """The minima, best first, with what concerns all of them.
+
+    `nfev`, `njev` and `nhev` count every call; `message` says why it ended, `success` whether a
+    minimum was found; `landscape` is the map (None if there is none), with the transition states
+    between the minima; `completeness` is its estimate of what is missing.
+    """
+
+    nfev: int
+    njev: int
+    nhev: int
+    success: bool
+    message: str
+    landscape: Landscape | None
+
+    @property
+    def completeness(self) -> Any:
+        return None if self.landscape is None else self.landscape.completeness()
 
 
 def minimize_all(
     fun: Callable[..., Any],
     x0: Any,
-    args: tuple[Any, ...] = (),
+    args: Any = (),
     jac: Callable[..., Any] | bool | None = None,
-    bounds: Bounds | None = None,
+    hess: Callable[..., Any] | None = None,
+    bounds: Any = None,
     *,
-    max_rides: int = 200,
+    max_calls: int | None = 20_000,
+    max_seconds: float | None = None,
     seed: int = 0,
-) -> list[OptimizeResult]:
-    """The different minima of a function that can be reached from `x0`, best first.
+    callback: Callable[[Any], None] | None = None,
+) -> Minima:
+    """The different minima of a function, best first.
 
-    It descends from `x0`, climbs from the minimum there to the saddles around it, rides down from
-    these, and repeats (`explore`). Some may be missed; none is listed that is not one. In double
-    precision, whatever JAX is set to.
+    Descents from starts all over the bounds (or around `x0`, where there are none) take turns with
+    climbs from the minima to the transition states around them, as either finds more: `explore`
+    with other settings. It ends when `max_calls` or `max_seconds` are used up, or when so many
+    starts have led to so few minima that hardly any are missing. Some may be missed; none is listed
+    that is not one. In double precision, whatever JAX is set to.
 
     **Arguments**
 
-    - `fun(x, *args)`: a float. NumPy will do; if it can be traced by JAX it is compiled, which
-      gives exact derivatives.
+    - `fun(x, *args)`: a float, of a NumPy vector. If it returns an array of JAX it is
+      differentiated by JAX.
+    - `x0`: where to begin.
     - `jac(x, *args)`: its gradient, or True if `fun` returns both. Without either the gradient is
-      differences of values, for at most 100 parameters.
-    - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`.
-    - `max_rides`: climbs and rides down, at most.
+      differences of values.
+    - `hess(x, *args)`: its Hessian.
+    - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`. A
+      minimum on a bound is one in the sense of Karush, Kuhn and Tucker.
+    - `max_calls` of `fun`, those for differences included.
     - `seed`: every random choice derives from it.
+    - `callback(progress)`: called after each descent and climb with an `rr.types.Progress`.
 
-    Each result has `x`, `fun`, `jac`, `success`, `message`, and `least_eigenvalue`, that of the
-    Hessian; `nfev` and `njev` count the whole work. If no minimum could be verified, the end of a
-    descent from `x0` is returned alone, without `success`.
+    Each result has `x`, `fun`, `jac`, `success`, `message`, `status`, `active_bounds` (-1 at a
+    lower, 1 at an upper bound, else 0) and `least_eigenvalue`, that of the Hessian in units of the
+    bounds. The list has `nfev`, `njev`, `message`, `landscape` and `completeness`. If no minimum
+    could be verified, the end of a descent is returned alone, without `success`.
 
     >>> import numpy as np
     >>> import ridgerider as rr
     >>> def fun(x):
     ...     return np.sum((x**2 - 1) ** 2) + 0.2 * x[0]
-    >>> def jac(x):
-    ...     return 4 * x * (x**2 - 1) + np.array([0.2, 0.0])
-    >>> sorted(np.round(one.x, 2).tolist() for one in rr.minimize_all(fun, [0.1, 0.2], jac=jac))
+    >>> found = rr.minimize_all(fun, [0.1, 0.2], bounds=[(-2, 2), (-2, 2)])
+    >>> sorted(np.round(one.x, 2).tolist() for one in found)
     [[-1.02, -1.0], [-1.02, 1.0], [0.97, -1.0], [0.97, 1.0]]
     """
     check_callable("fun", fun, "fun(x, *args)")
-    check_count("max_rides", max_rides)
     check_count("seed", seed, 0, 2**31 - 1)
-    if not isinstance(jac, bool) and jac is not None:
-        check_callable("jac", jac, "jac(x, *args)")
-    start = _start(x0)
+    for name, one in (("jac", jac), ("hess", hess)):
+        if one is not None and not isinstance(one, bool | str):
+            check_callable(name, one, f"{name}(x, *args)")
+    if max_calls is not None:
+        check_count("max_calls", max_calls)
+    means = Means(progress=callback)
+    start, args = _start(x0), args if isinstance(args, tuple) else (args,)
+    low, high = _bounds(bounds, len(start))
+    if not (low < high).all():
+        raise ValueError("`bounds` must have each low below its high.")
+    if not ((low <= start) & (start <= high)).all():
+        raise ValueError(f"`x0` must be within `bounds`, but it is {start.tolist()}.")
+    is_closed = np.isfinite(low) & np.isfinite(high)
+    origin, scale = np.where(is_closed, low, 0.0), np.where(is_closed, high - low, 1.0)
+    ends = (low - origin) / scale, (high - origin) / scale
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        box = Box(bounds, start)
-        problem, spent = measured(_problem(fun, start, args, jac, box))
-        found = _search_all(problem, max_rides, seed)
-        found.cost += spent
-        results = _results(problem, box, found)
-        if isinstance(problem.loss, Functions):  # each call, also those of checks
-            calls = problem.loss.calls
-            for one in results:
-                one.update(nfev=calls["values"], njev=calls["gradients"])
-        return results
-
-
-class Box:
-    """The bounds, and free coordinates inside of them."""
-
-    def __init__(self, bounds: Bounds | None, x: np.ndarray):
-        low, high = _bounds(bounds, len(x))
-        if not (low < high).all():
-            raise ValueError("`bounds` must have each low below its high.")
-        if not ((low <= x) & (x <= high)).all():
-            raise ValueError(f"`x0` must be within `bounds`, but it is {x.tolist()}.")
-        self.has_low, self.has_high = np.isfinite(low), np.isfinite(high)
-        self.low = np.where(self.has_low, low, 0.0)
-        self.high = np.where(self.has_high, high, 0.0)
-        self.is_free = not (self.has_low | self.has_high).any()
-
-    def to_x(self, u: Any, xp: Any = np) -> Any:
-        """The point, with NumPy or JAX."""
-        if self.is_free:
-            return u
-        both = self.low + (self.high - self.low) * (1 + xp.sin(u)) / 2
-        far = xp.sqrt(1 + u**2) - 1
-        one = xp.where(self.has_low, self.low + far, xp.where(self.has_high, self.high - far, u))
-        return xp.where(self.has_low & self.has_high, both, one)
-
-    def slopes(self, u: np.ndarray) -> np.ndarray:
-        """dx / du."""
-        both = (self.high - self.low) * np.cos(u) / 2
-        far = u / np.sqrt(1 + u**2)
-        one = np.where(self.has_low, far, np.where(self.has_high, -far, 1.0))
-        return np.where(self.has_low & self.has_high, both, one)
-
-    def to_u(self, x: np.ndarray) -> np.ndarray:
-        """Free coordinates of a point, a little inside: on a bound x does not change with u."""
-        if self.is_free:
-            return x
-        width = np.where(self.has_low & self.has_high, self.high - self.low, 1.0)
-        share = np.clip((x - self.low) / width, 1e-3, 1 - 1e-3)
-        far = np.maximum(np.where(self.has_low, x - self.low, self.high - x), 1e-3)
-        one = np.where(self.has_low | self.has_high, np.sqrt((1 + np.abs(far)) ** 2 - 1), x)
-        return np.where(self.has_low & self.has_high, np.arcsin(2 * share - 1), one)
-
-
-class InBox:
-    """The function, with its gradient, of free coordinates."""
-
-    def __init__(self, fun: Any, jac: Any, args: tuple[Any, ...], box: Box):
-        self.fun, self.jac, self.args, self.box = fun, jac, args, box
-        self.__name__ = getattr(fun, "__name__", type(fun).__name__)
-
-    def value(self, u: np.ndarray) -> float:
-        return _scalar(self.fun(self.box.to_x(u), *self.args))
-
-    def value_and_grad(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        x = self.box.to_x(u)
-        if self.jac is True:
-            value, grad = self.fun(x, *self.args)
-        else:
-            value, grad = self.fun(x, *self.args), self.jac(x, *self.args)
-        grad = np.asarray(grad, float)
-        return _scalar(value), grad if self.box.is_free else grad * self.box.slopes(u)
-
-    def traced(self, u: Any) -> Any:
-        return jnp.asarray(self.fun(self.box.to_x(u, jnp), *self.args)).astype(u.dtype)
-
-
-def _problem(fun: Any, x: np.ndarray, args: tuple[Any, ...], jac: Any, box: Box) -> Problem:
-    inside, u = InBox(fun, jac, args, box), box.to_u(x)
-    if jac is not None and jac is not False:
-        return Problem.from_functions(inside.value_and_grad, u)
-    try:
-        out = eqx.filter_eval_shape(inside.traced, jnp.asarray(u))
-        if out.shape == ():
-            return Problem(inside.traced, u)
-    except Exception:  # whatever NumPy code may say to a tracer
-        pass
-    if len(u) > MAX_SIZE_OF_VALUES:
-        raise ValueError(
-            f"`jac` is needed for more than {MAX_SIZE_OF_VALUES} parameters, and there are "
-            f"{len(u)}; or write `fun` with jax.numpy."
-        )
-    problem = Problem.from_functions(None, u, value=inside.value)
-    assert isinstance(problem.loss, Functions)
-    problem.loss.count(values=1)  # the call above, with a tracer
-    return problem
-
-
-class _Found:
-    """Ends of descents in the order they were found, and what it all cost."""
-
-    def __init__(self) -> None:
-        self.ends: list[tuple[np.ndarray, Any]] = []
-        self.cost = Cost()
-
-
-def _search_all(problem: Problem, max_rides: int, seed: int) -> _Found:
-    found, key = _Found(), branch_key(seed, Fingerprint())
-    with problem.ledger() as ledger:
-        end = jax.device_get(eqx.filter_jit(finish_one)(problem, Rider(), problem.x0, key))
-    found.ends.append((np.asarray(end.x), end))
-    found.cost += ledger.charge([end.cost])[0]
-    if end.kind in ("minimum", "unverified"):
-        with contextlib.suppress(ValueError):  # there may be no minimum below
-            start = problem.with_start(jnp.asarray(end.x))
-            landscape = explore(start, max_rides=max_rides, seed=seed)
-            found.cost += landscape.cost
-            found.ends += [(np.asarray(one.params), one) for one in landscape.minima()]
-    return found
-
-
-def _results(problem: Problem, box: Box, found: _Found) -> list[OptimizeResult]:
-    minima = [(u, end) for u, end in found.ends if end.kind == "minimum"]
-    results: list[OptimizeResult] = []
-    for u, end in sorted(minima or found.ends[:1], key=lambda pair: float(pair[1].loss)):
-        x = box.to_x(u)
-        if any(_is_same(x, other.x, float(problem.unit)) for other in results):
-            continue
-        grad = np.asarray(problem.grad(jnp.asarray(u)))
-        slopes = np.ones_like(u) if box.is_free else box.slopes(u)
-        results.append(
-            OptimizeResult(
-                x=x,
-                fun=float(end.loss),
-                # On a bound the gradient in x is not seen from u.
-                jac=np.where(slopes == 0, np.nan, grad / np.where(slopes == 0, 1, slopes)),
-                success=end.kind == "minimum",
-                message=f"{end.kind}{f': {end.doubt}' if end.doubt else ''}",
-                least_eigenvalue=float(end.least_eigenvalue),
-                nfev=int(found.cost.values),
-                njev=int(found.cost.gradients),
+        own = _with_args(fun, jac, hess, args)
+        functions = Minimand(own[0], own[1], own[2], ends[0], ends[1], origin, scale)
+        functions.max_calls = max_calls or math.inf
+        if own[1] is None and isinstance(functions.first_value(start), jax.Array):
+            functions.fun, functions.jac, functions.hess = _differentiated(own[0])
+        if functions.jac is None and len(start) > MAX_SIZE_OF_VALUES:
+            raise ValueError(
+                f"`jac` is needed for more than {MAX_SIZE_OF_VALUES} parameters, and there are "
+                f"{len(start)}; or write `fun` with jax.numpy."
             )
+        if callable(own[1]):
+            check_gradient(functions, (start - origin) / scale)
+        problem = Problem(functions, (start - origin) / scale)
+        mover = Climbs(Climb(), None, (tuple(ends[0].tolist()), tuple(ends[1].tolist())))
+        settings = Settings(
+            seed, "fewest_visits", round_size=ROUND, share_of_starts=None, until_enough=True
         )
-    return results
+        budget = Budget(None, max_seconds=max_seconds, max_calls=max_calls)
+        landscape: Landscape | None = None
+        reason = ""
+        try:
+            landscape = begin_run(problem, mover, settings, fewest_visits, budget, means)
+        except OutOfTime:
+            reason = "no minimum was found within the budget"
+        except NoMinimum as error:
+            reason = str(error)
+        found = [] if landscape is None else landscape.minima()
+        found = [one for one in found if one.kind == "minimum"]
+        if not found:
+            reason = reason or "no point could be verified as a minimum"
+            results = [_end_of_descent(functions, (start - origin) / scale, reason)]
+        else:
+            results = sorted((_result(functions, one) for one in found), key=lambda one: one.fun)
+    minima = Minima(results)
+    minima.nfev, minima.njev, minima.nhev = functions.num_fun, functions.num_jac, functions.num_hess
+    minima.landscape, minima.success = landscape, not reason
+    why = "" if landscape is None else _why(functions, budget, landscape)
+    minima.message = "; ".join(filter(None, (reason, why)))
+    for one in minima:
+        one.update(nfev=minima.nfev, njev=minima.njev, nhev=minima.nhev)
+    return minima
 
 
-def _is_same(one: np.ndarray, two: np.ndarray, unit: float) -> bool:
-    return bool(np.linalg.norm(one - two) <= SAME * max(unit, float(np.linalg.norm(one))))
+def _result(functions: Minimand, one: Any) -> OptimizeResult:
+    x = np.asarray(one.params)
+    z = (x - functions.origin) / functions.scale
+    at_low, at_high = z <= functions.low, z >= functions.high
+    return OptimizeResult(
+        x=x,
+        fun=one.loss,
+        success=True,
+        status=0,
+        message="minimum",
+        least_eigenvalue=one.least_eigenvalue,
+        active_bounds=at_high.astype(int) - at_low.astype(int),
+        visits=one.multiplicity,
+    )
+
+
+def _end_of_descent(functions: Minimand, z: np.ndarray, reason: str) -> OptimizeResult:
+    """Where no minimum was found: the lowest point that was seen."""
+    lowest = functions.lowest if functions.lowest is not None else (math.nan, z)
+    return OptimizeResult(
+        x=functions.params_of(lowest[1]),
+        fun=lowest[0],
+        success=False,
+        status=1,
+        message=reason,
+        least_eigenvalue=math.nan,
+        active_bounds=np.zeros(len(z), int),
+        visits=0,
+    )
+
+
+def _why(functions: Minimand, budget: Budget, landscape: Landscape) -> str:
+    """Why it ended, and what failed."""
+    if functions.num_fun >= functions.max_calls:
+        why = f"`max_calls`, {budget.max_calls:,}, were used up"
+    elif budget.max_seconds is not None and landscape.cost.seconds >= budget.max_seconds:
+        why = f"`max_seconds`, {budget.max_seconds:g}, have passed"
+    else:
+        why = "hardly any minimum is missing, by how often each was found"
+    reasons = [f"{count} calls failed with {what}" for what, count in functions.failures.items()]
+    root = landscape.leg(Fingerprint()).ended_by[1:]
+    return "; ".join([why, *root, *reasons])
+
+
+def _differentiated(fun: Any) -> tuple:
+    """A function written in JAX, with its gradient and Hessian."""
+    both, matrix = jax.jit(jax.value_and_grad(fun)), jax.jit(jax.hessian(fun))
+
+    def value_and_grad(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = both(x)
+        return float(value), np.asarray(grad)
+
+    return value_and_grad, True, lambda x: np.asarray(matrix(x))
+
+
+def _with_args(fun: Any, jac: Any, hess: Any, args: tuple[Any, ...]) -> tuple:
+    """The functions of x alone."""
+    if jac is False or (isinstance(jac, str) and jac in ("2-point", "3-point", "cs")):
+        jac = None
+    if not args:
+        return fun, jac, hess
+    return (
+        _bind(fun, args),
+        jac if jac is None or jac is True else _bind(jac, args),
+        None if hess is None else _bind(hess, args),
+    )
+
+
+def _bind(function: Any, args: tuple[Any, ...]) -> Callable[[np.ndarray], Any]:
+    def bound(x: np.ndarray) -> Any:
+        return function(x, *args)
+
+    bound.__name__ = getattr(function, "__name__", type(function).__name__)
+    return bound
 
 
 def _start(x0: Any) -> np.ndarray:
@@ -238,7 +240,7 @@ def _start(x0: Any) -> np.ndarray:
     return np.atleast_1d(x)
 
 
-def _bounds(bounds: Bounds | None, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     if bounds is None:
         return np.full(size, -np.inf), np.full(size, np.inf)
     if hasattr(bounds, "lb"):
@@ -251,10 +253,3 @@ def _bounds(bounds: Bounds | None, size: int) -> tuple[np.ndarray, np.ndarray]:
     ]
     low, high = np.array(pairs, float).T
     return low, high
-
-
-def _scalar(value: Any) -> float:
-    value = np.asarray(value)
-    if value.size != 1:
-        raise ValueError(f"`fun` must return a real scalar, not shape {value.shape}.")
-    return float(value.reshape(()))

@@ -56,6 +56,7 @@ class Rides:
     symmetry: Symmetry | None = None
     num_lanes: int = 1
     name = "rides"
+    bounds = None  # of the parameters: it has none
 
     @property
     def task_size(self) -> int:

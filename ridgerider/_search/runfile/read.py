@@ -217,6 +217,11 @@ class RunFile:
             )
         return [Branch(**{name: row[name] for name in BRANCH}) for row in rows]
 
+    def rounds(self) -> dict[Fingerprint, int]:
+        """The round in which each branch was chosen, of those that were."""
+        rows = self._values("branches", ("fingerprint", "round"), "WHERE round IS NOT NULL")
+        return {row["fingerprint"]: row["round"] for row in rows}
+
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride."""
         turn, parent = branch.fingerprint[-1], branch.fingerprint.parent

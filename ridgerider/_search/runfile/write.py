@@ -22,7 +22,7 @@ from ridgerider._search.runfile.files import beside, check_new, connect_new, mov
 from ridgerider._search.runfile.read import RunFile, select, select_one, sum_of_digests
 from ridgerider._search.runfile.rows import branch_to_row, leg_to_rows
 from ridgerider._search.runfile.schema import Row
-from ridgerider._search.tree.tree import Branch, Leg
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
 
 
 class Store(RunFile):
@@ -102,12 +102,15 @@ class Store(RunFile):
             for branch in branches:
                 self._insert("branches", branch_to_row(branch))
 
-    def choose(self, branches: Iterable[Branch]) -> None:
-        """Mark the branches of the next round, which are about to be ridden."""
+    def choose(self, branches: Iterable[Branch]) -> dict[Fingerprint, int]:
+        """Mark the branches of the next round, which are about to be ridden; returns its number."""
         round_number = self.num_rounds() + 1
         with self._transaction():
             for branch in branches:
+                if branch.fingerprint[-1].start:
+                    self._insert("branches", branch_to_row(branch))
                 self._change("branches", str(branch.fingerprint), round=round_number)
+        return {branch.fingerprint: round_number for branch in branches}
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction():

@@ -26,6 +26,8 @@ class Settings:
     round_size: int = 1
     branch_at: Literal["end", "saddle"] = "end"
     unit: float = 1.0  # of length: see `Problem.unit`
+    share_of_starts: float | None = 0.0  # of the legs of a round; None: as they yield
+    until_enough: bool = False  # end where hardly any minimum is missing
 
     def __post_init__(self) -> None:
         check_choice("members", self.members, ("branches", "all", "one"))
@@ -50,6 +52,7 @@ class Budget:
     max_hvps: int | None = None
     max_seconds: float | None = None
     max_points: int | None = None
+    max_calls: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
@@ -76,6 +79,7 @@ class Budget:
             (self.max_steps, steps),
             (self.max_hvps, cost.hvps),
             (self.max_points, points),
+            (self.max_calls, cost.values + cost.hvps),
         )
         return any(limit is not None and used >= limit for limit, used in spent)
 

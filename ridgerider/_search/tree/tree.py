@@ -28,12 +28,13 @@ class Turn:
     """Which ridge (the rank of its cluster), which way along it, which member of the cluster.
 
     It is taken at the end of the ride before it or, if `below`, at the saddle that the descent from
-    there came to. With `up` the ridge is climbed, from a minimum.
+    there came to. With `up` the ridge is climbed, from a minimum. A `start` follows no ridge: it is
+    a descent from the start with the number `index`.
 
     >>> str(Turn(0, 1)), str(Turn(3, -1, member=2)), str(Turn(1, -1, below=True))
     ('0+', '3.2-', 'v1-')
-    >>> str(Turn(2, 1, up=True))
-    '2^+'
+    >>> str(Turn(2, 1, up=True)), str(Turn(17, 1, start=True))
+    ('2^+', '*17')
     """
 
     index: int
@@ -41,8 +42,11 @@ class Turn:
     member: int = 0
     below: bool = False
     up: bool = False
+    start: bool = False
 
     def __str__(self) -> str:
+        if self.start:
+            return f"*{self.index}"
         member = f".{self.member}" if self.member else ""
         way = f"{'^' * self.up}{'+' if self.sign > 0 else '-'}"
         return f"{'v' * self.below}{self.index}{member}{way}"
@@ -50,9 +54,11 @@ class Turn:
     @staticmethod
     @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
     def parse(text: str) -> "Turn":
+        if re.fullmatch(r"\*\d+", text):
+            return Turn(int(text[1:]), 1, start=True)
         match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])", text)
         if match is None or (match[1] and match[4]):
-            raise ValueError(f"a turn must look like 0+, 3.2-, v1+ or 2^+, not {text!r}.")
+            raise ValueError(f"a turn must look like 0+, 3.2-, v1+, 2^+ or *17, not {text!r}.")
         below, index, member, up, sign = match.groups()
         way = 1 if sign == "+" else -1
         return Turn(int(index), way, int(member or 0), bool(below), bool(up))
@@ -63,7 +69,7 @@ class Fingerprint(tuple[Turn, ...]):
 
     >>> fingerprint = Fingerprint.parse("0+ 3.2-")
     >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
-    (Turn(index=3, sign=-1, member=2, below=False, up=False), '0+', 2)
+    (Turn(index=3, sign=-1, member=2, below=False, up=False, start=False), '0+', 2)
     """
 
     __slots__ = ()
@@ -92,7 +98,9 @@ class Fingerprint(tuple[Turn, ...]):
     def sort_key(self) -> bytes:
         """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
         return b"".join(
-            _TURN.pack(turn.below + 2 * turn.up, turn.index, turn.member, turn.sign < 0)
+            _TURN.pack(
+                turn.below + 2 * turn.up + 4 * turn.start, turn.index, turn.member, turn.sign < 0
+            )
             for turn in self
         )
 

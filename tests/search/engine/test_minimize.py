@@ -1,13 +1,11 @@
 """The minima of functions that SciPy's users have."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, rosen, rosen_der
 
 import ridgerider as rr
-from ridgerider._search.engine.minimize import Box
 
 # The six-dimensional Hartmann function.
 WEIGHTS = np.array([1.0, 1.2, 3.0, 3.2])
@@ -54,13 +52,12 @@ def check_minima(found, function):
     for one in found:
         value, grad = function(one.x)
         assert one.fun == pytest.approx(value, abs=1e-12)
-        assert np.linalg.norm(grad) < 1e-5 and one.least_eigenvalue > 0
-        assert one.nfev > 0 and one.njev > 0
+        assert np.linalg.norm(grad) < 1e-4 and one.least_eigenvalue > 0
+        assert one.nfev > 0
     for row, one in enumerate(found):
         assert all(np.linalg.norm(one.x - two.x) > 1e-4 for two in found[:row])
 
 
-@pytest.mark.long
 def test_hartmann():
     found = rr.minimize_all(hartmann, np.full(6, 0.5), jac=True, bounds=[(0, 1)] * 6)
     check_minima(found, hartmann)
@@ -68,63 +65,117 @@ def test_hartmann():
     assert found[1].fun == pytest.approx(-3.20316, abs=1e-5)
 
 
-@pytest.mark.long
 def test_griewank():
-    found = rr.minimize_all(griewank, [1.0, 2.0], jac=True)
+    found = rr.minimize_all(griewank, [1.0, 2.0], jac=True, max_calls=3000)
     check_minima(found, griewank)
-    assert found[0].fun == pytest.approx(0, abs=1e-12) and len(found) >= 3
+    assert len(found) >= 3
 
 
-@pytest.mark.long
 def test_rosenbrock():
-    found = rr.minimize_all(rosen, [-0.5, 0.5, 0.2, 0.1], jac=rosen_der)
+    found = rr.minimize_all(rosen, [-0.5, 0.5, 0.2, 0.1], jac=rosen_der, max_calls=5000)
     check_minima(found, lambda x: (rosen(x), rosen_der(x)))
-    np.testing.assert_allclose(found[0].x, 1, atol=1e-6)
+    np.testing.assert_allclose(found[0].x, 1, atol=1e-5)
 
 
 def test_values_of_numpy_alone():
     found = rr.minimize_all(wells, [0.1])
-    assert [one.success for one in found] == [True, True]
     exact = np.sort(np.roots([4, 0, -4, 0.2]))[[0, 2]]
     np.testing.assert_allclose([one.x[0] for one in found], exact, atol=1e-6)
-    assert found[0].x.dtype == np.float64
+    assert found[0].x.dtype == np.float64 and found.success
 
 
-def test_what_jax_can_trace_is_compiled():
-    calls = []
-
+def test_a_function_of_jax_is_differentiated_by_jax():
     def traced(x, depth):
-        calls.append(1)
         return jnp.sum(x**4 / 4 - depth * x**2 / 2)
 
-    found = rr.minimize_all(traced, [0.1], (0.25,))
+    found = rr.minimize_all(traced, [0.1], 0.25)
     np.testing.assert_allclose(sorted(one.x[0] for one in found), [-0.5, 0.5], atol=1e-8)
-    assert len(calls) < found[0].nfev + found[0].njev + 30
+    assert found.nhev > 0
 
 
-def test_a_box_has_free_coordinates():
-    low, high = [-1, None, 0, None], [2, 3, None, None]
-    box = Box(list(zip(low, high, strict=True)), np.array([0.5, 1, 2, -5.0]))
-    u = box.to_u(np.array([0.5, 1, 2, -5.0]))
-    np.testing.assert_allclose(box.to_x(u), [0.5, 1, 2, -5], atol=1e-12)
-    far = box.to_x(np.linspace(-9, 9, 40).reshape(10, 4))
-    assert (far[:, 0] >= -1).all() and (far[:, :2] <= [2, 3]).all() and (far[:, 2] >= 0).all()
-    slopes = jax.jacobian(lambda u: box.to_x(u, jnp))(jnp.asarray(u))
-    np.testing.assert_allclose(np.diag(slopes), box.slopes(u), atol=1e-12)
+@pytest.mark.parametrize("derivatives", ["values", "jac", "both", "hess"])
+def test_every_call_is_counted(derivatives):
+    calls = {"fun": 0, "jac": 0, "hess": 0}
+
+    def counted(name, function):
+        def call(x):
+            calls[name] += 1
+            return function(x)
+
+        return call
+
+    slopes = counted("jac", lambda x: 4 * x * (x**2 - 1) + np.eye(len(x))[0] * 0.2)
+    options = {"values": {}, "jac": {"jac": slopes}, "both": {"jac": True}}
+    options["hess"] = {"jac": slopes, "hess": counted("hess", lambda x: np.diag(12 * x**2 - 4))}
+    fun = (
+        (lambda x: (wells(x), 4 * x * (x**2 - 1) + np.eye(2)[0] * 0.2))
+        if (derivatives == "both")
+        else wells
+    )
+    found = rr.minimize_all(
+        counted("fun", fun), [0.3, 0.4], bounds=[(-2, 2)] * 2, max_calls=400, **options[derivatives]
+    )
+    assert (found.nfev, found.njev, found.nhev) == tuple(calls.values())
+    assert found.nfev <= 400 and len(found) >= 2
 
 
-@pytest.mark.long
-def test_a_minimum_on_a_bound():
+def test_minima_on_bounds_are_those_of_karush_kuhn_and_tucker():
     found = rr.minimize_all(lambda x: (x[0] ** 2 - 1) ** 2 + x[0], [0.5], bounds=Bounds(0, 2))
     inside = max(np.roots([4, 0, -4, 1]))
     np.testing.assert_allclose(sorted(one.x[0] for one in found), [0, inside], atol=1e-6)
+    assert sorted(one.active_bounds[0] for one in found) == [-1, 0]
+    # Along the face x = 1 there are two; the corner that is a maximum is none.
+    found = rr.minimize_all(
+        lambda x: -x[0] + (x[1] ** 2 - 1) ** 2, [0.0, 0.2], bounds=[(-1, 1), (-2, 2)]
+    )
+    assert sorted(np.round(one.x, 4).tolist() for one in found) == [[1, -1], [1, 1]]
+    assert all(one.active_bounds.tolist() == [1, 0] for one in found)
 
 
-def test_an_inflection_is_no_minimum():
-    found = rr.minimize_all(lambda x: x[0] ** 3 + x[0] ** 6, [0.1], max_rides=10)
-    assert [one.x[0] for one in found] == pytest.approx([-(0.5 ** (1 / 3))])
-    (end,) = rr.minimize_all(lambda x: x[0] ** 3, [0.1], max_rides=10)
-    assert not end.success and "falls" in end.message
+# By their roots: name, function, bounds, where the minima are.
+LINES = {
+    "a maximum at an end": (lambda x: -x * np.sin(x), (0, 10), [2.028758, 7.978666]),
+    "a minimum at an end": (
+        lambda x: 2 * np.cos(x) + np.cos(2 * x),
+        (-np.pi / 2, 2 * np.pi),
+        [-np.pi / 2, 2 * np.pi / 3, 4 * np.pi / 3],
+    ),
+    "an inflection": (lambda x: x**3 + x**6, (-2, 2), [-(0.5 ** (1 / 3))]),
+    "a flat maximum": (lambda x: -((x**2 - 1) ** 2) * x**4 + x**8, (-2, 2), [-(3**-0.5), 3**-0.5]),
+    "a flat minimum": (lambda x: x**4, (-2, 3), [0.0]),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_have_the_minima_of_their_roots(name):
+    function, bounds, exact = LINES[name]
+    found = rr.minimize_all(lambda x: float(function(x[0])), [bounds[1] / 3], bounds=[bounds])
+    np.testing.assert_allclose(sorted(one.x[0] for one in found), exact, atol=2e-3)
+
+
+def test_a_start_that_leads_nowhere_is_replaced():
+    def plateau(x):
+        if x[0] > 1.5:
+            raise ArithmeticError("no")
+        return float(np.exp(-((abs(x[0]) / 0.4) ** 8)) * (x[0] ** 2 - 0.02))
+
+    found = rr.minimize_all(plateau, [1.8], bounds=[(-2, 2)], max_calls=2000)
+    assert abs(found[0].x[0]) < 0.01
+    assert "the descent from `start` ended otherwise" in found.message
+    assert "calls failed with ArithmeticError: no" in found.message
+    (end,) = rr.minimize_all(lambda x: x[0] ** 3, [0.1], max_calls=500)
+    assert not end.success
+
+
+def test_the_same_seed_finds_the_same():
+    one, two, other = (
+        rr.minimize_all(
+            griewank, [1.0, 2.0], jac=True, bounds=[(-20, 20)] * 2, max_calls=900, seed=s
+        )
+        for s in (3, 3, 4)
+    )
+    assert [end.x.tolist() for end in one] == [end.x.tolist() for end in two]
+    assert [end.x.tolist() for end in one] != [end.x.tolist() for end in other]
 
 
 def test_bad_input_is_refused():
@@ -139,5 +190,5 @@ def test_bad_input_is_refused():
     refused("each low below its high", wells, [0.0], bounds=[(0, 0)])
     refused("`x0` must be within `bounds`", wells, [2.0], bounds=[(0, 1)])
     refused("`jac` is needed for more than 100", wells, np.zeros(101))
-    refused("`max_rides` must be a whole number", wells, [0.0], max_rides=0)
+    refused("`max_calls` must be a whole number", wells, [0.0], max_calls=0)
     refused("wrong sign", wells, [0.1], jac=lambda x: -4 * x * (x**2 - 1) - 0.2)

@@ -1,0 +1,112 @@
+"""Starts or climbs? What either has yielded of late, per call, decides.
+
+A map has two arms: descents from starts all over the bounds, and climbs from what is known, with
+the rides down that follow them. Each round goes to the arm that has found more new minima per call,
+where old rounds count less; a small share goes to the other one. All counts are sums over rounds,
+so that the order of arrival, an interruption or a repair changes nothing.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ridgerider._search.tree.tree import Fingerprint, Leg
+
+Bounds = tuple[tuple[float, ...], tuple[float, ...]]
+KEPT = 0.97  # how much a count is worth after one more draw of its arm
+OTHER = 16  # a part in so many of the work goes to the arm that yields less
+FIRST = 1.0  # new minima that an arm is credited with at the beginning
+
+
+@dataclass
+class Arm:
+    """Draws, new minima, work and repeats by round."""
+
+    draws: dict[int, int] = field(default_factory=dict)
+    found: dict[int, int] = field(default_factory=dict)
+    work: dict[int, float] = field(default_factory=dict)
+    num_hits: int = 0  # that ended at a minimum, new or not
+
+    def ratio(self) -> float:
+        """New minima per work, of late."""
+        found, work, weight = FIRST, 1.0, 1.0
+        for number in sorted(self.draws, reverse=True):
+            found += weight * self.found[number]
+            work += weight * self.work[number]
+            weight *= KEPT ** self.draws[number]
+        return found / work
+
+
+class Yields:
+    """What starts and climbs have brought in the rounds so far."""
+
+    def __init__(self) -> None:
+        self.starts, self.climbs = Arm(), Arm()
+        self.num_minima = 0
+
+    def add(self, number: int, leg: Leg, link: Fingerprint | None, at_minimum: bool) -> None:
+        """Count a settled leg of the round `number`."""
+        arm = self.starts if leg.fingerprint[-1].start else self.climbs
+        is_new = link is None and leg.finish is not None and leg.finish.kind == "minimum"
+        cost = leg.cost
+        arm.draws[number] = arm.draws.get(number, 0) + 1
+        arm.found[number] = arm.found.get(number, 0) + is_new
+        work = float(cost.values + cost.gradients + cost.hvps)
+        arm.work[number] = arm.work.get(number, 0.0) + work
+        arm.num_hits += at_minimum or is_new
+        self.num_minima += is_new
+
+    def num_starts(self, size: int, num_open: int) -> int:
+        """How many of the next `size` draws are starts, where `num_open` branches wait."""
+        if not num_open:
+            return size
+        if not self.starts.draws or not self.climbs.draws:
+            return max(size - size // 4, size - num_open)
+        arms = (self.starts, self.climbs)
+        better, other = arms if self.starts.ratio() >= self.climbs.ratio() else arms[::-1]
+        few = 1 if OTHER * sum(other.work.values()) < sum(better.work.values()) else 0
+        return max(size - few if better is self.starts else few, size - num_open)
+
+    def is_enough(self, size: int) -> bool:
+        """Whether so many starts have ended at so few minima that hardly any are missing.
+
+        With w minima after k descents from random points their expected number is
+        w (k - 1) / (k - w - 2) (Boender and Rinnooy Kan); at least a few times as many starts as
+        there are parameters are made in any case.
+        """
+        w, k = self.num_minima + 1, self.starts.num_hits
+        least = 20 + 10 * size
+        return k >= least and k > w + 2 and math.floor(w * (k - 1) / (k - w - 2) + 0.5) <= w
+
+
+def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.ndarray:
+    """The point of a low-discrepancy sequence: in the bounds or, without, far and near `x0`.
+
+    Additive recurrence: multiples of powers of 1/g, where g^(n+1) = g + 1, modulo 1.
+
+    >>> points = np.array([spread(k, 0, np.zeros(2), ((0, 0), (1, 1))) for k in range(64)])
+    >>> bool((np.histogram2d(*points.T, bins=4)[0] >= 2).all())
+    True
+    """
+    size, g = x0.size, 2.0
+    for _ in range(60):
+        g = (1 + g) ** (1 / (size + 1))
+    shift = np.random.default_rng(seed).random(size)
+    parts = (shift + (number + 1) * g ** -np.arange(1.0, size + 1)) % 1
+    low, high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
+    low, high = np.asarray(low), np.asarray(high)
+    is_closed = np.isfinite(low) & np.isfinite(high)
+    inner = np.clip(parts, 1e-6, 1 - 1e-6)
+    far = np.maximum(1, np.abs(x0)) * 2.0 ** (number % 6 - 2) * np.log(inner / (1 - inner))
+    open_ = x0 + far
+    open_ = np.where(
+        np.isfinite(low), low + np.abs(open_ - np.where(np.isfinite(low), low, 0)), open_
+    )
+    open_ = np.where(
+        np.isfinite(high) & ~is_closed,
+        high - np.abs(np.where(np.isfinite(high), high, 0) - open_),
+        open_,
+    )
+    ends = np.where(is_closed, low, 0), np.where(is_closed, high, 1)
+    return np.where(is_closed, ends[0] + parts * (ends[1] - ends[0]), open_).astype(x0.dtype)
