@@ -163,14 +163,16 @@ def _is_clear(place: Place, changed: float) -> bool:
 def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: bool) -> Place:
     """As `_decided` for functions outside of JAX: by values alone, along undecided modes.
 
-    Where Newton's steps converge slowly, curvature vanishes there, and no mode is decided.
+    The softest mode is never decided by a curvature of differences; where Newton's steps converge
+    slowly, curvature vanishes, and no mode is.
     """
     finish, curvature = place.finish, here.curvature
     if finish.is_saddle or int(finish.doubt_number):
         return place
     x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
-    is_open = np.any(curvature.weak != 0, axis=1) | np.asarray(curvature.is_flat) | is_slow
+    is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
+    is_open[np.argmin(np.abs(curvature.eigenvalues))] = True
     ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
     falls = any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
     return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
