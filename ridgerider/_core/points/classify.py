@@ -46,9 +46,9 @@ DOUBTS = (
 )
 UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
 
-DISTANCES = (1e-4, 1e-3, 1e-2, 1e-1)  # at which losses are compared, in units of the problem
-MAX_OPEN, NUM_MIXED = 8, 4  # modes, and mixtures of them, along which they are
-NUM_RELAX = 4  # evaluations at each, with Newton steps of the other modes between them
+DISTANCES = (1e-4, 1e-3, 1e-2)  # at which losses are compared, in units of the problem
+MAX_OPEN, NUM_MIXED = 3, 1  # modes, and mixtures of them, along which they are
+NUM_RELAX = 2  # evaluations at each, with Newton steps of the other modes between them
 NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not fit
 MAX_SOLVE = 100  # HVPs for one Newton step there
 

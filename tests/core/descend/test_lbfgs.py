@@ -40,7 +40,7 @@ def test_the_quasi_newton_direction_is_that_of_a_dense_bfgs_matrix():
         left = np.eye(5) - weight * np.outer(step, change)
         inverse = left @ inverse @ left.T + weight * np.outer(step, step)
     grad = random.normal(size=5)
-    np.testing.assert_allclose(pairs.downhill(jnp.asarray(grad)), -inverse @ grad, rtol=1e-9)
+    np.testing.assert_allclose(pairs.downhill(jnp.asarray(grad), 1.0), -inverse @ grad, rtol=1e-9)
 
 
 def test_pairs_that_curve_downwards_or_are_not_wanted_are_left_out():
@@ -48,7 +48,7 @@ def test_pairs_that_curve_downwards_or_are_not_wanted_are_left_out():
     pairs = pairs.add(jnp.ones(2), jnp.ones(2), ~YES)
     assert int(pairs.count) == 0
     grad = jnp.array([3.0, 4.0])
-    np.testing.assert_allclose(pairs.downhill(grad), -grad / 5)  # down the gradient, by 1
+    np.testing.assert_allclose(pairs.downhill(grad, 1.0), -grad / 5)  # down the gradient, by 1
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("float64", 1e-8)])

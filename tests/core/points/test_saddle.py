@@ -122,8 +122,9 @@ def test_two_hundred_random_starts_end_at_strict_saddles(loss):
 def test_a_start_on_a_saddle_stays_and_costs_next_to_nothing():
     saddle = rr.find_saddle(wells(3))
     np.testing.assert_array_equal(saddle.params, 0)
-    # Two Hessians of three products, the gradients with them, one for the gauge, and a value.
-    assert spent(saddle) <= 10
+    # Two Hessians of three products, the gradients with them, one for the gauge, and a value; and
+    # a few gradients along four directions for the unit of length.
+    assert spent(saddle) <= 10 + 4 * 10
 
 
 @pytest.mark.parametrize("index", [1, 2, 3])

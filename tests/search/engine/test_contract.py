@@ -151,23 +151,6 @@ def test_each_call_of_a_function_is_counted(make, executor, has_hvp):
     assert int(cost.hvps) == len(products) or not has_hvp
 
 
-@pytest.mark.parametrize("has_jac", [False, True])
-def test_nfev_and_njev_are_the_calls(has_jac):
-    values, grads = [], []
-
-    def fun(x):
-        values.append(x)
-        return float(np.sum(x**4 / 4 - x**2 / 2))
-
-    def jac(x):
-        grads.append(x)
-        return x**3 - x
-
-    found = rr.minimize_all(fun, [0.7, 0.4], jac=jac if has_jac else None, max_rides=6)
-    assert {one.nfev for one in found} == {len(values)}
-    assert {one.njev for one in found} == {len(grads)} or not has_jac
-
-
 class Boom(Exception):
     pass
 
