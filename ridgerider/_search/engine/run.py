@@ -180,7 +180,8 @@ def resume(
                 _check_loss(problem, mover, root, path)
             else:
                 starts = [np.asarray(one, problem.dtype) for one in meta["starts"]]
-                store.settle(*_begin(job, own, starts, guard))
+                begun, children = _begin(job, own, starts, guard)
+                store.settle(replace(begun, cost=begun.cost + root.cost), children)
             Engine(job, own, budget, store, means, guard).run()
     return view(store, problem, mover)
 
