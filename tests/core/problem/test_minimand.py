@@ -1,0 +1,75 @@
+"""Differences against closed forms, inside of bounds, and no call too many."""
+
+import numpy as np
+import pytest
+
+from ridgerider._core.problem.minimand import Minimand
+from ridgerider._core.runtime.clock import OutOfTime
+
+LOW, HIGH = np.array([-1.0, 2.0, 0.0]), np.array([3.0, 2.5, 10.0])
+
+
+def value(x):
+    return np.sin(x[0]) * x[1] + x[2] ** 2 * x[0] / 10
+
+
+def slopes(x):
+    return np.array([np.cos(x[0]) * x[1] + x[2] ** 2 / 10, np.sin(x[0]), x[2] * x[0] / 5])
+
+
+def curvature(x):
+    cross = x[2] / 5
+    return np.array(
+        [
+            [-np.sin(x[0]) * x[1], np.cos(x[0]), cross],
+            [np.cos(x[0]), 0, 0],
+            [cross, 0, x[0] / 5],
+        ]
+    )
+
+
+def minimand(fun=value, jac=None, hess=None):
+    return Minimand(fun, jac, hess, np.zeros(3), np.ones(3), LOW, HIGH - LOW)
+
+
+@pytest.mark.parametrize("z", [[0.3, 0.5, 0.7], [0.0, 1.0, 0.4], [1.0, 0.0, 0.0]])
+@pytest.mark.parametrize("given", [{}, {"jac": slopes}, {"jac": slopes, "hess": curvature}])
+def test_derivatives_are_those_in_units_of_the_bounds(given, z):
+    seen = []
+
+    def inside(x):
+        seen.append(x)
+        return value(x)
+
+    one, z = minimand(inside, **given), np.array(z)
+    scale, x = HIGH - LOW, LOW + (HIGH - LOW) * z
+    found, grad = one.host_values_and_grads(z)
+    assert found == pytest.approx(value(x))
+    np.testing.assert_allclose(grad, scale * slopes(x), rtol=1e-5, atol=1e-5)
+    exact = scale[:, None] * curvature(x) * scale
+    np.testing.assert_allclose(one.host_hessians(z)[0], exact, atol=2e-3 * np.abs(exact).max())
+    assert ((np.array(seen) >= LOW) & (np.array(seen) <= HIGH)).all()
+    assert one.num_fun == len(seen)
+
+
+def test_an_expansion_costs_one_stencil():
+    one, z = minimand(), np.array([0.3, 0.5, 0.7])
+    found, grad, matrix = one.host_expansion(z)
+    assert one.num_fun == 1 + 2 * 3 + 2 * 3
+    assert found == pytest.approx(value(LOW + (HIGH - LOW) * z))
+    np.testing.assert_allclose(grad, one.host_values_and_grads(z)[1], rtol=1e-5)
+    np.testing.assert_allclose(matrix, matrix.T)
+
+
+def test_what_fails_is_counted_and_a_budget_ends_it():
+    def fails(x):
+        raise ArithmeticError("no")
+
+    one = minimand(fails)
+    with one.ledger() as ledger:
+        assert np.isnan(one.host_values(np.full(3, 0.5))[0])
+    assert one.failures == {"ArithmeticError: no": 1}
+    assert ledger.failure == "ArithmeticError: no"
+    one.max_calls = 1
+    with pytest.raises(OutOfTime):
+        one.host_values(np.full(3, 0.5))
