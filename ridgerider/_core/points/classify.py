@@ -177,7 +177,11 @@ def verdict(problem: Problem, here: View) -> Verdict:
     )
     is_negative, is_open = decided(here, images, jnp.zeros((len(here.x), 0), here.x.dtype))
     found = followed(problem, here, is_negative, is_open, jnp.ones_like(here.x))
-    return eqx.tree_at(lambda one: one.cost, found, found.cost + Cost(hvps=len(rows)))
+    return eqx.tree_at(
+        lambda one: one.cost,
+        found,
+        found.cost + Cost(hvps=len(rows), hessians=int(is_dense(problem))),
+    )
 
 
 def decided(

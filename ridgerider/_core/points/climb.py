@@ -311,7 +311,8 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         move.radius = grown if error < 0.3 else move.radius
     else:
         move.radius /= 2
-    size = max(_norm(move.begin), plan.unit)
+    # The unit is along one parameter; a start at zero has as many as there are.
+    size = max(_norm(move.begin), plan.unit, min(1.0, plan.unit * math.sqrt(len(x))))
     up = 1 if plan.has_matrix else UP
     most = (up if move.is_up else DOWN) * plan.max_steps
     is_far = _norm(new - move.begin) > plan.max_distance * size

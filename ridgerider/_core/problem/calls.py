@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.ledger import COUNTED
 from ridgerider._core.problem.placement import fetch, place
-from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import program_of
 
@@ -121,12 +121,28 @@ def _programs(problem: Problem) -> Named:
         return (lambda x, *rest: fetch(run(place(problem, x), *rest))) if spread else run
 
     programs = {
-        "value": program(lambda problem, x: problem.value(x)),
-        "value_and_grad": program(lambda problem, x: jax.value_and_grad(problem.value)(x)),
-        "hvps": program(lambda problem, x, rows: jax.vmap(problem.hvp_at(x))(rows)),
-        "hessian": program(lambda problem, x: problem.hessian(x)),
+        "value": program(_value),
+        "value_and_grad": program(_value_and_grad),
+        "hvps": program(_hvps),
+        "hessian": program(_hessian),
     }
     return {
         **programs,
         "expansion": lambda x: (*programs["value_and_grad"](x), programs["hessian"](x)),
     }
+
+
+def _value(problem: Problem, x: Vector) -> Scalar:
+    return problem.value(x)
+
+
+def _value_and_grad(problem: Problem, x: Vector) -> tuple[Scalar, Vector]:
+    return jax.value_and_grad(problem.value)(x)
+
+
+def _hvps(problem: Problem, x: Vector, rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    return jax.vmap(problem.hvp_at(x))(rows)
+
+
+def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
+    return problem.hessian(x)

@@ -100,8 +100,8 @@ class QuasiNewton(eqx.Module):
     >>> ridge = rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0)).ridge(0)
     >>> rider = rr.Rider(update=rr.QuasiNewton(exact_below=20), max_steps=5)
     >>> cost = rider.ride(problem, problem.x0, ridge, jax.random.key(0)).cost
-    >>> int(cost.hessians), int(cost.hvps) < 20 + 5 * 6
-    (1, True)
+    >>> int(cost.hvps) < 20 * 6  # a Hessian at each point
+    True
     """
 
     cluster_tolerance: Number | None = None

@@ -52,7 +52,8 @@ class Identity:
 def program_of(tree: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function(tree, *arrays)` as a program of `arrays`, whose calls take little time.
 
-    The arrays of the pytree are arguments of the program, all else of it is static.
+    The arrays of the pytree are arguments of the program, all else of it is static: another pytree
+    with the same functions needs no other program.
 
     >>> import numpy as np
     >>> float(program_of({"a": np.float32(2.0)}, lambda tree, x: tree["a"] * x)(np.float32(3.0)))
@@ -60,12 +61,22 @@ def program_of(tree: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """
     arrays, static = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
+    others, whole = jax.tree.flatten(static)
+    program = _program(function, structure, tuple(map(Identity, others)), whole)
+    return lambda *rest: program(leaves, *rest)
 
+
+@functools.lru_cache(maxsize=256)
+def _program(
+    function: Callable[..., Any], structure: Any, others: tuple[Identity, ...], whole: Any
+) -> Callable[..., Any]:
+    static = jax.tree.unflatten(whole, [one.value for one in others])
+
+    @functools.wraps(function)
     def run(leaves: list[Any], *rest: Any) -> Any:
         return function(eqx.combine(jax.tree.unflatten(structure, leaves), static), *rest)
 
-    program = jax.jit(run, **_options("little"))
-    return lambda *rest: program(leaves, *rest)
+    return jax.jit(run, **_options("little"))
 
 
 @functools.cache

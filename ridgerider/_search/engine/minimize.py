@@ -13,6 +13,7 @@ from ridgerider._core.points.climb import Climb
 from ridgerider._core.problem.minimand import Minimand
 from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES, check_gradient
 from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.unit import measured
 from ridgerider._core.runtime.clock import OutOfTime
 from ridgerider._search.engine.climbs import Climbs, NoMinimum
 from ridgerider._search.engine.loop import Means
@@ -116,6 +117,11 @@ def minimize_all(
         functions.max_calls = max_calls or math.inf
         if own[1] is None and isinstance(functions.first_value(start), jax.Array):
             functions.fun, functions.jac, functions.hess = _differentiated(own[0])
+            problem, spent = measured(Problem(own[0], start))
+            functions.num_fun += int(spent.values)
+            scale = np.where(is_closed, scale, float(problem.unit))
+            ends = (low - origin) / scale, (high - origin) / scale
+            functions.low, functions.high, functions.scale = *ends, scale
         if functions.jac is None and len(start) > MAX_SIZE_OF_VALUES:
             raise ValueError(
                 f"`jac` is needed for more than {MAX_SIZE_OF_VALUES} parameters, and there are "

@@ -5,7 +5,7 @@ import numbers
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgerider._check import check_choice, check_count
+from ridgerider._check import check_choice, check_count, check_positive, check_share
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.tree.tree import Fingerprint
 
@@ -34,6 +34,9 @@ class Settings:
         check_choice("branch_at", self.branch_at, ("end", "saddle"))
         check_count("seed", self.seed, 0)
         check_count("round_size", self.round_size, 1)
+        check_positive("unit", self.unit)
+        if self.share_of_starts is not None:
+            check_share("share_of_starts", self.share_of_starts)
         for name in ("max_ridges", "max_depth"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)

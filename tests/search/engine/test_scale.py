@@ -64,7 +64,7 @@ def test_small_parameters_have_a_small_unit():
 
     start = jnp.array([3e-9, 2e-9])
     assert float(measured(rr.Problem(loss, start))[0].unit) == pytest.approx(1e-8)
-    found = rr.minimize_all(loss, start, max_rides=40)
+    found = rr.minimize_all(loss, start, max_calls=4000)
     assert [one.fun for one in found] == pytest.approx([-0.605, -0.605, -0.405, -0.405])
 
 
