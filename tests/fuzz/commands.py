@@ -102,5 +102,5 @@ def contents(path) -> dict[str, list] | None:
 
 def _rows(db, table):
     db.row_factory = sqlite3.Row
-    where = "WHERE key NOT IN ('sum', 'seconds_compiling')" if table == "meta" else ""
+    where = "WHERE key NOT IN ('sum', 'seconds', 'seconds_compiling')" if table == "meta" else ""
     return db.execute(f"SELECT * FROM {table} {where}").fetchall()

@@ -155,7 +155,6 @@ class Engine:
             crew.cancel()
         if not self.stored:
             self.store.set_meta(REPAIRED, False)
-        self.store.checkpoint()
 
     def _chosen(self) -> list[Branch]:
         """The branches to move along now: those of a new round, or of one that was cut short.

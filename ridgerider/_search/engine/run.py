@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
@@ -70,7 +71,8 @@ def begin_run(
         means.measures.check(problem)
     spent = Cost()
     if not mover.has_batches:
-        problem, spent = measured(problem)  # no limit cuts it off: it decides the run
+        # No limit cuts it off: it decides the run.
+        problem, spent = interruptible(_measured, problem)
     settings = replace(settings, unit=float(problem.unit))
     job = Job(problem, mover, settings, path)
     name = name or path
@@ -93,6 +95,17 @@ def begin_run(
         with _under_way(store, means.executor, before):
             Engine(job, order, budget, store, means, guard).run()
     return view(store, problem, mover)
+
+
+def _measured(problem: Problem) -> tuple[Problem, Cost]:
+    """The problem with its unit of length, and what that cost."""
+    began = time.perf_counter()
+    try:
+        problem, spent = measured(problem)
+    except Exception:
+        problem.check_deterministic()  # tells what the loss itself raises, without derivatives
+        raise
+    return problem, replace(spent, seconds=time.perf_counter() - began)
 
 
 def _begin(
@@ -179,7 +192,7 @@ def resume(
             if root.ended_by != NOT_BEGUN:
                 _check_loss(problem, mover, root, path)
             else:
-                starts = [np.asarray(one, problem.dtype) for one in meta["starts"]]
+                starts = [np.asarray(one, problem.dtype) for one in meta.get("starts", ())]
                 begun, children = _begin(job, own, starts, guard)
                 store.settle(replace(begun, cost=begun.cost + root.cost), children)
             Engine(job, own, budget, store, means, guard).run()
@@ -198,6 +211,7 @@ def _under_way(
             spent["seconds_compiling"] = seconds_compiling() - before[1]
         for name, seconds in spent.items():
             store.set_meta(name, store.meta.get(name, 0.0) + seconds)
+        store.checkpoint()
 
 
 def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike) -> None:

@@ -340,6 +340,12 @@ def _check_measures(found: Any) -> None:
         text(kind)
 
 
+def _check_starts(found: Any) -> None:
+    for start in is_a(list, found):
+        for number in is_a(list, start):
+            is_a((int, float), number)
+
+
 META: dict[str, Callable[[Any], Any]] = {
     "name": text,
     "made": text,
@@ -347,6 +353,7 @@ META: dict[str, Callable[[Any], Any]] = {
     "problem": _check_problem,
     "budget": _check_budget,
     "measures": _check_measures,
+    "starts": _check_starts,
     **dict.fromkeys(("seconds", "seconds_compiling"), partial(is_a, (int, float))),
     **dict.fromkeys(("rider", "settings", "versions"), partial(is_a, dict)),
 }

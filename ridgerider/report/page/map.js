@@ -127,12 +127,12 @@ function pointOf({ kind, number }) {
   return (kind === "minimum" ? data.minima : data.saddles)[number];
 }
 
-/** The point that the address names: `#leg=0^+`. */
+/** The point that the address names: `#leg=0^+`; `#leg=` is where descent from the start ended. */
 function named() {
-  let leg = "";
-  try { leg = decodeURIComponent(location.hash.replace(/^#leg=/, "")); } catch { /* no address */ }
+  let leg = null;
+  try { leg = decodeURIComponent(/^#leg=(.*)$/.exec(location.hash)[1]); } catch { /* no address */ }
   for (const [kind, points] of [["minimum", data.minima], ["saddle", data.saddles]]) {
-    const number = leg ? points.findIndex((one) => one.fingerprint === leg) : -1;
+    const number = points.findIndex((one) => one.fingerprint === leg);
     if (number >= 0) return { kind, number };
   }
   return chosen;
