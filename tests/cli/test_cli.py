@@ -169,7 +169,8 @@ def test_demo_ends_with_the_page_to_open(monkeypatch):
     (first, *others) = demo.parts()
     assert [part.name for part in others] == ["tree", "levers", "digits"]
     for part in (first, *others):
-        assert describe_problem(load_problem(part.address or part.name)) == describe_problem(part.problem)
+        loaded = load_problem(part.address or part.name)
+        assert describe_problem(loaded) == describe_problem(part.problem)
     monkeypatch.setattr(demo, "parts", lambda: [first])
     out = run("demo", "--out", "shown")
     assert "A surface with four minima: 4 of 4 minima in 8 rides" in out
