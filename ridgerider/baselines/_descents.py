@@ -16,7 +16,7 @@ from ridgerider.baselines._method import Method, Runs
 
 CHUNK = 256  # steps of a descent between two checks of the budget
 MAX_DESCENT = 10_000  # steps of a run of gradient descent
-# The line search along an eigenvector tries this size and halves of it, so many in all.
+# The line search along an eigenvector tries this size and halves it up to NUM_SIZES times in all.
 LARGEST, NUM_SIZES = 8.0, 12
 MAX_SEARCHES = 1000  # of a run
 ROUND_SIZE = 8  # runs of `EigenvectorDescent` between two checks of the budget

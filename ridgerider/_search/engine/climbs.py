@@ -284,7 +284,7 @@ class MapPoints:
 
 
 class Wells:
-    """The minima as parabolas: an end of a descent that fits into one need not be looked at."""
+    """The minima as parabolas, to recognise descents that end close to one without a Hessian."""
 
     def __init__(self) -> None:
         self._names, self._losses = list[Fingerprint](), list[float]()

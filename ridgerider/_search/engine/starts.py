@@ -15,7 +15,7 @@ from ridgerider._search.tree.tree import Fingerprint, Leg
 
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 KEPT = 0.97  # how much a count is worth after one more draw of its arm
-OTHER = 16  # a part in so many of the work goes to the arm that yields less
+OTHER = 16  # one part in 16 of the work goes to the arm that yields less
 FIRST = 1.0  # new minima that an arm is credited with at the beginning
 
 
@@ -69,7 +69,7 @@ class Yields:
         return max(size - few if better is self.starts else few, size - num_open)
 
     def is_enough(self, size: int) -> bool:
-        """Whether so many starts have ended at so few minima that hardly any are missing.
+        """Whether hardly any minimum is missing, by the number of starts and of minima.
 
         With w minima after k descents from random points their expected number is
         w (k - 1) / (k - w - 2) (Boender and Rinnooy Kan); at least a few times as many starts as

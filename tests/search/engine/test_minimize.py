@@ -1,5 +1,7 @@
 """The minima of functions that SciPy's users have."""
 
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -167,6 +169,15 @@ def test_a_start_that_leads_nowhere_is_replaced():
     assert not end.success
 
 
+def test_the_message_says_that_the_time_was_up():
+    def slow(x):
+        time.sleep(0.005)
+        return wells(x)
+
+    found = rr.minimize_all(slow, [0.3, 0.4], bounds=[(-2, 2)] * 2, max_seconds=0.5)
+    assert "`max_seconds`, 0.5, have passed" in found.message and found[0].success
+
+
 def test_the_same_seed_finds_the_same():
     one, two, other = (
         rr.minimize_all(
@@ -191,4 +202,6 @@ def test_bad_input_is_refused():
     refused("`x0` must be within `bounds`", wells, [2.0], bounds=[(0, 1)])
     refused("`jac` is needed for more than 100", wells, np.zeros(101))
     refused("`max_calls` must be a whole number", wells, [0.0], max_calls=0)
+    refused("`jac` must be callable", wells, [0.0], jac="none")
+    refused("`hess` must be callable", wells, [0.0], hess=True)
     refused("wrong sign", wells, [0.1], jac=lambda x: -4 * x * (x**2 - 1) - 0.2)
