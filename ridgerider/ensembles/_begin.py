@@ -1,13 +1,14 @@
 """Where the members of an ensemble begin: along ridges, along random directions, or anywhere.
 
 A rule is a callable `begin(problem, key)` that yields beginnings, each made when it is asked for.
+Where it ends too early, `ensemble` continues with `Fresh`.
 """
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, product
+from itertools import combinations, count, product
 
 import equinox as eqx
 import jax
@@ -30,25 +31,32 @@ NUM_ROWS = 512  # of the data, for the spectrum at the start and for straight st
 NUM_HVPS = 40  # for the spectrum at the start
 # Eigenvalues that differ by less than this times the most negative one are one ridge.
 CLUSTER_TOLERANCE = 0.02
+# Of the residual, in the same unit: ridges to begin with, and further ones if these are too few.
+TOLERANCES = (0.02, 0.1)
 # Along a straight step the loss is evaluated this far from the start.
 LENGTHS = np.sqrt(2.0) ** np.arange(-8, 13)
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A point to train from, what it is called, and the work it took (gradients of one example)."""
+    """A point to train from, what it is called, and the work it took (gradients of one example).
+
+    `how` says in words how it was made.
+    """
 
     name: str
     x: Vector
     work: float = 0.0
     cost: Cost = Cost()
+    how: str = ""
 
 
 class AlongRidges(eqx.Module):
-    """Along each distinct ridge of the start, both ways.
+    """Along each distinct ridge of the start, both ways; then along combinations of two ridges.
 
     First all ridges one way, most negative first, then the other way: where the network is odd in
-    its hidden units, the other way leads to a copy but for the start.
+    its hidden units, the other way leads to a copy but for the start. Then ridges that are known
+    less accurately, and at last straight steps between two ridges.
 
     **Arguments**
 
@@ -61,7 +69,7 @@ class AlongRidges(eqx.Module):
     >>> from ridgerider.problems import wells
     >>> ridges = AlongRidges()(wells(2), jax.random.key(0))
     >>> [ridge.name for ridge in ridges]
-    ['0+', '1+', '0-', '1-']
+    ['0+', '1+', '0-', '1-', '0+1+', '0+1-', '0-1+', '0-1-']
     """
 
     rider: Rider | None = None
@@ -75,43 +83,71 @@ class AlongRidges(eqx.Module):
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
         seen = FixedRows(NUM_ROWS)(problem, key, 0)
         num_rows = 1 if seen.rows is None else seen.rows.size
-        ridges = distinct_ridges(seen, key)
-        if not ridges:
-            raise ValueError(
-                "`problem.start` must have negative curvature to set out along, but none was "
-                "found; rr.network_start looks for such a start."
-            )
-        spectrum_cost = Cost(gradients=1, hvps=min(NUM_HVPS, problem.size))
-        for sign, (number, ridge) in product((1, -1), enumerate(ridges)):
-            name = f"{number}{'+' if sign > 0 else '-'}"
-            ridge = replace(ridge, direction=ridge.direction * sign)
-            rows = num_rows
-            if self.rider is None:
-                x, cost = _lowest(seen, ridge, self.stretch), Cost(values=len(LENGTHS))
-            else:
-                ride = _ride(
-                    self.rider, problem, ridge, jax.random.fold_in(key, zlib.crc32(name.encode()))
-                )
-                x, cost = ride.x, jax.tree.map(int, replace(ride.cost, seconds=0))
+        ridges: list[Ridge] = []
+        unpaid = Cost()  # of the spectrum: charged to the next beginning
+
+        def beginning(name: str, how: str, x: Vector, cost: Cost, rows: int) -> Beginning:
+            nonlocal unpaid
+            work = rows * weight(cost) + num_rows * weight(unpaid)
+            paid, unpaid = unpaid, Cost()
+            return Beginning(name, x, work, cost + paid, how)
+
+        def straight(name: str, how: str, direction: Vector) -> Beginning:
+            x = _lowest(seen, direction, self.stretch)
+            how = f"a straight step along {how}"
+            return beginning(name, how, x, Cost(values=len(LENGTHS)), num_rows)
+
+        for tolerance in TOLERANCES:
+            unpaid = unpaid + Cost(gradients=1, hvps=min(NUM_HVPS, problem.size))
+            first = len(ridges)
+            ridges += distinct_ridges(seen, key, tolerance, [float(r.eigenvalue) for r in ridges])
+            for sign, number in product((1, -1), range(first, len(ridges))):
+                name, ridge = f"{number}{SIGNS[sign]}", ridges[number]
+                how = f"ridge {number} (eigenvalue {float(ridge.eigenvalue):.3g}), {SIGNS[sign]}"
+                if self.rider is None:
+                    yield straight(name, how, ridge.direction * sign)
+                    continue
+                ridge = replace(ridge, direction=ridge.direction * sign)
+                own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+                ride = _ride(self.rider, problem, ridge, own)
+                cost = jax.tree.map(int, replace(ride.cost, seconds=0))
                 rows = getattr(self.rider.batch, "size", num_rows)
-            work = rows * weight(cost) + num_rows * weight(spectrum_cost)
-            yield Beginning(name, x, work, cost + spectrum_cost)
-            spectrum_cost = Cost()  # charged to the first one
+                yield beginning(name, f"a ride along {how}", ride.x, cost, rows)
+        pairs = sorted(combinations(range(len(ridges)), 2), key=sum)
+        for (one, two), *signs in product(pairs, (1, -1), (1, -1)):
+            name = f"{one}{SIGNS[signs[0]]}{two}{SIGNS[signs[1]]}"
+            along = signs[0] * ridges[one].direction + signs[1] * ridges[two].direction
+            along = along / jnp.linalg.norm(along)
+            yield straight(name, f"the sum of ridges {one} and {two}, {name}", along)
 
 
-def distinct_ridges(problem: Problem, key: PRNGKeyArray) -> list[Ridge]:
-    """One ridge for each distinct negative eigenvalue at the start, most negative first."""
+SIGNS = {1: "+", -1: "-"}
+
+
+def distinct_ridges(
+    problem: Problem,
+    key: PRNGKeyArray,
+    tolerance: float = TOLERANCES[0],
+    known: Sequence[float] = (),
+) -> list[Ridge]:
+    """One ridge for each distinct negative eigenvalue at the start that is not yet `known`.
+
+    Most negative first; those whose residual is at most `tolerance` times the least eigenvalue.
+    """
     num_hvps = min(NUM_HVPS, problem.size)
     lowest = BlockSpectrum.for_networks(
         k=num_hvps,
         max_hvps=num_hvps,
-        tolerance=CLUSTER_TOLERANCE,
+        tolerance=tolerance,
         cluster_tolerance=CLUSTER_TOLERANCE,
     )
     spectrum = lowest(problem, problem.x0, key)
     eigenvalues = np.asarray(spectrum.eigenvalues)
-    is_ridge = spectrum.is_downhill & (eigenvalues < CLUSTER_TOLERANCE * eigenvalues[0])
-    return [spectrum.ridge(number) for number in range(int(is_ridge.sum()))]
+    width = CLUSTER_TOLERANCE * abs(eigenvalues[0])
+    is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < -width)
+    for other in known:
+        is_ridge &= np.abs(eigenvalues - other) > width
+    return [spectrum.ridge(int(number)) for number in np.flatnonzero(is_ridge)]
 
 
 class RandomDirections(eqx.Module):
@@ -135,7 +171,7 @@ class RandomDirections(eqx.Module):
             own = jax.random.fold_in(key, number)
             direction = jax.random.normal(own, (problem.size,), problem.dtype)
             x = problem.x0 + self.length * direction / jnp.linalg.norm(direction)
-            yield Beginning(f"random {number}", x)
+            yield Beginning(f"random {number}", x, how="a step along a random direction")
 
 
 class Fresh(eqx.Module):
@@ -166,7 +202,7 @@ class Fresh(eqx.Module):
                     f"`init` must return {problem.size} parameters, as `problem.start` has, not "
                     f"{x.size}."
                 )
-            yield Beginning(f"fresh {number}", x)
+            yield Beginning(f"fresh {number}", x, how="a random initialisation")
 
 
 def _drawn(start: PyTree, key: PRNGKeyArray) -> PyTree:
@@ -188,16 +224,16 @@ def _ride(rider: Rider, problem: Problem, ridge: Ridge, key: PRNGKeyArray) -> Ri
 
 
 @eqx.filter_jit
-def _lowest(problem: Problem, ridge: Ridge, stretch: float) -> Vector:
-    """The start, moved along the ridge to where the loss is lowest, and beyond by `stretch`."""
+def _lowest(problem: Problem, direction: Vector, stretch: float) -> Vector:
+    """The start, moved along a line to where the loss is lowest, and beyond by `stretch`."""
     x, lengths = problem.x0, jnp.asarray(LENGTHS, problem.dtype)
 
     def value(length: Scalar) -> Scalar:
-        return problem.value(x + length * ridge.direction)
+        return problem.value(x + length * direction)
 
     losses = jax.lax.map(value, lengths)
     best = lengths[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))]
-    return x + stretch * best * ridge.direction
+    return x + stretch * best * direction
 
 
 def weight(cost: Cost) -> float:
