@@ -10,10 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_at_least, check_callable, check_count
+from ridgerider._check import check_at_least, check_callable, check_count, one_line
 from ridgerider._core.points.saddle_step import Penalty, to_saddle
+from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.problem.unit import measured
@@ -29,6 +30,9 @@ from ridgerider._core.spectra.spectrum import (
 
 Regularizer = Callable[[PyTree], Scalar]
 SPREAD = 0.3  # a further start lies by this much further off than the one before
+NEAR = 0.1  # Newton's step along each mode at a stationary point is shorter than this many units
+MORE = 3  # numbers of modes that are tried from one start
+NUM_COPIES = 8  # of a symmetry, at random, which generate all of them but for a small chance
 NUM_PAIRS = 8  # lowest pairs that are followed where the Hessian is not formed
 
 
@@ -76,6 +80,7 @@ def find_saddle(
     max_steps: int = 100,
     noise: float = 0.0,
     seed: int = 0,
+    symmetry: Symmetry | None = None,
 ) -> Saddle:
     """Find a strict saddle, the one at hand if `problem.start` is close to one.
 
@@ -95,6 +100,9 @@ def find_saddle(
       runs. Start number k, counted from 0, is displaced by another 0.3 k times the root mean square
       of the start's entries, at least by 0.3 k units of length (1 for parameters of ordinary
       size).
+    - `symmetry`: an `rr.symmetry.Symmetry` whose `copy(params, key)` is linear in the parameters.
+      The search is then restricted to points that every copy leaves in place, where a stationary
+      point is one of the whole loss: the maximally invariant saddle.
 
     >>> import jax.numpy as jnp
     >>> problem = Problem(lambda x: jnp.cos(x[0]) + x[1] ** 2, jnp.array([0.4, -0.3]))
@@ -103,6 +111,10 @@ def find_saddle(
     (1, True, True)
     >>> find_saddle(Problem(lambda x: x @ x, jnp.ones(2))).reason
     'No negative curvature: the least eigenvalue is 2.'
+    >>> swap = Symmetry(copy=lambda x, key: jax.random.permutation(key, x))
+    >>> problem = Problem(lambda x: jnp.sum((x**2 - 1) ** 2) - 0.3 * x[0] * x[1], jnp.ones(2) / 9)
+    >>> jnp.ptp(find_saddle(problem, noise=0.5, symmetry=swap).params).item()
+    0.0
     """
     check_count("max_steps", max_steps, 0)
     check_count("num_starts", num_starts)
@@ -113,9 +125,12 @@ def find_saddle(
         check_at_least(name, value)
     if regularizer is not None:
         check_callable("regularizer", regularizer, "regularizer(params)")
+    if symmetry is not None and (not isinstance(symmetry, Symmetry) or symmetry.copy is None):
+        raise ValueError(f"`symmetry` must be a Symmetry with a `copy`, not {one_line(symmetry)}.")
     penalty = Penalty(regularizer, jnp.asarray(weight, problem.dtype)) if regularizer else None
     found: list[tuple[tuple, Saddle]] = []
     problem, spent = measured(problem)
+    fixed = None if symmetry is None else _fixed_points(problem, symmetry)
     unit = jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2)))
     with problem.ledger() as ledger:
         for number in range(num_starts):
@@ -124,21 +139,74 @@ def find_saddle(
             size = (noise + SPREAD * number * unit).astype(problem.dtype)
             x = problem.x0 + size * jax.random.normal(key, (problem.size,), problem.dtype)
             wanted, known, before = jnp.array(-1 if index is None else index), None, Cost()
-            if penalty is not None:
+            if fixed is not None:
+                here_x, cost = _invariant(problem, fixed, regularizer, weight, max_steps, x, key)
+                found.append(_judge(problem, index, True, here_x, key, cost))
+            elif penalty is not None:
                 here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
-                x = here.x
                 if index is None and not here.is_stationary():
                     # A least gradient that is not zero: continue to the saddle of this index.
                     wanted = jnp.maximum(here.num_downhill, 1)
-            elif problem.size >= DENSE_BELOW:
-                spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
-                known, before = spectrum.eigenvectors, spectrum.cost
-            here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
-            found.append(_judge(problem, index, penalty is not None, here.x, key, before + cost))
+                here, cost = to_saddle(problem, None, wanted, max_steps, here.x, None, key)
+                found.append(_judge(problem, index, True, here.x, key, before + cost))
+                # Both may run to infinity, where gradients vanish: climb as many modes as curve
+                # downwards at the start or, as some may turn on the way, a few more.
+                for more in range(MORE if max_steps and index is None else 0):
+                    if not found[-1][1].reason:
+                        break
+                    here, before = to_saddle(problem, None, wanted, 0, x, None, key)
+                    wanted = jnp.maximum(here.num_downhill, 1) + more
+                    here, cost = to_saddle(problem, None, wanted, max_steps, x, None, key)
+                    found.append(_judge(problem, index, True, here.x, key, before + cost))
+            else:
+                if problem.size >= DENSE_BELOW:
+                    spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
+                    known, before = spectrum.eigenvectors, spectrum.cost
+                here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
+                found.append(_judge(problem, index, False, here.x, key, before + cost))
             if not found[-1][1].reason:
                 break
     (total,) = ledger.charge([sum((saddle.cost for _, saddle in found), spent)])
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
+
+
+def _fixed_points(problem: Problem, symmetry: Symmetry) -> Float[Array, "k n"]:
+    """An orthonormal basis of the vectors that copies leave in place."""
+    assert symmetry.copy is not None
+    copy = symmetry.copy
+
+    def moved(x: Vector, key: PRNGKeyArray) -> Vector:
+        return problem.ravel(copy(problem.unravel(x), key)) - x
+
+    keys = jax.random.split(jax.random.key(0), NUM_COPIES)
+    moves = np.concatenate([np.asarray(jax.jacfwd(moved)(problem.x0, key)) for key in keys])
+    sizes, rows = np.linalg.svd(moves)[1:]
+    is_fixed = np.append(sizes, np.zeros(len(rows) - len(sizes))) < 1e-6
+    if not is_fixed.any():
+        raise ValueError("`symmetry` must leave some point in place, but its copies move all.")
+    return jnp.asarray(rows[is_fixed])
+
+
+def _invariant(
+    problem: Problem,
+    fixed: Float[Array, "k n"],
+    regularizer: Regularizer | None,
+    weight: float,
+    max_steps: int,
+    x: Vector,
+    key: PRNGKeyArray,
+) -> tuple[Vector, Cost]:
+    """The stationary point of the loss on these rows, of least regularizer, whatever its index."""
+    inside = Problem(lambda z: problem.value(z @ fixed), fixed @ x).with_unit(float(problem.unit))
+    of_params = regularizer or (lambda _: jnp.zeros((), problem.dtype))
+    cost, z = Cost(), inside.x0
+    for size in (weight, 0.0) if regularizer else (0.0,):
+        penalty = Penalty(
+            lambda z: of_params(problem.unravel(z @ fixed)), jnp.asarray(size, problem.dtype)
+        )
+        here, spent = to_saddle(inside, penalty, jnp.array(-1), max_steps, z, None, key)
+        z, cost = here.x, cost + spent
+    return z @ fixed, cost
 
 
 def _judge(
@@ -154,12 +222,19 @@ def _judge(
     grad_norm = float(jnp.linalg.norm(grad))
     # As in `Descend`: what a small displacement makes of a zero gradient.
     size = float(spectrum.scale) * max(float(problem.unit), float(jnp.linalg.norm(x)))
-    is_stationary = bool(grad_norm <= tolerance_of(None, problem.dtype) * size)
+    # A gradient that vanishes at infinity only is small, but Newton's step stays as long as it is.
+    slopes = np.abs(spectrum.eigenvectors @ grad)
+    is_real = slopes > 1000 * float(jnp.finfo(problem.dtype).eps) * size
+    is_far = slopes > NEAR * float(problem.unit) * np.abs(spectrum.eigenvalues)
+    is_at_infinity = bool(np.any(is_real & is_far))
+    is_small = bool(grad_norm <= tolerance_of(None, problem.dtype) * size)
+    is_stationary = is_small and not is_at_infinity
     morse_index, least = int(np.sum(spectrum.is_downhill)), float(spectrum.eigenvalues[0])
     is_strict = is_stationary and morse_index > 0
     reason = ""
     if not is_stationary:
-        reason = f"No stationary point: the gradient norm is {grad_norm:.3g}."
+        where = ", and falls to zero at infinity only" if is_small else ""
+        reason = f"No stationary point: the gradient norm is {grad_norm:.3g}{where}."
     elif not is_strict:
         reason = f"No negative curvature: the least eigenvalue is {least:.3g}."
     elif index is not None and morse_index != index:

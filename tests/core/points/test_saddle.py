@@ -215,6 +215,7 @@ def test_null_directions_are_left_alone():
         ({"index": 3}, "`index` must be a whole number between 1 and 2, not 3"),
         ({"noise": -0.1}, "`noise` must be at least 0"),
         ({"regularizer": 3}, "`regularizer` must be callable"),
+        ({"symmetry": 3}, "`symmetry` must be a Symmetry with a `copy`, not 3"),
     ],
 )
 def test_bad_saddle_settings(settings, message):
@@ -248,3 +249,38 @@ def test_the_regularizer_chooses_on_a_line_of_saddles():
     saddle = rr.find_saddle(problem, lambda x: (x[2] - 2) ** 2)
     assert saddle.is_strict and saddle.morse_index == 1
     np.testing.assert_allclose(saddle.params, [0, 0, 2], atol=1e-3)
+
+
+def tied_levers(seed):
+    """A random lever game with ties, its symmetry, and its only interior stationary point."""
+    payoffs = np.random.default_rng(seed).choice([0.5, 0.75, 1.0], size=6)
+    groups = [jnp.asarray(np.flatnonzero(payoffs == one)) for one in np.unique(payoffs)]
+
+    def copy(params, key):
+        for number, group in enumerate(groups):
+            mixed = jax.random.permutation(jax.random.fold_in(key, number), group)
+            params = params.at[:, group].set(params[:, mixed])
+        return params
+
+    problem = rr.Problem(lever_loss, jnp.zeros((2, 6)), jnp.asarray(payoffs))
+    return problem, rr.symmetry.Symmetry(copy=copy), jax.nn.softmax(lever_saddle(payoffs))
+
+
+@pytest.mark.parametrize("seed", [1045, 1066, 1077, 1084, 1093, 0, 1, 2])
+def test_a_gradient_that_vanishes_at_infinity_is_not_a_saddle(seed):
+    # From the first five of these starts one lever's probability goes to zero: on that way the
+    # gradient falls below any tolerance.
+    problem, _, expected = tied_levers(seed)
+    saddle = rr.find_saddle(problem, negative_entropy, noise=0.3, seed=seed)
+    assert saddle.is_strict
+    np.testing.assert_allclose(jax.nn.softmax(saddle.params), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_maximally_invariant_saddle(seed):
+    problem, symmetry, expected = tied_levers(seed)
+    saddle = rr.find_saddle(problem, negative_entropy, noise=1.0, seed=seed, symmetry=symmetry)
+    assert saddle.is_strict
+    np.testing.assert_allclose(jax.nn.softmax(saddle.params), expected, atol=1e-10)
+    copied = symmetry.copy(saddle.params, jax.random.key(7))
+    np.testing.assert_allclose(copied, saddle.params, atol=1e-12)
