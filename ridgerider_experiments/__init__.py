@@ -3,18 +3,17 @@
 import importlib
 import json
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from ridgerider.data import images_of
+from ridgerider_experiments.settings import about
+from ridgerider_experiments.sweep import entries
 
 # Each is a module of this package, in the order of `all`.
 EXPERIMENTS = (
@@ -74,6 +73,7 @@ def reproduce(
     # Random numbers differ with the precision: it must not be the caller's.
     with jax.enable_x64(name not in IN_SINGLE):
         results = experiment.run(settings, out, say)
+    files = out.glob("*.jsonl")
     results["run"] = {
         "experiment": name,
         "is_quick": quick,
@@ -81,6 +81,7 @@ def reproduce(
         "settings": asdict(settings),
         "seconds": time.perf_counter() - began,
         **about(),
+        "commits": sorted({one.get("commit", "") for path in files for one in entries(path)}),
     }
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(experiment.table(results))
@@ -101,22 +102,6 @@ def _data_used(data: str, quick: bool) -> str:
     ignored = " and does not read RIDGERIDER_DATA" if os.environ.get("RIDGERIDER_DATA") else ""
     how = f"; --quick takes these{ignored}, --data FOLDER takes others" if quick else ""
     return f"the small digits of scikit-learn{how}"
-
-
-def about() -> dict[str, Any]:
-    """What a result was made by and on: version, commit if there is one, processor."""
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
-    try:
-        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = ""
-    return {
-        "version": metadata.version("ridgerider"),
-        "commit": commit,
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-    }
 
 
 def module(name: str) -> Any:

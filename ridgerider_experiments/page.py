@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ridgerider_experiments as experiments
+from ridgerider_experiments.settings import about
 
 HOLE = re.compile(r"\{\{(100\*|table |run )?([^}:]+)(?::([^}]*))?\}\}")
 
@@ -58,7 +59,7 @@ def is_done(folder: Path, quick: bool, seed: int) -> bool:
         run = json.loads((folder / "results.json").read_text())["run"]
     except (OSError, ValueError, KeyError):
         return False
-    asked = (quick, seed, experiments.about()["version"])
+    asked = (quick, seed, about()["version"])
     return (run["is_quick"], run["settings"]["seed"], run["version"]) == asked
 
 

@@ -1,5 +1,6 @@
 """Many independent jobs in processes, each kept as a line of a file when it is done."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
@@ -11,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from ridgerider.workers import WorkerLost, process_pool
+from ridgerider_experiments.settings import about
 
 Job = dict[str, Any]
 
@@ -29,14 +31,15 @@ def run_jobs(
     stopped goes on where it was.
     """
     jobs = list(jobs)
-    done = dict(_read(path))
+    done = {_name(entry["job"]): entry["result"] for entry in entries(path)}
     missing = [job for job in jobs if _name(job) not in done]
     if len(missing) < len(jobs):
         say(f"{len(jobs) - len(missing)} of {len(jobs)} are done already: {path}")
     for number, (job, result) in enumerate(_work_on(work, missing, num_workers), start=1):
         done[_name(job)] = result
         with path.open("a") as file:
-            file.write("\n" + json.dumps({"job": job, "result": result}))
+            entry = {"job": job, "result": result, "commit": about()["commit"]}
+            file.write("\n" + json.dumps(entry))
         if number % 10 == 0 or number == len(missing):
             say(f"{number} of {len(missing)} done")
     return [done[_name(job)] for job in jobs]
@@ -81,15 +84,13 @@ def _name(job: Job) -> str:
     return json.dumps(job, sort_keys=True)
 
 
-def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The jobs that are done, each with its result and the commit it was made by."""
     if not path.exists():
         return
     for line in path.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # an empty line, or the last one of a process that was killed
-            continue
-        yield _name(entry["job"]), entry["result"]
+        with contextlib.suppress(ValueError):  # an empty line, or the last of a killed process
+            yield json.loads(line)
 
 
 def proportion(values: Iterable[float]) -> dict[str, float]:

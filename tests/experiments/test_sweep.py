@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -11,7 +12,8 @@ import pytest
 from ridgerider import dice as estimates
 from ridgerider.problems.tree import make_tree
 from ridgerider_experiments import ablation, dice, tree_regimes, trees
-from ridgerider_experiments.sweep import interval, percent, proportion, run_jobs
+from ridgerider_experiments.settings import Base, about
+from ridgerider_experiments.sweep import entries, interval, percent, proportion, run_jobs
 from ridgerider_experiments.tree_methods import descent, measure, random_vectors, recommended
 
 CALLS: list[int] = []
@@ -33,6 +35,19 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path):
         done = run_jobs(square, jobs, path, 1, lines.append)
     assert done == [{"y": x**2} for x in range(4)] and CALLS == [0, 1, 2, 3]
     assert any("2 of 4 are done already" in line for line in lines)
+
+
+def test_jobs_of_an_older_version_of_an_experiment_are_done_again(tmp_path):
+    @dataclass(frozen=True)
+    class Newer(Base):
+        version = 2
+
+    path, jobs = tmp_path / "sweep.jsonl", [Base().job(x=3), Newer().job(x=3)]
+    CALLS.clear()
+    for job in jobs:
+        run_jobs(square, [job], path, 1, lambda line: None)
+    assert CALLS == [3, 3] and len({one["job"]["version"] for one in entries(path)}) == 2
+    assert {one["commit"] for one in entries(path)} == {about()["commit"]}
 
 
 def test_a_sweep_in_processes_gives_the_same(tmp_path):
