@@ -10,6 +10,7 @@
 4
 """
 
+from ridgerider import environments as environments
 from ridgerider import plot as plot
 from ridgerider import report as report
 from ridgerider import symmetry as symmetry

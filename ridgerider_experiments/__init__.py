@@ -28,10 +28,11 @@ EXPERIMENTS = (
     "colored-mnist",
     "theory",
     "ensembles",
+    "invariance",
     "clusters",
 )
 # These train networks, in single precision, as the paper does; all others are in double.
-IN_SINGLE = ("mnist", "mnist-diversity", "mnist-sweep", "colored-mnist", "ensembles")
+IN_SINGLE = ("mnist", "mnist-diversity", "mnist-sweep", "colored-mnist", "ensembles", "invariance")
 OWN_DATA = ("mnist", "mnist-diversity", "ensembles")  # those that take images of one's own
 
 

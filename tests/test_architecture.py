@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {
-    "": set(ROOMS) - {"data", "dice", "problems", "environments", "baselines", "torch", "ase"},
+    "": set(ROOMS) - {"data", "dice", "problems", "baselines", "torch", "ase"},
     "cli": LIBRARY,
 }
 

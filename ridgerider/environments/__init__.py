@@ -4,7 +4,8 @@ The paper asks for a direction e and an eigenvalue with
 
     H_i e = eigenvalue * e,  eigenvalue < 0,  for the Hessian H_i of every environment i.
 
-Such a pair rarely exists, so the parameters are split into a featurizer and a ridden part, and
+`fit` goes from a table with a group column to a classifier and a verdict. For models of one's own:
+such a pair rarely exists, so the parameters are split into a featurizer and a ridden part, and
 
 - `ride_common`, the paper's Algorithm 4, trains the featurizer until there is one;
 - `consistent_ridge` takes the features as they are and finds the steepest direction along which all
@@ -21,6 +22,8 @@ from ridgerider.environments._consistent_ridge import ConsistentRidge as Consist
 from ridgerider.environments._consistent_ridge import consistent_ridge as consistent_ridge
 from ridgerider.environments._environments import Environments as Environments
 from ridgerider.environments._environments import from_groups as from_groups
+from ridgerider.environments._fit import Invariant as Invariant
+from ridgerider.environments._fit import fit as fit
 from ridgerider.environments._scores import Consistency as Consistency
 from ridgerider.environments._scores import consistency as consistency
 from ridgerider.environments._selection import RULES as RULES

@@ -15,24 +15,29 @@ class SharedFeatures(eqx.Module):
     - `projection`: onto the features whose signals agree; put it into the featurizer.
     - `noise`: the length that the differences of signals would have by sampling alone. With many
       features it exceeds the differences themselves, and what is projected out is noise.
+    - `sizes`: of the differences, along the directions that are projected out, largest first.
 
     >>> features = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]])
     >>> shared_features(features, (jnp.ones(1), jnp.ones(1))).consistent.tolist()
     [1.0, 0.0]
     """
 
-    signals: Float[Array, "environments m"]
+    signals: Float[Array, "environments ... m"]
     projection: Float[Array, "m m"]
     noise: Float[Array, ""]
+    sizes: Float[Array, " directions"]
 
     @property
-    def consistent(self) -> Float[Array, " m"]:
+    def consistent(self) -> Float[Array, "... m"]:
         """The mean signal without what environments disagree on: the consistent ridge."""
-        return self.projection @ jnp.mean(self.signals, axis=0)
+        return jnp.mean(self.signals, axis=0) @ self.projection
 
 
 def shared_features(
-    features: Sequence[Float[Array, "examples m"]], targets: Sequence[Float[Array, " examples"]]
+    features: Sequence[Float[Array, "examples m"]],
+    targets: Sequence[Float[Array, "examples ..."]],
+    *,
+    noise: float = 0.0,
 ) -> SharedFeatures:
     """Project out of some features what the environments disagree on.
 
@@ -40,7 +45,8 @@ def shared_features(
 
     - `features`: for each environment; whitened, if no direction is to count more than another.
     - `targets`: the loss's slope in the model's output at the saddle, with the sign changed: for a
-      cross-entropy y - 1/2.
+      cross-entropy y - 1/2, and with several classes a column for each.
+    - `noise`: smaller differences stay.
 
     >>> import jax.numpy as jnp
     >>> features = jnp.array([[1.0, 1.0], [1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0]])
@@ -53,14 +59,21 @@ def shared_features(
             "`features` and `targets` must be given for two environments or more, not for "
             f"{len(features)} and {len(targets)}."
         )
-    parts = [y[:, None] * psi for psi, y in zip(features, targets, strict=True)]
-    signals = jnp.stack([jnp.mean(part, axis=0) for part in parts])
-    basis, sizes, _ = jnp.linalg.svd((signals[1:] - signals[:1]).T, full_matrices=False)
+    pairs = list(zip(features, targets, strict=True))
+    signals = jnp.stack([jnp.einsum("n...,nm->...m", y, psi) / len(y) for psi, y in pairs])
+    differences = (signals[1:] - signals[:1]).reshape(-1, signals.shape[-1])
+    basis, sizes, _ = jnp.linalg.svd(differences.T, full_matrices=False)
     floor = jnp.finfo(signals.dtype).eps * jnp.max(jnp.abs(signals))
-    basis = jnp.where((sizes > floor)[None], basis, 0)
-    variances = [jnp.sum(jnp.var(part, axis=0)) / len(part) for part in parts]
+    is_out = sizes > jnp.maximum(floor, noise)
+    basis = jnp.where(is_out[None], basis, 0)
+    variances = [
+        (jnp.mean(jnp.sum(y.reshape(len(y), -1) ** 2, axis=1) * jnp.sum(psi**2, axis=1))) / len(y)
+        - jnp.sum(signal**2) / len(y)
+        for (psi, y), signal in zip(pairs, signals, strict=True)
+    ]
     return SharedFeatures(
         signals=signals,
         projection=jnp.eye(len(basis), dtype=signals.dtype) - basis @ basis.T,
-        noise=jnp.sqrt(sum(variances[1:], variances[0])),
+        noise=jnp.sqrt(jnp.maximum(sum(variances[1:], variances[0]), 0)),
+        sizes=jnp.where(is_out, sizes, 0),
     )

@@ -1,0 +1,413 @@
+r"""Environments in one call: a table with a group column in, a classifier and a verdict out.
+
+    features -> project out what environments disagree on -> a linear classifier -> choose
+
+The examples are cut into four parts. Features come from a network trained on one part, whitened;
+all that follows uses the other parts, because features agree too well on the examples they were
+learned from. The signal of environment i is the mean of (y - p) psi, where p is the share of each
+class and classes are weighted alike in all environments. The directions along which signals differ
+most are projected out (`shared_features`), and a linear classifier is trained on the rest. This is
+done four times, with another part first each time, and logits are averaged.
+
+How many features are used and how many directions are projected out is chosen on a part that was
+used for neither: mean accuracy minus five times the gap between environments. The verdict compares
+the differences of signals with those of groups that are shuffled inside each class.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+
+from ridgerider._check import check_choice, check_count
+from ridgerider.environments._selection import KAPPA
+from ridgerider.environments._shared_features import shared_features
+
+MODELS = ("mlp", "linear")
+WIDTH = 128  # of both hidden layers
+NUM_STEPS, RATE, BATCH, DECAY = 300, 1e-3, 256, 1e-3  # of Adam, for the features
+NUM_FEATURES = (5, 10, 20, 40)  # principal components to choose from
+NUM_OUT = (0, 1, 2, 4, 8)  # directions to project out
+NUM_PARTS = 4  # of the examples
+NUM_SHUFFLES = 40  # of the groups: the largest difference of 95 % of them is chance
+PENALTY = 1e-3  # on the squares of the classifier's weights; features have variance one
+
+Table = Float[np.ndarray, "examples m"]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Examples: inputs as a table, classes and environments as numbers."""
+
+    inputs: Table
+    labels: Int[np.ndarray, " examples"]
+    groups: Int[np.ndarray, " examples"]
+
+    def __getitem__(self, rows: Any) -> "_Rows":
+        return _Rows(self.inputs[rows], self.labels[rows], self.groups[rows])
+
+    def weights(self) -> Float[np.ndarray, " examples"]:
+        """Sum to one in each environment; each class has the same share in all of them."""
+        counts = np.zeros((self.groups.max() + 1, self.labels.max() + 1))
+        np.add.at(counts, (self.groups, self.labels), 1)
+        return self.shares()[self.labels] / np.maximum(counts, 1)[self.groups, self.labels]
+
+    def shares(self) -> Float[np.ndarray, " classes"]:
+        return np.bincount(self.labels) / len(self.labels)
+
+
+@dataclass(frozen=True)
+class _Whitened:
+    """Principal components of features, each of variance one."""
+
+    features: Callable[[Table], Table]
+    center: Float[np.ndarray, " width"]
+    matrix: Float[np.ndarray, "width m"]
+
+    def __call__(self, inputs: Table) -> Table:
+        return (self.features(inputs) - self.center) @ self.matrix
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A linear classifier on some features, with what was projected out of them."""
+
+    seen: _Whitened
+    slopes: Float[np.ndarray, "m classes"]
+    levels: Float[np.ndarray, " classes"]
+
+    def __call__(self, inputs: Table) -> Float[np.ndarray, "examples classes"]:
+        return self.seen(inputs) @ self.slopes + self.levels
+
+
+class Invariant:
+    """A classifier on what several environments share, with the conventions of scikit-learn.
+
+    After `fit`: `verdict_` says in words what the environments share, `classes_` are the labels,
+    `num_unstable_` counts the directions that were projected out of `num_features_`,
+    `accuracies_` are those on held-out examples of each training environment. `print` shows the
+    verdict.
+
+    - `model`: "mlp", features of a network with two hidden layers; "linear", the inputs themselves;
+      or a function `features(inputs)` that returns a table, such as a trained network.
+    - `num_features`: principal components of the features; None: chosen with the rest.
+
+    >>> model = Invariant("linear").set_params(seed=1)
+    >>> model.get_params()
+    {'model': 'linear', 'num_features': None, 'seed': 1}
+    """
+
+    def __init__(
+        self,
+        model: str | Callable[[Any], Any] = "mlp",
+        num_features: int | None = None,
+        seed: int = 0,
+    ):
+        self.model, self.num_features, self.seed = model, num_features, seed
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        del deep
+        return {"model": self.model, "num_features": self.num_features, "seed": self.seed}
+
+    def set_params(self, **params: Any) -> Self:
+        for name, value in params.items():
+            check_choice("params", name, tuple(self.get_params()))
+            setattr(self, name, value)
+        return self
+
+    def fit(self, inputs: Any, targets: Any, group: Any) -> Self:
+        """Train on examples whose environment is `group`; returns itself."""
+        if not callable(self.model):
+            check_choice("model", self.model, MODELS)
+        if self.num_features is not None:
+            check_count("num_features", self.num_features)
+        inputs, labels, groups = np.asarray(inputs), np.asarray(targets), np.asarray(group)
+        _check_table(inputs, labels, groups)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        self.environments_, where = np.unique(groups, return_inverse=True)
+        rows = _Rows(self._table(inputs), numbers, where)
+        random = np.random.default_rng(self.seed)
+        # Rows of each class of each environment in turn, so that all parts have all of them.
+        order = np.lexsort((random.random(len(labels)), numbers, where))
+        part = np.empty(len(labels), int)
+        part[order] = np.arange(len(labels)) % NUM_PARTS
+        choices: dict[tuple[int, int], list[np.ndarray]] = {}
+        every = []
+        for number in range(NUM_PARTS):
+            own, held_out = part == number, part == (number + 1) % NUM_PARTS
+            every.append(self._features(rows[own], rows[~own], int(random.integers(2**31))))
+            learned = rows[~own & ~held_out]
+            for seen in every[-1]:
+                table = seen(learned.inputs)
+                for num_out in NUM_OUT:
+                    if num_out < seen.matrix.shape[1]:
+                        head = _head(seen, table, learned, num_out)
+                        found = _accuracies(rows[held_out], head)
+                        choices.setdefault((seen.matrix.shape[1], num_out), []).append(found)
+        means = {choice: np.mean(found, axis=0) for choice, found in choices.items()}
+        best = max(means, key=lambda one: float(means[one].mean() - KAPPA * np.ptp(means[one])))
+        self.accuracies_, plain = means[best], means[best[0], 0]
+        self.num_features_, self.num_unstable_ = best
+        self._heads = []
+        for number, several in enumerate(every):
+            (seen,) = [one for one in several if one.matrix.shape[1] == best[0]]
+            learned = rows[part != number]
+            self._heads.append(_head(seen, seen(learned.inputs), learned, best[1]))
+        self.verdict_ = self._verdict(plain, _differences(seen(learned.inputs), learned, random))
+        return self
+
+    def predict_proba(self, inputs: Any) -> Float[np.ndarray, "examples classes"]:
+        """Probabilities, in the order of `classes_`."""
+        if not hasattr(self, "_heads"):
+            raise ValueError("`fit` must be called first, before predictions.")
+        table = self._table(np.asarray(inputs))
+        return softmax(np.mean([head(table) for head in self._heads], axis=0), axis=1)
+
+    def predict(self, inputs: Any) -> np.ndarray:
+        chosen = self.predict_proba(inputs).argmax(axis=1)
+        return self.classes_[chosen]
+
+    def score(self, inputs: Any, targets: Any) -> float:
+        """The accuracy."""
+        return float(np.mean(self.predict(inputs) == np.asarray(targets)))
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"Invariant({shown}): {getattr(self, 'verdict_', 'not fitted yet.')}"
+
+    def _table(self, inputs: np.ndarray) -> Table:
+        made = np.asarray(self.model(inputs)) if callable(self.model) else inputs
+        return made.reshape(len(made), -1).astype(np.float32)
+
+    def _features(self, own: _Rows, others: _Rows, seed: int) -> list[_Whitened]:
+        """Features learned from a part of the rows, whitened on the others."""
+        features = _network(own, seed) if self.model == "mlp" else _same
+        inner = features(others.inputs).astype(float)
+        center, width = inner.mean(axis=0), inner.shape[1]
+        variances, columns = np.linalg.eigh(np.cov((inner - center).T).reshape(width, width))
+        most = int(np.sum(variances > 1e-6 * variances[-1]))
+        wanted = NUM_FEATURES if self.num_features is None else (self.num_features,)
+        found = []
+        for count in sorted({min(number, most) for number in wanted}):
+            leading = slice(-1, -1 - count, -1)
+            matrix = columns[:, leading] / np.sqrt(variances[leading])
+            found.append(_Whitened(features, center, matrix))
+        return found
+
+    def _verdict(self, plain: np.ndarray, differences: tuple[np.ndarray, float]) -> str:
+        (sizes, chance), count, out = differences, self.num_features_, self.num_unstable_
+        largest = ", ".join(f"{size:.2g}" for size in sizes[: max(out, 1)])
+        is_more = "more" if sizes[0] > chance else "no more"
+        known = ", ".join(f"{value:.3f}" for value in self.accuracies_)
+        if out:
+            words = f"these environments share {count - out} of {count} directions; {out} "
+            words += f"unstable {'one is' if out == 1 else 'ones are'} projected out"
+        else:
+            words = f"these environments share all of {count} directions: nothing is projected out"
+        return (
+            f"{words}. The largest differences, {largest}, are {is_more} than chance (up to "
+            f"{chance:.2g}). Held-out accuracy by environment: {known} (gap "
+            f"{np.ptp(self.accuracies_):.3f}; with nothing projected out {np.ptp(plain):.3f})."
+        )
+
+
+def fit(
+    inputs: Any,
+    targets: Any,
+    group: Any = None,
+    model: str | Callable[[Any], Any] = "mlp",
+    *,
+    num_features: int | None = None,
+    seed: int = 0,
+) -> Invariant:
+    """A classifier on what environments share, from a table of data with a group column.
+
+    **Arguments**
+
+    - `inputs`, `targets`: an entry for each example; targets are labels of classes.
+    - `group`: the environment of each example, such as a hospital. None: `inputs` and `targets` are
+      lists with an entry for each environment.
+    - `model`, `num_features`: as for `Invariant`.
+
+    Nothing is chosen by any other data than these.
+
+    >>> random = np.random.default_rng(0)
+    >>> hospital, y = np.repeat(["north", "south"], 2000), random.integers(0, 2, 4000)
+    >>> x = random.normal(size=(4000, 5))
+    >>> x[:, 0] += 2.0 * (y - 0.5)  # alike in both
+    >>> x[:, 1] += np.where(hospital == "north", 4.0, 2.0) * (y - 0.5)  # not everywhere
+    >>> found = fit(x, y, hospital, model="linear")
+    >>> found.verdict_[:42]
+    'these environments share 4 of 5 directions'
+    """
+    if group is None:
+        lengths = [len(one) for one in targets]
+        group = np.repeat(np.arange(len(lengths)), lengths)
+        inputs, targets = np.concatenate(list(inputs)), np.concatenate(list(targets))
+    return Invariant(model, num_features, seed).fit(inputs, targets, group)
+
+
+def _check_table(inputs: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> None:
+    if not len(inputs) == len(labels) == len(groups):
+        raise ValueError(
+            "`inputs`, `targets` and `group` must have an entry for each example, not "
+            f"{len(inputs)}, {len(labels)} and {len(groups)}."
+        )
+    if labels.ndim != 1 or len(np.unique(labels)) < 2 or len(np.unique(labels)) > len(labels) // 5:
+        raise ValueError(
+            "`targets` must be labels of at least two classes, with five examples or more of each "
+            f"on average, not {len(np.unique(labels))} classes in shape {labels.shape}."
+        )
+    names, classes = np.unique(groups), np.unique(labels)
+    if len(names) < 2:
+        raise ValueError(f"`group` must name two environments or more, not {len(names)}.")
+    for name in names.tolist():
+        for label in classes.tolist():
+            count = int(np.sum((groups == name) & (labels == label)))
+            if count < NUM_PARTS:
+                raise ValueError(
+                    f"`group` must have {NUM_PARTS} examples of each class in each environment, "
+                    f"but {name!r} has {count} of class {label!r}."
+                )
+
+
+def _same(inputs: Table) -> Table:
+    return inputs
+
+
+def _signals(rows: _Rows) -> tuple[Table, list[np.ndarray]]:
+    """(y - p) with the weights of examples, and which examples are in each environment."""
+    classes = np.eye(len(rows.shares()))[rows.labels]
+    residual = (classes - rows.shares()) * rows.weights()[:, None]
+    return residual, [rows.groups == number for number in range(rows.groups.max() + 1)]
+
+
+def _head(seen: _Whitened, table: Table, rows: _Rows, num_out: int) -> _Head:
+    """A classifier on features without the directions along which environments differ most."""
+    projection = np.eye(table.shape[1])
+    if num_out:
+        residual, parts = _signals(rows)
+        # The weights sum to one in each environment, and `shared_features` takes means.
+        features = [jnp.asarray(table[part]) for part in parts]
+        targets = [jnp.asarray(residual[part] * part.sum()) for part in parts]
+        sizes = np.append(shared_features(features, targets).sizes, 0)
+        noise = float(sizes[min(num_out, len(sizes) - 1)])
+        projection = np.asarray(shared_features(features, targets, noise=noise).projection, float)
+    classes = np.eye(len(rows.shares()))[rows.labels]
+    slopes, levels = _classifier(table @ projection, classes, rows.weights())
+    return _Head(seen, projection @ slopes, levels)
+
+
+def _differences(
+    table: Table, rows: _Rows, random: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    """How far signals differ, and how far the largest of them does by chance."""
+    residual, _ = _signals(rows)
+
+    def sizes(groups: Int[np.ndarray, " examples"]) -> np.ndarray:
+        parts = [groups == number for number in range(groups.max() + 1)]
+        first, *others = [residual[part].T @ table[part] for part in parts]
+        return np.linalg.svd(np.concatenate([one - first for one in others]), compute_uv=False)
+
+    largest = []
+    for _ in range(NUM_SHUFFLES):
+        groups = rows.groups.copy()
+        for label in range(len(rows.shares())):  # dealt anew among the examples of each class
+            (own,) = np.nonzero(rows.labels == label)
+            groups[own] = groups[random.permutation(own)]
+        largest.append(sizes(groups)[0])
+    return sizes(rows.groups), float(np.quantile(largest, 0.95))
+
+
+def _classifier(
+    seen: Table, classes: Table, weights: Float[np.ndarray, " examples"]
+) -> tuple[Float[np.ndarray, "m classes"], Float[np.ndarray, " classes"]]:
+    """Softmax regression: slopes and levels of least weighted cross-entropy."""
+    shares = weights / weights.sum()
+    shape = (seen.shape[1] + 1, classes.shape[1])
+    table = np.concatenate([seen, np.ones((len(seen), 1))], axis=1)
+
+    def loss(x: Float[np.ndarray, " n"]) -> tuple[float, Float[np.ndarray, " n"]]:
+        logs = log_softmax(table @ x.reshape(shape), axis=1)
+        value = -np.sum(shares[:, None] * classes * logs) + PENALTY * x @ x / 2
+        slope = table.T @ (shares[:, None] * (np.exp(logs) - classes))
+        return float(value), slope.ravel() + PENALTY * x
+
+    start, options = np.zeros(shape).ravel(), {"maxiter": 200}
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
+    return best[:-1], best[-1]
+
+
+def _accuracies(rows: _Rows, head: _Head) -> Float[np.ndarray, " environments"]:
+    is_right = head(rows.inputs).argmax(axis=1) == rows.labels
+    return np.array([is_right[rows.groups == one].mean() for one in range(rows.groups.max() + 1)])
+
+
+# --- the network
+
+
+def _network(rows: _Rows, seed: int) -> Callable[[Table], Table]:
+    """The last hidden layer of a network that was trained on these rows for a short time."""
+    center, scale = rows.inputs.mean(axis=0), rows.inputs.std() + 1e-12
+    shares = rows.weights() / rows.weights().sum()
+    inputs = jnp.asarray((rows.inputs - center) / scale, jnp.float32)
+    layers = _trained(
+        inputs,
+        jnp.asarray(rows.labels),
+        jnp.asarray(shares, jnp.float32),
+        int(rows.labels.max()) + 1,
+        jax.random.key(seed),
+    )
+
+    def features(inputs: Table) -> Table:
+        return np.asarray(_hidden(layers, jnp.asarray((inputs - center) / scale, jnp.float32)))
+
+    return features
+
+
+@jax.jit
+def _hidden(layers: list[dict[str, Array]], inputs: Array) -> Array:
+    for layer in layers[:-1]:
+        inputs = jax.nn.relu(inputs @ layer["weights"] + layer["bias"][None])
+    return inputs
+
+
+@eqx.filter_jit
+def _trained(
+    inputs: Array, labels: Array, shares: Array, num_classes: int, key: PRNGKeyArray
+) -> list[dict[str, Array]]:
+    sizes = (inputs.shape[1], WIDTH, WIDTH, num_classes)
+    keys = jax.random.split(key, len(sizes))
+    layers = [
+        {
+            "weights": jax.random.normal(own, (fan_in, fan_out), inputs.dtype)
+            * float(np.sqrt(2 / fan_in)),
+            "bias": jnp.zeros(fan_out, inputs.dtype),
+        }
+        for own, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
+    ]
+    optimizer = optax.adam(RATE)
+
+    def loss(layers: list[dict[str, Array]], rows: Array) -> Array:
+        outputs = _hidden(layers, inputs[rows]) @ layers[-1]["weights"] + layers[-1]["bias"][None]
+        logs = jnp.take_along_axis(jax.nn.log_softmax(outputs), labels[rows][:, None], axis=1)
+        squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers)])
+        return -jnp.mean(logs) + DECAY * jnp.sum(squares)
+
+    def step(carry: tuple, own: PRNGKeyArray) -> tuple:
+        layers, state = carry
+        rows = jax.random.choice(own, len(labels), (BATCH,), p=shares)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(jax.grad(loss)(layers, rows), state)
+        return (jax.tree.map(jnp.add, layers, updates), state), None
+
+    steps = jax.random.split(keys[-1], NUM_STEPS)
+    return jax.lax.scan(step, (layers, optimizer.init(layers)), steps)[0][0]
