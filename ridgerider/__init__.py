@@ -35,7 +35,6 @@ from ridgerider._core.ride.step import Backtracking as Backtracking
 from ridgerider._core.ride.step import FixedStep as FixedStep
 from ridgerider._core.ride.stop import RidgeLost as RidgeLost
 from ridgerider._core.ride.stop import Stalled as Stalled
-from ridgerider._core.ride.stop import WithinNoise as WithinNoise
 from ridgerider._core.ride.stop import curvature_gone as curvature_gone
 from ridgerider._core.ride.stop import not_finite as not_finite
 from ridgerider._core.ride.update import Keep as Keep

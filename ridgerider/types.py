@@ -13,7 +13,6 @@ from ridgerider._core.points.network import NetworkStart as NetworkStart
 from ridgerider._core.points.symmetry import Symmetry as Symmetry
 from ridgerider._core.problem.batches import FixedRows as FixedRows
 from ridgerider._core.problem.cost import Cost as Cost
-from ridgerider._core.ride.audit import Audit as Audit
 from ridgerider._core.ride.certificate import Certificate as Certificate
 from ridgerider._core.ride.ride import Ride as Ride
 from ridgerider._core.ride.ride import Trace as Trace

@@ -7,7 +7,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Scalar, Vector
-from ridgerider._core.ride.audit import Audit
 from ridgerider._core.ride.certificate import Certificate, Certified
 from ridgerider._core.ride.step import Trial
 from ridgerider._core.spectra.spectrum import Ridge
@@ -18,7 +17,7 @@ class Trace(Certified, eqx.Module):
 
     `multiplicity` is that of the cluster that is followed, as far as the update saw, and 0 where it
     did not tell nearly equal eigenvalues apart. `path` holds every `x`, or nothing where the rider
-    does not keep it; `audit` what audits found.
+    does not keep it.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -35,10 +34,9 @@ class Trace(Certified, eqx.Module):
     step_size: Float[Array, " rows"]
     multiplicity: Int[Array, " rows"]
     path: Float[Array, "rows n"] | None
-    audit: Audit | None = None
 
     @staticmethod
-    def row(trial: Trial, keep_path: bool, audit: Audit | None = None) -> "Trace":
+    def row(trial: Trial, keep_path: bool) -> "Trace":
         """What one step saw."""
         return Trace(
             loss=trial.loss,
@@ -47,15 +45,14 @@ class Trace(Certified, eqx.Module):
             step_size=trial.step_size,
             multiplicity=trial.ridge.multiplicity,
             path=trial.x if keep_path else None,
-            audit=audit,
         )
 
-    def record(self, trial: Trial, step: Int[Array, ""], audit: Audit | None = None) -> "Trace":
+    def record(self, trial: Trial, step: Int[Array, ""]) -> "Trace":
         # Not `column.at[step].set(entry)`: that is a scatter, which compiles much longer.
         return jax.tree.map(
             lambda column, entry: jax.lax.dynamic_update_index_in_dim(column, entry, step, 0),
             self,
-            Trace.row(trial, self.path is not None, audit),
+            Trace.row(trial, self.path is not None),
         )
 
 
@@ -87,15 +84,10 @@ class Ride(Certified, eqx.Module):
 
     @staticmethod
     def begin(
-        trial: Trial,
-        size: Scalar,
-        max_steps: int,
-        keep_path: bool,
-        audit: Audit | None,
-        has_begun: bool,
+        trial: Trial, size: Scalar, max_steps: int, keep_path: bool, has_begun: bool
     ) -> "Ride":
         """A ride at its start, with room for `max_steps` steps."""
-        row = Trace.row(trial, keep_path, audit)
+        row = Trace.row(trial, keep_path)
         trace = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
         return Ride(
             x=trial.x,
@@ -106,11 +98,11 @@ class Ride(Certified, eqx.Module):
             num_steps=jnp.array(0),
             has_begun=jnp.array(has_begun),
             is_finite=_is_finite(trial),
-            trace=trace.record(trial, jnp.array(0), audit),
+            trace=trace.record(trial, jnp.array(0)),
             cost=trial.cost,
         )
 
-    def advance(self, trial: Trial, next_size: Scalar, audit: Audit | None = None) -> "Ride":
+    def advance(self, trial: Trial, next_size: Scalar) -> "Ride":
         is_finite = _is_finite(trial)
         num_steps = self.num_steps + self.has_begun.astype(self.num_steps.dtype)
 
@@ -126,7 +118,7 @@ class Ride(Certified, eqx.Module):
             num_steps=num_steps,
             has_begun=jnp.array(True),
             is_finite=is_finite,
-            trace=self.trace.record(trial, num_steps, audit),
+            trace=self.trace.record(trial, num_steps),
             cost=self.cost + trial.cost,
         )
 

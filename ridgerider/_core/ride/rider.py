@@ -20,17 +20,16 @@ from ridgerider._core.descend.relax import Relax
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.audit import Audit, audit
 from ridgerider._core.ride.davidson import Davidson
 from ridgerider._core.ride.follow import Follow
 from ridgerider._core.ride.quasi_newton import QuasiNewton
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.step import Backtracking, StepRule, TakeStep, Trial, zeros_of
-from ridgerider._core.ride.stop import RidgeLost, Stalled, WithinNoise, curvature_gone, not_finite
+from ridgerider._core.ride.stop import RidgeLost, Stalled, curvature_gone, not_finite
 from ridgerider._core.ride.update import Project, Tracked
 from ridgerider._core.runtime.compile import Effort
 from ridgerider._core.spectra.block import BlockSpectrum
-from ridgerider._core.spectra.spectrum import DENSE_BELOW, DenseSpectrum, Ridge, Spectrum
+from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
 
 SpectrumRule = Callable[[Problem, Vector, PRNGKeyArray], Spectrum]
 Batch = Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem]
@@ -56,9 +55,6 @@ class Rider(eqx.Module):
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
     - `batch(problem, key, step) -> Problem`: the rows of the data that a step uses, such as
       `Batches`; or None for all of them.
-    - `audit_every`: after this many steps, and again after as many more, compare with a fresh
-      spectrum, dense below 300 parameters and `spectrum` beyond; the trace holds what is found. 0:
-      never.
     - `max_steps`: the longest ride. The trace has room for as many steps.
     - `keep_path`: whether the trace holds every `x` as well, and `Finish.path` a few points of the
       descent (small problems only).
@@ -77,7 +73,6 @@ class Rider(eqx.Module):
     correct: Correct | None = None
     finish: Callable[..., Finish] | None = Descend()
     batch: Batch | None = None
-    audit_every: int = eqx.field(static=True, default=0)
     max_steps: int = eqx.field(static=True, default=1000)
     keep_path: bool = eqx.field(static=True, default=False)
     effort: Effort = eqx.field(static=True, default="full")
@@ -100,9 +95,6 @@ class Rider(eqx.Module):
             raise ValueError(
                 f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
             )
-        has_noise = self.batch is not None and self.audit_every
-        if any(isinstance(rule, WithinNoise) for rule in self.stop) and not has_noise:
-            raise ValueError("`WithinNoise` must have standard errors: set batch and audit_every.")
         if isinstance(self.spectrum, DenseSpectrum | BlockSpectrum) and (
             isinstance(self.update, Project | QuasiNewton | Davidson)
         ):
@@ -114,7 +106,6 @@ class Rider(eqx.Module):
                 )
         check_choice("effort", self.effort, get_args(Effort))
         check_count("max_steps", self.max_steps)
-        check_count("audit_every", self.audit_every, 0)
 
     @staticmethod
     def for_networks(**fields: Any) -> "Rider":
@@ -182,9 +173,8 @@ class Rider(eqx.Module):
             trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
         else:
             trial = arrive(ridge)
-        found = Audit.nothing(x) if self.audit_every else None
         size = zero if in_loop else jnp.asarray(self._rules()[0], x.dtype)
-        return Ride.begin(trial, size, self.max_steps, self.keep_path, found, not in_loop)
+        return Ride.begin(trial, size, self.max_steps, self.keep_path, not in_loop)
 
     def _rules(self) -> tuple[Number, TakeStep, Correct | None]:
         """The first size to try, how far to go, and the corrector."""
@@ -215,10 +205,8 @@ class Rider(eqx.Module):
                 return self._arrive(on_batch, x, ride.ridge, here, size, cost)
 
             trial, next_size = take_step(attempt, ride.next_size)
-            found, cost = self._audit(on_batch, ride, trial, here)
-            trial = eqx.tree_at(lambda t: t.cost, trial, trial.cost + cost)
             first = jnp.asarray(first_size, ride.x.dtype)
-            return ride.advance(trial, jnp.where(ride.has_begun, next_size, first), found)
+            return ride.advance(trial, jnp.where(ride.has_begun, next_size, first))
 
         return jax.lax.while_loop(should_continue, step, ride)
 
@@ -230,26 +218,6 @@ class Rider(eqx.Module):
     def on_batch(self, problem: Problem, key: PRNGKeyArray, step: Int[Array, ""]) -> Problem:
         """The problem as step `step` sees it."""
         return _on_batch(problem, self.batch, key, step)
-
-    def _audit(
-        self, problem: Problem, ride: Ride, trial: Trial, key: PRNGKeyArray
-    ) -> tuple[Audit | None, Cost]:
-        if not self.audit_every:
-            return None, Cost()
-
-        spectrum = self.spectrum
-        if problem.size < DENSE_BELOW:  # with the width that the rider calls one eigenspace
-            spectrum = DenseSpectrum()
-            if isinstance(self.update, Project | QuasiNewton | Davidson):
-                spectrum = DenseSpectrum(cluster_tolerance=self.update.cluster_tolerance)
-
-        def compare() -> tuple[Audit, Cost]:
-            found = audit(problem, trial.x, ride.ridge, trial.ridge, self.update, spectrum, key)
-            return jax.tree.map(jnp.asarray, found)
-
-        nothing = (Audit.nothing(trial.x), zeros_of(compare)[1])
-        is_due = ((ride.num_steps + 1) % self.audit_every == 0) & ride.has_begun
-        return jax.lax.cond(is_due, compare, lambda: nothing)
 
     def _arrive(
         self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray, size: Scalar, cost: Cost

@@ -7,10 +7,10 @@ two ways along a ridge starts uphill, and negative curvature turns it downhill i
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from ridgerider._check import check_at_least, check_count, check_positive, check_share
-from ridgerider._core.problem.problem import Number, Scalar
+from ridgerider._check import check_at_least, check_count, check_share
+from ridgerider._core.problem.problem import Number
 from ridgerider._core.ride.ride import Ride
 
 
@@ -50,46 +50,6 @@ class RidgeLost(eqx.Module):
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         return ride.overlap < self.min_overlap
-
-
-class WithinNoise(eqx.Module):
-    """On batches: eigenvalue or overlap is within `num_errors` standard errors of its threshold.
-
-    The eigenvalue's threshold is 0 and that of the overlap `min_overlap`, as in `RidgeLost`. A
-    ride that this rule ends was undecided, not wrong: go on with a larger batch. Put it first in
-    `stop`, before the rules that it casts doubt on.
-
-    The errors are those of `Audit`, so a rider with this rule needs `batch` and `audit_every`; the
-    root mean square of the errors seen so far on the ride is taken. One audit is a poor estimate:
-    `audit_every=1` soon has many. Before the first audit, so where a ride begins, nothing is known
-    and the rule does not fire.
-
-    >>> import ridgerider as rr
-    >>> stop = (rr.WithinNoise(), rr.curvature_gone, rr.RidgeLost(), rr.not_finite)
-    >>> rr.Rider(stop=stop, batch=rr.Batches(100), audit_every=1).rule_names()[0]
-    'WithinNoise'
-    """
-
-    num_errors: Number = 2.0
-    min_overlap: Number = 0.7072
-
-    def __check_init__(self) -> None:
-        check_positive("num_errors", self.num_errors)
-        check_share("min_overlap", self.min_overlap)
-
-    def __call__(self, ride: Ride) -> Bool[Array, ""]:
-        found = ride.trace.audit
-        if found is None:
-            return jnp.array(False)
-        is_past = jnp.arange(len(found.drift)) <= ride.num_steps
-
-        def is_near(distance: Scalar, errors: Float[Array, " rows"]) -> Bool[Array, ""]:
-            errors = jnp.where(is_past, errors, jnp.nan)
-            return jnp.abs(distance) < self.num_errors * jnp.sqrt(jnp.nanmean(errors**2))
-
-        return is_near(ride.ridge.eigenvalue, found.eigenvalue_error) | (
-            is_near(ride.overlap - self.min_overlap, found.overlap_error)
-        )
 
 
 class Stalled(eqx.Module):

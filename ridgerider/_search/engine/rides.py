@@ -376,10 +376,6 @@ def _members(branching: Branching, rides_all: bool) -> list[tuple[int, np.ndarra
 def _rows(ride: Ride) -> dict[str, np.ndarray]:
     """The part of the trace that was written."""
     trace = ride.trace
-    columns = {
-        **vars(trace),
-        **vars(trace.certificate),
-        **(vars(trace.audit) if trace.audit else {}),
-    }
+    columns = {**vars(trace), **vars(trace.certificate)}
     columns = {name: columns[name] for name in columns if isinstance(columns[name], np.ndarray)}
     return {name: column[: int(ride.num_steps) + 1] for name, column in columns.items()}

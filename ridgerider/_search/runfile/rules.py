@@ -30,7 +30,7 @@ RULES = {
         *("FixedStep", "Backtracking", "Valley"),
         *("Descend", "Relax", "Train"),
         *("Batches", "Climb", "Symmetry"),
-        *("RidgeLost", "Stalled", "WithinNoise", "curvature_gone", "not_finite"),
+        *("RidgeLost", "Stalled", "curvature_gone", "not_finite"),
     ),
     "ridgerider.environments": ("Agree",),
     "ridgerider.types": ("FixedRows",),

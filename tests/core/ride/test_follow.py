@@ -147,7 +147,7 @@ def test_bad_settings(make, match):
 
 def test_the_first_row_of_a_ride_is_its_start():
     start = network(jnp.float64)
-    problem, rider = start.problem, rr.Rider.for_networks(max_steps=3, audit_every=1)
+    problem, rider = start.problem, rr.Rider.for_networks(max_steps=3)
     x, spectrum = problem.x0, rider.spectrum_at(problem, problem.x0, KEY)
     ride = rider.ride(problem, x, spectrum.ridge(0), KEY)
     assert int(ride.num_steps) == 3 and bool(ride.is_finite)

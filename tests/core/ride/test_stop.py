@@ -9,7 +9,7 @@ import ridgerider as rr
 from ridgerider.problems import wells
 from tests.cases import make_cliff, reasons, ride, ride_from_start, ridge_along, spectrum_of
 
-STOPS = [rr.curvature_gone, rr.not_finite, rr.RidgeLost(), rr.Stalled(), rr.WithinNoise()]
+STOPS = [rr.curvature_gone, rr.not_finite, rr.RidgeLost(), rr.Stalled()]
 
 
 @pytest.mark.parametrize("rule", STOPS)
