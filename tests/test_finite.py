@@ -109,7 +109,7 @@ def test_options(command, tmp_path, monkeypatch):
     target = {"search": ["wells"], "reproduce": ["surface"], "demo": [], "bench": []}
     for name in numeric:
         for bad in ("inf", "-inf", "nan", "1e999"):
-            option = f"--{name.replace('_', '-')}".replace("--num-lanes", "--lanes")
+            option = f"--{name.replace('_', '-')}"
             line = [command, *target.get(command, ["."]), f"{option}={bad}"]
             ended = CliRunner().invoke(cli.app, line)
             assert ended.exit_code, f"{line} {ended.output}"

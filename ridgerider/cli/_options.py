@@ -101,13 +101,12 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
     "max_seconds": (float | None, "Stop after this many seconds, without those of compilation."),
     "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
-    "num_lanes": (int, "Rides in one compiled program, for accelerators; best 1 on CPUs."),
     "seed": (int, "Every random choice derives from it."),
 }
 BUDGET = ("max_rides", "max_steps", "max_hvps", "max_seconds")
 SEARCH = (
     *("order", "members", "branch_at", "max_ridges", "max_depth", *BUDGET),
-    *("round_size", "num_lanes", "seed"),
+    *("round_size", "seed"),
 )
 EXPLORE = ("order", "max_modes", "max_points", "max_rides", "max_seconds", "round_size", "seed")
 
@@ -125,14 +124,13 @@ def takes(
         *own, _ = inspect.signature(command).parameters.values()
         for name in names:
             kind, text = ARGUMENTS[name]
-            flags = ["--lanes"] if name == "num_lanes" else []
             default = known[name].default
             own.append(
                 inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=None if default == "same" else default,
-                    annotation=Annotated[kind, typer.Option(*flags, help=text)],
+                    annotation=Annotated[kind, typer.Option(help=text)],
                 )
             )
         command.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]

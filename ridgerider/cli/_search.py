@@ -148,7 +148,7 @@ def explore(
         rr.explore(problem, climb, out=path, measures=measures, **shared, **settings)
 
 
-@takes(rr.resume, (*BUDGET, "num_lanes"))
+@takes(rr.resume, BUDGET)
 def resume(
     *,
     run: Run,

@@ -260,7 +260,6 @@ def test_reproduce_writes_results_table_and_figures():
         (["search", "wells", "--engine", "steam"], "`--engine` must be 'auto', 'dense' or 'hvp'"),
         (["search", "wells", "--max-rides", "-1"], "`--max-rides` must be a number of at least 0"),
         (["search", "wells", "--step-size", "inf"], "`--step-size` must be .*, not inf"),
-        (["search", "wells", "--lanes", "0"], "`--lanes` must be a whole number"),
         (["explore", "camel", "--max-points", "-1"], "`--max-points` must be"),
         (["explore", "camel", "--engine", "steam"], "`--engine` must be 'auto', 'dense' or"),
         (

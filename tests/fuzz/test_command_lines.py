@@ -18,13 +18,13 @@ TEXTS = (
 )
 PLACES = ("run.sqlite", "here", "nowhere", "", ".", "/", "/dev/null", "x" * 300, "a\nb", "mine.py")
 SEARCH = (
-    *("--order", "--members", "--branch-at", "--engine", "--gauge", "--out", "--dask"),
+    *("--order", "--members", "--branch-at", "--engine", "--out", "--dask"),
     *("--max-ridges", "--max-depth", "--round-size", "--seed", "--max-steps", "--max-hvps"),
-    *("--max-seconds", "--step-size", "--delta-break", "--lease", "--lanes"),
+    *("--max-seconds", "--step-size"),
 )
 OPTIONS = {
     "search": (*SEARCH, "--help"),
-    "resume": ("--max-rides", "--max-seconds", "--problem", "--trust", "--lease", "--lanes"),
+    "resume": ("--max-rides", "--max-seconds", "--problem", "--trust"),
     "show": ("--help", "--nothing"),
     "report": ("--out", "--landscape", "--problem"),
     "replay": ("--problem", "--trust"),
@@ -66,8 +66,6 @@ def line(random):
             words.append(pick(random, ("x", "tcp://", "tcp://x:y", "")))
         elif option == "--round-size":
             words.append(pick(random, ("0", "1", "2", "-1", "x")))
-        elif option == "--lanes":
-            words.append(pick(random, ("0", "1", "-1", "x", "inf")))
         elif option not in ("--trust", "--repair", "--quick", "--help"):
             words.append(pick(random, NUMBERS, TEXTS))
     if random.random() < 0.1:

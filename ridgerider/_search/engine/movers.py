@@ -19,7 +19,6 @@ def stored_mover(
     meta: dict[str, Any],
     rule: Rider | Climb | None = None,
     symmetry: Symmetry | None = None,
-    num_lanes: int = 1,
 ) -> Rides | Climbs:
     """What a run was made with; parts of the user's own have to be given again."""
     if meta["mover"] not in KINDS:
@@ -32,7 +31,7 @@ def stored_mover(
     symmetry = stored_part("symmetry", meta["symmetry"], symmetry)
     check_symmetry_kind(symmetry)
     if isinstance(rule, Rider):
-        return Rides(rule, symmetry, num_lanes)
+        return Rides(rule, symmetry)
     return Climbs(rule, symmetry)
 
 

@@ -7,29 +7,22 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
+from ridgerider._core.descend.finish import Descend, Finish, HostFinish
 from ridgerider._core.descend.trail import taken_points
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.problem.placement import fetch, place
-from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.ride import Ride
-from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.rider import Rider, spectrum_on_batch
 from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.runtime.threads import one_thread
 from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
-from ridgerider._search.engine.lanes import (
-    finish_one,
-    ride_one,
-    side_by_side,
-    spectrum_alone,
-    spectrum_at,
-    value_at,
-)
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.branches import distinct
 from ridgerider._search.same.points import BranchPoints, StationaryPoints
@@ -41,7 +34,10 @@ from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Ridges, Turn,
 
 @dataclass(frozen=True)
 class Rides:
-    """Ride down the ridges that leave a point, `num_lanes` of them in one compiled program.
+    """Ride down the ridges that leave a point.
+
+    Rides, spectra and finishes are separate programs, so that each is compiled once: the spectrum
+    at the start is computed by the program that computes those at the ends of rides.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -54,13 +50,9 @@ class Rides:
 
     rule: Rider
     symmetry: Symmetry | None = None
-    num_lanes: int = 1
     name = "rides"
     bounds = None  # of the parameters: it has none
-
-    @property
-    def task_size(self) -> int:
-        return self.num_lanes
+    task_size = 1
 
     @property
     def has_batches(self) -> bool:
@@ -82,7 +74,7 @@ class Rides:
         problem.check_deterministic()
         rider, key = self.rule, branch_key(settings.seed, Fingerprint())
         loss = fetch(compiled(value_at)(problem, problem.x0))
-        spectrum = fetch(spectrum_alone(problem, rider, problem.x0, key))
+        spectrum = _spectrum(problem, rider, problem.x0, key)
         check_time()
         if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
             what = "loss" if not np.isfinite(loss) else "Hessian"
@@ -114,19 +106,15 @@ class Rides:
     @one_thread()
     def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
         """Ride each branch to its end."""
-        legs, size = list[Leg](), self.num_lanes
-        for first in range(0, len(branches), size):
+        legs = []
+        for branch in branches:
             began = time.perf_counter()
             with problem.ledger() as ledger:
-                group = branches[first : first + size]
-                some = _ride(problem.timed(), self.rule, settings, group, size, ledger)
+                leg = _ride(problem.timed(), self.rule, settings, branch, ledger)
                 check_time()
-                for leg in some:
-                    check_leg(problem, self.symmetry, leg)
-            seconds = (time.perf_counter() - began) / len(some)
-            costs = ledger.charge([leg.cost for leg in some])
-            for leg, cost in zip(some, costs, strict=True):
-                legs.append(replace(leg, cost=replace(cost, seconds=seconds)))
+                check_leg(problem, self.symmetry, leg)
+            (cost,) = ledger.charge([leg.cost])
+            legs.append(replace(leg, cost=replace(cost, seconds=time.perf_counter() - began)))
         return legs
 
     def classify(self, problem: Problem, leg: Leg) -> Leg:
@@ -183,7 +171,7 @@ def _why_flat(problem: Problem, rider: Rider, key: PRNGKeyArray) -> str:
     what = "`start` must have negative curvature to ride along, but the Hessian there is zero"
     random = np.random.default_rng(0).standard_normal(problem.size).astype(problem.dtype)
     beside = place(problem, fetch(problem.x0) + 0.3 * random)
-    if float(fetch(spectrum_alone(problem, rider, beside, key)).scale) > 0:
+    if float(_spectrum(problem, rider, beside, key).scale) > 0:
         return (
             f"{what}, though not beside it: the loss there begins with a term of higher order, as "
             "where all layers of a deep network are zero, or has a kink (relu, abs). "
@@ -201,92 +189,69 @@ def branch_key(seed: int, fingerprint: Fingerprint) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
 
 
+def value_at(problem: Problem, x: Vector) -> Scalar:
+    return problem.value(x)
+
+
+def ride_one(
+    problem: Problem, rider: Rider, x: Vector, ridge: Ridge, key: PRNGKeyArray
+) -> tuple[Ride, Bool[Array, " rules"]]:
+    ride = rider.ride(problem, x, ridge, key)
+    return ride, rider.ended(ride)
+
+
+def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
+    assert rider.finish is not None
+    finish = rider.finish
+    if rider.keep_path and isinstance(finish, Descend):
+        finish = replace(finish, keep_path=True)
+    return finish(problem, x, key, rider.spectrum)
+
+
+def _spectrum(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
+    """By a program that riders with other finishes or steps share."""
+    check_time()
+    run = compiled(spectrum_on_batch, rider.effort)
+    return fetch(run(problem, rider.spectrum, rider.batch, x, key))
+
+
 def _ride(
-    problem: Problem,
-    rider: Rider,
-    settings: Settings,
-    branches: list[Branch],
-    num_lanes: int,
-    ledger: Ledger,
-) -> list[Leg]:
-    """Ride some branches side by side, at most `num_lanes`; a single one by itself."""
-    lanes = [_lane(problem, settings, branch) for branch in branches]
-    rides = side_by_side(ride_one, problem, rider, lanes, num_lanes)
-    keys = [key for _, _, key in lanes]
-    ends = [(place(problem, ride.x), key) for (ride, _), key in zip(rides, keys, strict=True)]
-    looks = side_by_side(spectrum_at, problem, rider, ends, num_lanes)
-    ending = [row for row, (ride, _) in enumerate(rides) if ride.is_finite and rider.finish]
-    finishing = [ends[row] for row in ending]
-    finishes = dict(
-        zip(ending, side_by_side(finish_one, problem, rider, finishing, num_lanes), strict=True)
-    )
-    saddles = [
-        row
-        for row, finish in finishes.items()
-        if finish.kind == "saddle"
-        and not (settings.branch_at == "end" and looks[row].num_downhill())
-        and not settings.is_last(branches[row].fingerprint)
-    ]
-    below = [(place(problem, finishes[row].x), keys[row]) for row in saddles]
-    views = dict(
-        zip(saddles, side_by_side(spectrum_at, problem, rider, below, num_lanes), strict=True)
-    )
-    return [
-        _leg(
-            problem,
-            rider,
-            settings,
-            branch,
-            ride,
-            looks[row],
-            finishes.get(row),
-            views.get(row),
-            ledger,
-        )
-        for row, (branch, ride) in enumerate(zip(branches, rides, strict=True))
-    ]
-
-
-def _lane(problem: Problem, settings: Settings, branch: Branch) -> tuple[Vector, Ridge, Array]:
+    problem: Problem, rider: Rider, settings: Settings, branch: Branch, ledger: Ledger
+) -> Leg:
+    """Ride a branch to its end, and finish there."""
+    key = branch_key(settings.seed, branch.fingerprint)
     ridge = Ridge(
         direction=place(problem, branch.direction),
         eigenvalue=jax.device_put(np.asarray(branch.eigenvalue, problem.dtype)),
         index=jax.device_put(np.asarray(branch.fingerprint[-1].index)),
         multiplicity=jax.device_put(np.asarray(branch.multiplicity)),
     )
-    return place(problem, branch.x), ridge, branch_key(settings.seed, branch.fingerprint)
-
-
-def _leg(
-    problem: Problem,
-    rider: Rider,
-    settings: Settings,
-    branch: Branch,
-    ridden: tuple[Any, Any],
-    spectrum: Any,
-    finish: Any,
-    saddle: Any,
-    ledger: Ledger,
-) -> Leg:
-    """The leg, from what is on the host."""
-    ride, ended = ridden
-    cost = ride.cost + spectrum.cost
+    check_time()
+    run = compiled(ride_one, rider.effort)
+    ride, ended = fetch(run(problem, rider, place(problem, branch.x), ridge, key))
+    end = place(problem, ride.x)
+    spectrum, finish, below = _spectrum(problem, rider, end, key), None, None
+    is_last, cost = settings.is_last(branch.fingerprint), ride.cost + spectrum.cost
+    if ride.is_finite and rider.finish:
+        check_time()
+        on_host = isinstance(rider.finish, HostFinish)
+        close = finish_one if on_host else compiled(finish_one, rider.effort)
+        finish = fetch(close(problem, rider, end, key))
+        path = None if finish.path is None else taken_points(finish.path)
+        finish, cost = replace(finish, path=path), cost + finish.cost
+        may_branch = settings.branch_at == "saddle" or not spectrum.num_downhill()
+        if finish.kind == "saddle" and may_branch and not is_last:
+            saddle = _spectrum(problem, rider, place(problem, finish.x), key)
+            below, spent = _ridges(problem, rider, settings, finish.x, saddle)
+            cost = cost + spent + saddle.cost
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
-    goes_on = ride.is_finite and (saddle is None or settings.branch_at != "saddle")
-    ridges, spent = (
-        _ridges(problem, rider, settings, ride.x, spectrum)
-        if goes_on and not settings.is_last(branch.fingerprint)
-        else (_no_ridges(spectrum, bool(ride.is_finite)), Cost())
-    )
-    cost, below = cost + spent, None
-    if saddle is not None:
-        below, spent = _ridges(problem, rider, settings, finish.x, saddle)
-        cost = cost + spent + saddle.cost
-    if finish is not None:
-        cost = cost + finish.cost
-        path = None if finish.path is None else taken_points(finish.path)
-        finish = replace(finish, path=path)
+    may_branch = below is None or settings.branch_at != "saddle"
+    if ride.is_finite and may_branch and not is_last:
+        ridges, spent = _ridges(problem, rider, settings, ride.x, spectrum)
+        cost = cost + spent
+    else:
+        ridges = _no_ridges(spectrum, bool(ride.is_finite))
     ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
     is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
     if ledger.failure and not (is_whole and (finish is None or np.isfinite(finish.loss))):

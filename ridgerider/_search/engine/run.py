@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_count, check_finite
+from ridgerider._check import check_callable, check_finite
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
@@ -141,7 +141,6 @@ def resume(
     max_hvps: int | Same | None = "same",
     max_seconds: float | Same | None = "same",
     max_points: int | Same | None = "same",
-    num_lanes: int = 1,
     symmetry: Symmetry | None = None,
     valid: Any = None,
     executor: Executor | None = None,
@@ -168,7 +167,6 @@ def resume(
     2
     """
     means = Means(executor, max_deaths, progress, measures)
-    check_count("num_lanes", num_lanes)
     limits: dict[str, Any] = {"max_rides": max_rides, "max_steps": max_steps, "max_hvps": max_hvps}
     limits |= {"max_seconds": max_seconds, "max_points": max_points}
     problem, source = loaded(problem)
@@ -177,7 +175,7 @@ def resume(
         settings, meta = store.settings, store.meta
         given = {key: value for key, value in limits.items() if value != "same"}
         budget = Budget(**{**meta["budget"], **given})
-        mover = stored_mover(path, meta, rider, symmetry, num_lanes)
+        mover = stored_mover(path, meta, rider, symmetry)
         check_problem(meta, problem, path)
         own = mover.ordered(stored_order(settings.order, settings.seed, order))
         valid = stored_part("valid", meta["valid"], _plain(valid))

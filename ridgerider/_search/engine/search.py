@@ -5,7 +5,6 @@ from concurrent.futures import Executor
 from os import PathLike
 from typing import Literal
 
-from ridgerider._check import check_count
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
@@ -35,7 +34,6 @@ def search(
     max_hvps: int | None = None,
     max_seconds: float | None = None,
     round_size: int = 1,
-    num_lanes: int = 1,
     seed: int = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
@@ -80,8 +78,6 @@ def search(
     - `executor`: rides the branches of a round; any `concurrent.futures.Executor` that does not
       fork, such as those of `ridgerider.workers`. None rides one by one, here.
     - `max_deaths`: a leg during which this many workers died is stored as failed.
-    - `num_lanes`: how many branches are ridden in one compiled program, which takes as many steps
-      as the longest ride: for accelerators. Results agree to rounding.
     - `out`: a new run file. Every leg is stored as it ends, and `resume` continues after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
@@ -102,8 +98,7 @@ def search(
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     means = Means(executor, max_deaths, progress, measures)
-    check_count("num_lanes", num_lanes)
     check_rule("rider", rider, Rider)
     check_symmetry_kind(symmetry)
-    mover = Rides(rider, symmetry, num_lanes)
+    mover = Rides(rider, symmetry)
     return begin_run(problem, mover, settings, key, budget, means, out=out, name=name)

@@ -200,18 +200,6 @@ def test_progress_is_told_inside_a_leg():
     assert lines == [(0, f"epoch {n} of 2") for n in range(3)] + [(1, "")]
 
 
-def test_lanes_train_one_after_the_other():
-    train = rr.Train(ADAM, rr.Batches(4), epochs=2)
-    one, two = (
-        rr.search(
-            valley(), rider(train), max_rides=2, max_depth=1, round_size=2, num_lanes=num_lanes
-        )
-        for num_lanes in (1, 2)
-    )
-    for name in ("0+", "0-"):
-        np.testing.assert_allclose(one.leg(name).finish.x, two.leg(name).finish.x, rtol=1e-6)
-
-
 # --- contracts
 
 

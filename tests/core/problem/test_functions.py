@@ -220,7 +220,7 @@ def is_same_leg(one, two):
     )
 
 
-def test_resume_replay_threads_and_lanes(found, tmp_path):
+def test_resume_replay_and_threads(found, tmp_path):
     problem, whole, _ = found
     rr.search(problem, max_rides=3, out=tmp_path / "run.sqlite")
     again = rr.Problem.from_functions(value_and_grad, np.zeros(3))  # as another process would
@@ -247,14 +247,6 @@ def test_workers_ride_the_same_tree(found):
         result = rr.search(problem, max_rides=6, round_size=2, executor=pool)
     assert set(result.fingerprints()) == set(whole.fingerprints())
     assert all(is_same_leg(whole.leg(name), result.leg(name)) for name in whole.fingerprints())
-
-
-@pytest.mark.long
-def test_lanes_find_the_same_minima(found):
-    problem, whole, _ = found
-    lanes = rr.search(problem, max_rides=6, round_size=2, num_lanes=2)
-    for one, two in zip(whole.minima(), lanes.minima(), strict=True):
-        np.testing.assert_allclose(one.params, two.params, atol=1e-8)
 
 
 def fails_ahead(x):

@@ -11,8 +11,8 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._core.runtime import clock
-from ridgerider._core.runtime.compile import seconds_compiling
-from ridgerider._search.engine.lanes import ride_one, side_by_side
+from ridgerider._core.runtime.compile import compiled, seconds_compiling
+from ridgerider._search.engine.rides import ride_one
 from ridgerider.problems import wells
 
 PROBLEM, KEY = wells(2), jax.random.key(0)
@@ -21,9 +21,10 @@ RIDGE = rr.DenseSpectrum()(PROBLEM, PROBLEM.x0, KEY).ridge(0)
 
 def test_a_clock_changes_no_ride():
     rider, lane = rr.Rider(step=rr.FixedStep(0.01), max_steps=60), (PROBLEM.x0, RIDGE, KEY)
-    ((whole, ended),) = side_by_side(ride_one, PROBLEM, rider, [lane], 1)
+    ride = compiled(ride_one)
+    whole, ended = ride(PROBLEM, rider, *lane)
     with clock.limited(1e6):
-        ((timed, ended_too),) = side_by_side(ride_one, PROBLEM.timed(), rider, [lane], 1)
+        timed, ended_too = ride(PROBLEM.timed(), rider, *lane)
     assert whole.num_steps == timed.num_steps and (ended == ended_too).all()
     np.testing.assert_allclose(whole.trace.loss, timed.trace.loss, rtol=1e-12)
 

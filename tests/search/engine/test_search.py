@@ -239,34 +239,16 @@ class ShuffledExecutor(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("order", ["breadth_first", "best_first"])
-def test_lanes_and_arrival_change_nothing(order):
+def test_arrival_changes_nothing(order):
     settings = {"order": order, "round_size": 16, "max_rides": 48, "max_ridges": 2}
     problem = wells(4)
     plain = rr.search(problem, **settings)
-    for num_lanes in (4, 16):
-        assert same_tree(plain, rr.search(problem, num_lanes=num_lanes, **settings))
     for seed in range(3):
-        arrived = rr.search(problem, num_lanes=4, executor=ShuffledExecutor(seed), **settings)
+        arrived = rr.search(problem, executor=ShuffledExecutor(seed), **settings)
         assert same_tree(plain, arrived)
         assert arrived.fingerprints() == plain.fingerprints()
     with ThreadPoolExecutor(2) as executor:
         assert same_tree(plain, rr.search(problem, executor=executor, **settings))
-
-
-def test_lanes_ride_side_by_side():
-    settings = {"round_size": 6, "max_rides": 12, "max_depth": 2}
-    settings |= {"rider": rr.Rider(keep_path=True)}
-    plain = rr.search(wells(4), **settings)
-    beside = rr.search(wells(4), num_lanes=4, **settings)
-    assert plain.fingerprints() == beside.fingerprints()
-    for one in plain:
-        two = beside.leg(one.fingerprint)
-        assert one.num_steps == two.num_steps and one.ended_by == two.ended_by
-        np.testing.assert_allclose(one.x, two.x, rtol=0, atol=1e-10)
-        assert (one.finish is None) == (two.finish is None)
-        if one.finish is not None:
-            np.testing.assert_allclose(one.finish.x, two.finish.x, rtol=0, atol=1e-6)
-            assert np.array_equal(two.finish.path[0], two.x) and len(two.finish.path) > 1
 
 
 @pytest.mark.parametrize("size", [3, 8, 40])
@@ -384,7 +366,6 @@ def walls(x):
         ),
         (lambda: rr.search(PROBLEM, max_ridges=0), r"`max_ridges` must be a whole number"),
         (lambda: rr.search(PROBLEM, round_size=0), r"`round_size` must be a whole number"),
-        (lambda: rr.search(PROBLEM, num_lanes=0), r"`num_lanes` must be a whole number"),
         (lambda: rr.search(PROBLEM, seed=-1), r"`seed` must be a whole number of at least 0"),
         (
             lambda: rr.search(rr.Problem(lambda x: x @ x, jnp.zeros(2))),

@@ -221,18 +221,6 @@ def test_a_search_that_cannot_be_stored_leaves_no_file(tmp_path):
     assert len(rr.search(wells(2), out=tmp_path / "run.sqlite", max_rides=np.int64(1))) == 1
 
 
-def test_interrupted_lanes_keep_the_legs_that_ended(tmp_path):
-    def interrupt(done):
-        if done.num_rides == 3:
-            raise KeyboardInterrupt
-
-    path, settings = tmp_path / "run.sqlite", {"round_size": 8, "num_lanes": 8, "max_rides": 8}
-    with pytest.raises(KeyboardInterrupt):
-        rr.search(wells(3), out=path, progress=interrupt, **settings)
-    assert len(rr.load(path)) == 3
-    assert same_tree(rr.search(wells(3), **settings), rr.resume(path, wells(3)))
-
-
 def damage_text(path):
     path.write_text("not a database, but long enough to be taken for one" * 50)
 
