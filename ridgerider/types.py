@@ -26,7 +26,6 @@ from ridgerider._core.spectra.spectrum import Spectrum as Spectrum
 from ridgerider._search.engine.rides import Rides as Rides
 from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.progress import Progress as Progress
-from ridgerider._search.results.selection import Selection as Selection
 from ridgerider._search.results.solutions import Solution as Solution
 from ridgerider._search.tree.orders import shuffled as shuffled
 from ridgerider._search.tree.settings import Settings as Settings

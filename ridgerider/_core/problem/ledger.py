@@ -1,7 +1,7 @@
 """The calls of functions outside of JAX, counted where each call is made.
 
 What a program costs is computed along with it for a loss in JAX (`Cost`). For Python functions the
-calls themselves are counted, so that finite differences, and checks are part of it.
+calls themselves are counted, so that finite differences and checks are part of it.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,6 @@ from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.results import export as files
 from ridgerider._search.results import notebook
 from ridgerider._search.results.export import flat
-from ridgerider._search.results.selection import Score, Selection, choose
 from ridgerider._search.results.solutions import Solution, Solutions
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.classes import Classes
@@ -343,50 +342,6 @@ class Result(RunView):
         Counter({'saddle': 4})
         """
         return Counter(finish.kind for _, finish in self._store.finishes())
-
-    def select(
-        self,
-        score: Score,
-        *data: PyTree,
-        best: Literal["low", "high"],
-        delta: float = 0.05,
-        between: tuple[float, float] = (0.0, 1.0),
-        tolerance: float | None = None,
-        signature: Signature | None = None,
-        allow_same_data: bool = False,
-    ) -> Selection:
-        """Choose one of the minima with examples that were not used to find them.
-
-        **Arguments**
-
-        - `score(params, *data)`: one number per example, within `between`; whether the `best` is
-          the `"low"` (an error) or the `"high"` one (a success) must be said.
-        - `data`: the examples. Arrays the search itself was run on are refused, unless
-          `allow_same_data`; that two sets share single examples is not seen.
-        - `delta`: how often, at most, the bound may fail.
-        - `tolerance`, `signature`: which minima count as one, as in `minima`. The fewer are
-          compared, the tighter the bound.
-
-        The bound needs a search that did not look at these examples, not even through `order`.
-
-        >>> import jax.numpy as jnp
-        >>> import ridgerider as rr
-        >>> def loss(slope, inputs, targets):  # either slope will do where the inputs are positive
-        ...     return jnp.mean((slope**2 - (targets / inputs) ** 2) ** 2)
-        >>> inputs = jnp.linspace(0.5, 1, 20)
-        >>> result = rr.search(rr.Problem(loss, jnp.zeros(1), inputs, -inputs))
-        >>> def is_right(slope, inputs, targets):
-        ...     return jnp.sign(slope * inputs) == jnp.sign(targets)
-        >>> others = jnp.linspace(-2, 2, 100)
-        >>> chosen = result.select(is_right, others, -others, best="high")
-        >>> [round(float(slope), 3) for slope in chosen.solution.params]
-        [-1.0]
-        >>> chosen.score, round(chosen.bound, 3)
-        (1.0, 0.864)
-        """
-        candidates = self.minima(tolerance, signature=signature)
-        seen = [] if allow_same_data else self.meta["problem"].get("arrays", [])
-        return choose(candidates, score, data, best, delta, between, seen)
 
     def to_pandas(self) -> Any:
         """A row for each leg: how its descent ended, what the ride did, what both cost.

@@ -1,4 +1,4 @@
-"""What a run file knows of its problem: the shapes of the parameters, and digests of the arrays."""
+"""What a run file knows of its problem: shapes of the parameters, digests of start and data."""
 
 import hashlib
 import json
@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import one_line
@@ -16,7 +15,7 @@ from ridgerider._search.runfile.rules import describe
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
-    """Shapes and dtypes of the parameters, digests of the start, the data and its arrays."""
+    """Shapes and dtypes of the parameters, digests of the start and the data."""
     leaves = jax.tree_util.tree_leaves_with_path(problem.start)
     return {
         "params": [
@@ -24,7 +23,6 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         ],
         "start": digest(problem.start),
         "data": digest(problem.args),
-        "arrays": [digest(array) for array in arrays_of(problem.args)],
     }
 
 
@@ -57,13 +55,3 @@ def digest(tree: Any) -> str:
         hashed.update(f"{array.shape}{array.dtype}".encode())
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()[:16]
-
-
-def arrays_of(tree: Any) -> list[jax.Array]:
-    """The arrays of more than one number, in the precision the library computes with."""
-    arrays = [
-        leaf
-        for leaf in jax.tree.leaves(tree)
-        if isinstance(leaf, np.ndarray | jax.Array) and not is_key(leaf)
-    ]
-    return [jnp.asarray(leaf) for leaf in arrays if leaf.size > 1 and leaf.dtype.kind not in "OSU"]
