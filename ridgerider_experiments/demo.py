@@ -32,7 +32,6 @@ class Part:
     rider: rr.Rider
     found: Callable[[rr.Result], str]
     max_rides: int
-    rides: tuple[str, str]  # whose plane is shown
     settings: dict[str, Any] = field(default_factory=dict)
     measures: Measures | None = None
     address: str | None = None  # where `resume`, `replay` and `watch` find it, unless by its name
@@ -65,7 +64,6 @@ def parts() -> list[Part]:
             rr.Rider(),
             lambda result: f"{len(result.minima())} of {len(surface_minima())} minima",
             20,
-            ("0+", "1+"),
         ),
         Part(
             "tree",
@@ -76,7 +74,6 @@ def parts() -> list[Part]:
             ridge_rider(0.8),
             tree_leaves,
             60,
-            ("0+", "1+"),
             {"max_ridges": MAX_RIDGES},
             TREE.measures(),
             "ridgerider_experiments.demo:tree",
@@ -91,7 +88,6 @@ def parts() -> list[Part]:
             rr.Rider(step=rr.Backtracking(0.5)),
             lever_payoffs,
             8 + 24,
-            ("0+", "2-"),
             {"max_depth": 2},
             lever_measures(),
         ),
@@ -113,7 +109,6 @@ def parts() -> list[Part]:
             ),
             digits_right,
             24,
-            ("0+", "0+ 0-"),
             {"order": "best_first", "max_ridges": 2},
             digits_measures(),
         ),
@@ -138,13 +133,9 @@ def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
                 **part.settings,
             )
         found = part.found(result)
-        known = set(map(str, result.fingerprints()))
         page = rr.report.report(
             path,
             directory / f"{part.name}.html",
-            problem=part.problem,
-            rider=rider,
-            landscapes=[part.rides] if known.issuperset(part.rides) else [],
             claim=f"{part.title}: {found}.",
             index="report.html",
         )

@@ -82,14 +82,6 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The page to write. Default: report.html beside the run.")
     ] = None,
-    rides: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            "--landscape",
-            metavar="RIDE RIDE",
-            help="Two rides, such as '0+' '1+': adds the loss in their plane.",
-        ),
-    ] = None,
     signature: Signature = None,
     metric: Metrics = None,
     problem: Problem = None,
@@ -97,10 +89,7 @@ def report(
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
     measure_run(run, signature, metric, problem, trust)
-    needs_problem = problem is not None or rides is not None
-    loaded = load_problem(problem_name(run, problem, trust)) if needs_problem else None
-    scenes = [rides] if rides else []
-    say(str(rr.report.report(run, out, problem=loaded, landscapes=scenes, say=say)))
+    say(str(rr.report.report(run, out, say=say)))
 
 
 def watch(
@@ -110,18 +99,12 @@ def watch(
         str,
         typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
     ] = LOCAL[0],
-    problem: Problem = None,
-    trust: Trust = False,
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
     # A directory may still wait for its run.
     if not run.exists() and not (run.name == RUN_FILE and run.parent.is_dir()):
         raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
-
-    def load() -> rr.Result:
-        return rr.load(run, load_problem(problem_name(run, problem, trust)))
-
-    with Server(Watched(run, load), host, port) as server:
+    with Server(Watched(run), host, port) as server:
         if host not in LOCAL:
             say(f"{host} is not this machine alone: others can see the run.")
         say(f"watching {run}; stop with Ctrl-C")

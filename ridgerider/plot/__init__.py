@@ -5,7 +5,6 @@ Each function draws into the `ax` it is given, or into a new figure's, and retur
 """
 
 from ridgerider.plot._figures import COLORS as COLORS
-from ridgerider.plot._figures import eigenvalue_flow as eigenvalue_flow
 from ridgerider.plot._figures import landscape as landscape
 from ridgerider.plot._figures import ride as ride
 from ridgerider.plot._figures import shades as shades

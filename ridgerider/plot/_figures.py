@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ridgerider._check import needs
+from ridgerider._check import check_count, needs
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
-from ridgerider.plot._landscape import PlaneOfRides, plane_of_rides
+from ridgerider.plot._landscape import Plane, plane_of, ridden
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ MARKERS = {
     "unverified": ("D", OTHER),
     "unconverged": ("s", OTHER),
 }
+MAX_PATHS = 60  # of other rides
 RIDE = ("loss", "eigenvalue", "overlap", "residual", "step_size")
 
 
@@ -174,17 +175,48 @@ def landscape(
     >>> ax.get_xlabel(), len(ax.lines)
     ('along ride 0+', 4)
     """
-    ax = _axes(ax)
-    found = plane_of_rides(result, *rides, num_points=num_points)
-    shades(ax, found.a, found.b, found.loss)
-    _draw_paths(ax, found)
+    if result.problem is None:
+        raise ValueError(
+            "to draw a landscape, load the run with its `problem`: rr.load(path, problem)."
+        )
+    check_count("num_points", num_points, 2)
+    ways = [ridden(result, name) for name in rides]
+    plane = plane_of(result, ways[0][-1], ways[1][-1])
+    own = {leg.fingerprint: (leg, number) for number, way in enumerate(ways) for leg in way}
+    others = [name for name in result.fingerprints() if name not in own][:MAX_PATHS]
+    legs = [(result.leg(name), None) for name in others] + list(own.values())
+    lines = [_projected(result, plane, leg) for leg, _ in legs]
+    near = np.concatenate([part for line in lines[len(others) :] for part in line])
+    low, high = near.min(axis=0), near.max(axis=0)
+    margin = 0.3 * np.maximum(high - low, 0.5 * (high - low).max())
+    a, b = (np.linspace(low[i] - margin[i], high[i] + margin[i], num_points) for i in (0, 1))
+    ax = shades(_axes(ax), a, b, plane.loss(result.problem, a, b))
+    for (leg, number), (path, descent) in zip(legs, lines, strict=True):
+        color, width = ("#F5F5F5", 1.1) if number is None else (COLORS[1 + 2 * number], 2.4)
+        ax.plot(*path.T, color=color, linewidth=width, zorder=2)
+        if leg.finish is not None:
+            ax.plot(*descent.T, ":", color=color, linewidth=width, zorder=2)
+            marker = MARKERS[leg.finish.kind][0]
+            ax.plot(*descent[-1], marker, color=color, markeredgecolor="black", zorder=3)
     ax.set(
-        xlabel=f"along ride {found.rides[0]}",
-        ylabel=f"across it, towards ride {found.rides[1]}",
-        xlim=(found.a[0], found.a[-1]),
-        ylim=(found.b[0], found.b[-1]),
+        xlabel=f"along ride {ways[0][-1].fingerprint}",
+        ylabel=f"across it, towards ride {ways[1][-1].fingerprint}",
+        xlim=(a[0], a[-1]),
+        ylim=(b[0], b[-1]),
     )
     return ax
+
+
+def _projected(result: Result, plane: Plane, leg: Leg) -> tuple[np.ndarray, np.ndarray]:
+    """A ride in the plane, and the descent from its end: straight lines where none is stored."""
+    path = leg.trace.get("path")
+    if path is None:
+        path = np.stack([result.leg(leg.fingerprint.parent).x, leg.x])
+    descent = [leg.x]
+    if leg.finish is not None:
+        between = () if leg.finish.path is None else leg.finish.path
+        descent += [*between, np.asarray(leg.finish.x)]
+    return plane.project(path), plane.project(np.array(descent))
 
 
 def shades(
@@ -211,41 +243,6 @@ def shades(
     if top > low:
         levels = np.linspace(0, 1, 16)[1:-1]
         ax.contour(a, b, height, levels=levels, colors="white", linewidths=0.5)
-    return ax
-
-
-def eigenvalue_flow(result: Result, ax: Axes | None = None) -> Axes:
-    """How curvature is used up: the eigenvalue of every ride over the way ridden from the start.
-
-    A dot is where a ride begins, which is where another one ended; colours tell the first ridge,
-    dashes that it was ridden backwards.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import wells
-    >>> ax = rr.plot.eigenvalue_flow(rr.search(wells(2), rr.Rider(finish=None, keep_path=True)))
-    >>> ax.get_ylabel(), len(ax.lines)  # twelve rides, where they begin, and zero
-    ('eigenvalue', 25)
-    """
-    ax = _axes(ax)
-    ways = {Fingerprint(): 0.0}
-    firsts: dict[int, str] = {}
-    for leg in sorted(result, key=lambda leg: (leg.fingerprint.depth, leg.fingerprint.sort_key())):
-        if not leg.trace:  # failed
-            continue
-        way = ways[leg.fingerprint.parent] + np.cumsum(leg.trace["step_size"])
-        ways[leg.fingerprint] = float(way[-1])
-        index = leg.fingerprint[0].index
-        is_new = index not in firsts
-        color = firsts.setdefault(index, COLORS[len(firsts) % len(COLORS)])
-        style = "-" if leg.fingerprint[0].sign > 0 else "--"
-        label = f"ridge {index} first" if is_new and len(firsts) <= len(COLORS) else None
-        ax.plot(way, leg.trace["eigenvalue"], style, color=color, linewidth=1.4, label=label)
-        ax.plot(way[:1], leg.trace["eigenvalue"][:1], "o", color=color, markersize=3.5)
-    ax.axhline(0, color=FAINT, linewidth=0.8, linestyle="--")
-    ax.set(xlabel="way ridden from the start", ylabel="eigenvalue")
-    ax.spines[["top", "right"]].set_visible(False)
-    if firsts:
-        ax.legend(frameon=False, fontsize=8)
     return ax
 
 
@@ -308,17 +305,3 @@ def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float
         )
     if len(ends) > 1:
         ax.legend(frameon=False, fontsize=8)
-
-
-def _draw_paths(ax: Axes, found: PlaneOfRides) -> None:
-    own = [{Fingerprint(name[: i + 1]) for i in range(len(name))} for name in found.rides]
-    for path in reversed(found.paths):  # the two rides come first, and are drawn last
-        which = next((i for i, names in enumerate(own) if path.fingerprint in names), None)
-        color, width = ("#F5F5F5", 1.1) if which is None else (COLORS[1 + 2 * which], 2.4)
-        label = str(path.fingerprint) if path.fingerprint in found.rides else None
-        ax.plot(*path.points.T, color=color, linewidth=width, label=label, zorder=2)
-        if path.descent is not None and path.kind is not None:
-            marker, _ = MARKERS[path.kind]
-            ax.plot(*path.descent.T, ":", color=color, linewidth=width, zorder=2)
-            end, rim = path.descent[-1], "black"
-            ax.plot(*end, marker, color=color, markeredgecolor=rim, markersize=6, zorder=3)

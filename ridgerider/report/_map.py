@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.load import load
 from ridgerider._search.results.solutions import Stationary
@@ -25,10 +24,10 @@ def is_map(meta: dict[str, Any]) -> bool:
     return meta.get("mover") == "climbs"
 
 
-def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
+def map_content(path: Path) -> dict[str, Any]:
     """All that the page shows of a map, for JSON; of a damaged one what is left when repaired."""
     try:
-        return _content(load(path, problem))
+        return _content(load(path))
     except ValueError:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / path.name
@@ -37,7 +36,7 @@ def map_content(path: Path, problem: Problem | None = None) -> dict[str, Any]:
                     shutil.copy(f"{path}{end}", f"{copy}{end}")
             try:
                 repair(copy)
-                return _content(load(copy, problem))
+                return _content(load(copy))
             except (OSError, ValueError):
                 return NOTHING
 

@@ -9,27 +9,19 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ridgerider._check import one_line
-from ridgerider._core.problem.problem import Problem
-from ridgerider._search.results.export import plain
-from ridgerider.plot._landscape import PlaneOfRides
-from ridgerider.report._differ import MAX_SEGMENTS, flatness, loss_between
 from ridgerider.report._map import is_map, map_content
 from ridgerider.report._read import Reader
-from ridgerider.report._trace import encoded
 from ridgerider.report._verdict import verdict
 
 SCRIPTS: dict[str, str] = {
-    "page": "base chart terms recorder export tree leg tables differ cost landscape main",
+    "page": "base chart terms recorder export tree leg tables picks cost main",
     "map": "recorder map",
     "compare": "base chart compare",
     "index": "",
@@ -37,30 +29,15 @@ SCRIPTS: dict[str, str] = {
 
 
 def page(
-    reader: Reader,
-    landscapes: Sequence[PlaneOfRides] = (),
-    token: str | None = None,
-    *,
-    problem: Problem | None = None,
-    claim: str = "",
-    index: str | None = None,
+    reader: Reader, token: str | None = None, *, claim: str = "", index: str | None = None
 ) -> str:
     """The page of a run as far as it was read; with a `token` one that asks for what is new."""
     content: dict[str, Any] = {"token": token, "claim": claim, "index": index}
     if is_map(reader.meta):
-        content |= {**map_content(reader.path, problem), "name": _name(reader)}
+        content |= {**map_content(reader.path), "name": _name(reader)}
         content |= {"notes": reader.notes, "num_legs": len(reader.legs)}
     else:
         content |= {**summary(reader), "legs": reader.legs, "num_details": len(reader.details)}
-        content["landscapes"] = [plain_landscape(one) for one in landscapes]
-        if problem is not None:
-            points = reader.points()
-            few = points[:MAX_SEGMENTS]
-            pairs = [(i, j) for i in range(len(few)) for j in range(i)]
-            content["flatness"] = plain([flatness(problem, point) for point in points])
-            content["segments"] = {
-                f"{i},{j}": loss_between(problem, few[j], few[i]) for i, j in pairs
-            }
     name = "map" if is_map(reader.meta) else "page"
     details, connect = "\n".join(map(embedded, reader.details)), "'self'" if token else "'none'"
     return fill_page(name, content["name"], content, details=details, connect=connect)
@@ -84,7 +61,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "labels": reader.labels,
         "signature": reader.signature,
         "metrics": reader.metric_names,
-        "differ": reader.differ(),
+        "apart": reader.apart(),
         "verdict": verdict(reader),
     }
 
@@ -119,36 +96,6 @@ def embedded(content: Any) -> str:
     """JSON that cannot end the element that it stands in."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def plain_landscape(found: PlaneOfRides) -> dict[str, Any]:
-    """For JSON: the loss over the plane, and the paths in it; of long ones 200 points."""
-    paths = []
-    for path in found.paths:
-        points, descent = path.points, path.descent
-        if np.isfinite(points).all() and (descent is None or np.isfinite(descent).all()):
-            some = np.unique(np.linspace(0, len(points) - 1, min(len(points), 200)).astype(int))
-            paths.append(
-                {
-                    "fingerprint": str(path.fingerprint),
-                    "points": _rounded(points[some]),
-                    "descent": None if descent is None else _rounded(descent),
-                    "kind": path.kind,
-                }
-            )
-    return {
-        "rides": [str(name) for name in found.rides],
-        "a": [float(found.a[0]), float(found.a[-1])],
-        "b": [float(found.b[0]), float(found.b[-1])],
-        "num_columns": len(found.a),
-        "num_rows": len(found.b),
-        "loss": encoded(found.loss),
-        "paths": paths,
-    }
-
-
-def _rounded(points: np.ndarray) -> list:
-    return np.vectorize(lambda value: float(f"{value:.5g}"))(points).tolist()
 
 
 @cache

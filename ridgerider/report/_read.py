@@ -14,7 +14,6 @@ from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg
-from ridgerider.report._differ import differences
 from ridgerider.report._trace import certificate_of, pack_trace
 
 # Of all traces and of all spectra together. Of a spectrum the most negative clusters are kept.
@@ -57,7 +56,7 @@ class Reader:
         self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self._measured: dict[str, dict[str, Any]] = {}
-        self._differ: tuple[int, dict[str, Any]] | None = None
+        self._apart: tuple[int, dict[str, Any]] | None = None
         self._max_points = self._max_clusters = 0
 
     def read(self) -> int:
@@ -189,19 +188,15 @@ class Reader:
         found = self.file.ends(names) if names else {}
         return np.array([found[name] for name in names if name in found])
 
-    def differ(self) -> dict[str, Any]:
-        """How the solutions of lowest loss differ."""
-        if self._differ is None or self._differ[0] != self.num_points:
+    def apart(self) -> dict[str, Any]:
+        """The distances between the solutions of lowest loss."""
+        if self._apart is None or self._apart[0] != self.num_points:
             points = self.points()
-            apart = [np.linalg.norm(points - point, axis=1) for point in points]
-            params = self.meta.get("problem", {}).get("params", [])
-            found = {
-                "groups": self.compared()[: len(points)],
-                "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
-                **differences(points, params),
-            }
-            self._differ = self.num_points, plain(found)
-        return self._differ[1]
+            found = [np.linalg.norm(points - point, axis=1) for point in points]
+            distances = [[float(f"{value:.5g}") for value in row] for row in found]
+            groups = self.compared()[: len(points)]
+            self._apart = self.num_points, plain({"groups": groups, "distances": distances})
+        return self._apart[1]
 
     def _rank(self, leg: dict[str, Any]) -> tuple[float, int, bytes]:
         name = Fingerprint.parse(leg["fingerprint"])

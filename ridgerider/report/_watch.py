@@ -1,8 +1,7 @@
 """The page of a run while it grows: a small server that reads the run file and nothing else.
 
 It listens on this machine alone unless told otherwise, answers only to its own name (a page
-elsewhere whose name was made to point here gets nothing), and serves the page, its data and, on
-request, a landscape.
+elsewhere whose name was made to point here gets nothing), and serves the page and its data.
 """
 
 import ipaddress
@@ -10,22 +9,16 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import numpy as np
-
 from ridgerider._check import one_line
-from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.partial import AnotherRun
-from ridgerider.plot._landscape import plane_of_rides
-from ridgerider.report._differ import loss_between
 from ridgerider.report._map import is_map
-from ridgerider.report._page import embedded, page, plain_landscape, summary
+from ridgerider.report._page import embedded, page, summary
 from ridgerider.report._read import Reader
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
@@ -40,11 +33,10 @@ HEADERS = {
 
 
 class Watched:
-    """A run file that is read again whenever somebody asks; `load` opens it with its problem."""
+    """A run file that is read again whenever somebody asks."""
 
-    def __init__(self, path: Path, load: Callable[[], Result] | None = None):
-        self.path, self._load = path, load
-        self._lock, self._computing = threading.Lock(), threading.Lock()
+    def __init__(self, path: Path):
+        self.path, self._lock = path, threading.Lock()
         self._name, self._reader = secrets.token_hex(8), Reader(path)
 
     def page(self) -> str:
@@ -59,22 +51,6 @@ class Watched:
             reader = self._reader
             new = {"legs": reader.legs[after:], "details": reader.details[after:]}
             return embedded({**summary(reader), **new, "token": token})
-
-    def compute(self, what: str, one: str, two: str) -> str:
-        """The loss in the plane of two rides, or on the line between the ends of two legs."""
-        try:
-            if self._load is None:
-                raise ValueError("the problem of this run is not at hand.")
-            with self._computing:  # one at a time
-                result = self._load()
-                if what == "/landscape":
-                    return embedded(plain_landscape(plane_of_rides(result, one, two)))
-                legs = result.leg(one), result.leg(two)
-                ends = [leg.x if leg.finish is None else np.asarray(leg.finish.x) for leg in legs]
-                assert result.problem is not None
-                return embedded({"loss": loss_between(result.problem, *ends)})
-        except Exception as error:  # the problem is the user's own code
-            return embedded({"error": one_line(error)})
 
     def _read(self) -> str:
         """Read what is new. A file that is not there yet, or not yet a run, is waited for.
@@ -143,7 +119,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Four paths: the page, its data, a landscape, the loss between two solutions."""
+    """Two paths: the page, and its data."""
 
     server: Server
     server_version, sys_version = "ridgerider", ""
@@ -162,18 +138,15 @@ class Handler(BaseHTTPRequestHandler):
             return
         if asked.path == "/":
             self._answer(200, "text/html", watched.page())
-        elif asked.path not in ("/data", "/landscape", "/segment"):
+        elif asked.path != "/data":
             self._answer(404, "text/plain", "There is nothing here.")
         elif not self.headers.get("X-Ridgerider"):  # another site cannot send this header
             self._answer(403, "text/plain", "Only the page itself may ask.")
-        elif asked.path == "/data":
+        else:
             after = 0
             with suppress(ValueError):
                 after = max(0, int(query.get("after", "")))
             self._answer(200, "application/json", watched.data(after))
-        else:
-            found = watched.compute(asked.path, query.get("one", ""), query.get("two", ""))
-            self._answer(200, "application/json", found)
 
     do_HEAD = do_GET
 

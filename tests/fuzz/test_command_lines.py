@@ -26,10 +26,10 @@ OPTIONS = {
     "search": (*SEARCH, "--help"),
     "resume": ("--max-rides", "--max-seconds", "--problem", "--trust"),
     "show": ("--help", "--nothing"),
-    "report": ("--out", "--landscape", "--problem"),
+    "report": ("--out", "--problem"),
     "replay": ("--problem", "--trust"),
     "check": ("--repair", "--nothing"),
-    "watch": ("--problem",),
+    "watch": ("--port",),
     "reproduce": ("--out", "--seed", "--workers", "--quick"),
     "nothing": ("--nothing",),
 }

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider._search.runfile.write import Store
-from ridgerider.plot._landscape import plane_of_rides
+from ridgerider.plot._landscape import plane_of, ridden
 from ridgerider.problems import surface
 
 
@@ -66,56 +66,36 @@ def test_a_spectrum_has_a_stem_for_each_cluster(result, ax):
     assert stems == [cluster.eigenvalue for cluster in leg.clusters]
 
 
-def test_the_flow_goes_on_where_the_ride_before_ended(result, ax):
-    assert rr.plot.eigenvalue_flow(result, ax) is ax
-    legs = sorted(result, key=lambda leg: (leg.fingerprint.depth, leg.fingerprint.sort_key()))
-    ways = {str(leg.fingerprint): line for leg, line in zip(legs, ax.lines[::2], strict=False)}
-    assert ways["1+ 0-"].get_xdata()[0] == ways["1+"].get_xdata()[-1]
-    np.testing.assert_array_equal(ways["1+"].get_ydata(), result.leg("1+").trace["eigenvalue"])
-
-
-def test_a_landscape_is_the_loss_in_the_plane(result, ax):
-    found = plane_of_rides(result, "0+", "1-", num_points=7)
-    plane = found.plane
+def test_a_plane_holds_both_rides(result, ax):
+    one, two = result.leg("0+"), result.leg("1-")
+    plane = plane_of(result, one, two)
     np.testing.assert_allclose(
         [plane.first @ plane.first, plane.second @ plane.second, plane.first @ plane.second],
         [1, 1, 0],
         atol=1e-12,
     )
-    for row, column in ((0, 0), (3, 5), (6, 2)):
-        x = plane.origin + found.a[column] * plane.first + found.b[row] * plane.second
-        value = float(result.problem.value(jnp.asarray(x)))
-        assert found.loss[row, column] == pytest.approx(value, rel=1e-12)
+    a, b = np.array([0.1, 0.7]), np.array([-0.2, 0.3, 0.5])
+    losses = plane.loss(result.problem, a, b)
+    x = plane.origin + a[1] * plane.first + b[2] * plane.second
+    assert losses[2, 1] == pytest.approx(float(result.problem.value(jnp.asarray(x))), rel=1e-12)
     # In two dimensions nothing leaves the plane: projecting and going back is the identity.
-    for path in found.paths:
-        points = plane.origin + path.points @ np.stack([plane.first, plane.second])
-        np.testing.assert_allclose(points, result.leg(path.fingerprint).trace["path"], atol=1e-12)
-        assert found.a[0] <= path.points[:, 0].min() and path.points[:, 0].max() <= found.a[-1]
+    path = one.trace["path"]
+    back = plane.origin + plane.project(path) @ np.stack([plane.first, plane.second])
+    np.testing.assert_allclose(back, path, atol=1e-12)
     assert rr.plot.landscape(result, ("0+", "1-"), ax, num_points=5) is ax
 
 
 def test_descents_are_drawn_as_they_are_stored(result, ax):
-    found = plane_of_rides(result, "0+", "1-", num_points=3)
-    plane = found.plane
-    for path in found.paths:
-        leg = result.leg(path.fingerprint)
-        points = plane.origin + path.descent @ np.stack([plane.first, plane.second])
-        np.testing.assert_allclose(points[:-1], leg.finish.path, atol=1e-12)
-        np.testing.assert_allclose(points[-1], leg.finish.x, atol=1e-12)
-        assert found.a[0] < path.descent[-1, 0] < found.a[-1]  # minima are in view
-        assert found.b[0] < path.descent[-1, 1] < found.b[-1]
     rr.plot.landscape(result, ("0+", "1-"), ax, num_points=3)
     drawn = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]
-    assert sorted(map(len, drawn)) == sorted(len(path.descent) for path in found.paths)
-    bare = without_paths(result)
-    bare = rr.Result(bare._store, bare.problem)
-    for path in plane_of_rides(bare, "0+", "1-", num_points=3).paths:
-        assert len(path.descent) == 2
+    assert sorted(map(len, drawn)) == sorted(len(leg.finish.path) + 2 for leg in result)
+    bare = rr.Result(without_paths(result)._store, result.problem)
+    ax = rr.plot.landscape(bare, ("0+", "1-"), num_points=3)
+    assert {len(line.get_xydata()) for line in ax.lines if line.get_linestyle() == ":"} == {2}
 
 
 def test_two_ways_along_one_ridge_still_make_a_plane(result):
-    # Their ends lie on a line with the start but for the bend of the ridge.
-    plane = plane_of_rides(result, "0+", "0-", num_points=2).plane
+    plane = plane_of(result, result.leg("0+"), result.leg("0-"))
     assert abs(plane.first @ plane.second) < 1e-12
 
 
@@ -125,30 +105,19 @@ def test_two_ways_along_one_ridge_still_make_a_plane(result):
         (("0+", ""), 5, "the start is no ride"),
         (("0+", "9+"), 5, r"`fingerprint` must be a leg of this run, but '9\+' was not ridden"),
         (("0+", "1+"), 1, "`num_points` must be a whole number of at least 2, not 1"),
-        (("0+", "0+"), 5, None),
     ],
 )
 def test_bad_landscapes_are_refused(result, rides, num_points, message):
-    if message is None:  # one ride and its bend
-        assert plane_of_rides(result, *rides, num_points=num_points).loss.shape == (5, 5)
-        return
     with pytest.raises(ValueError, match=message):
-        plane_of_rides(result, *rides, num_points=num_points)
+        rr.plot.landscape(result, rides, num_points=num_points)
 
 
-def test_without_a_path_rides_are_straight_lines(result):
+def test_rides_without_paths_are_ridden_again_where_that_is_possible(result):
     bare = without_paths(result)
-    exact = {str(path.fingerprint): path for path in plane_of_rides(bare, "0+", "1+ 0+", 3).paths}
-    whole = {"0+", "1+", "1+ 0+"}  # ridden again
-    assert {name for name, path in exact.items() if len(path.points) > 2} == whole
-    assert len(exact["1-"].points) == 2
-    found = plane_of_rides(result, "0+", "1+ 0+", 3)
-    stored = {str(path.fingerprint): path for path in found.paths}
-    for name in whole:
-        np.testing.assert_array_equal(exact[name].points, stored[name].points)
-    np.testing.assert_allclose(exact["1-"].points, stored["1-"].points[[0, -1]], atol=1e-12)
+    for one, two in zip(ridden(bare, "1+ 0+"), ridden(result, "1+ 0+"), strict=True):
+        np.testing.assert_array_equal(one.trace["path"], two.trace["path"])
     bare = rr.Result(bare._store, bare.problem)
-    assert {len(path.points) for path in plane_of_rides(bare, "0+", "1+", 3).paths} == {2}
+    assert all("path" not in leg.trace for leg in ridden(bare, "1+ 0+"))
 
 
 def without_paths(result):

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import himmelblau, wells
+from ridgerider.problems import himmelblau
 from tests.report.test_report import served, wait_for
 
 
@@ -34,10 +34,6 @@ def test_arguments_are_honoured_and_the_page_is_written_whole(tmp_path, monkeypa
     page = rr.report.report(path, claim="A <b>.", index="all.html")
     assert content(page)["claim"] == "A <b>." and content(page)["index"] == "all.html"
     before = page.read_text()
-    with pytest.raises(ValueError, match="`landscapes` must be left out: the run is a map"):
-        rr.report.report(path, problem=himmelblau(), landscapes=[("0+", "1+")])
-    with pytest.raises(ValueError, match="belongs to another problem"):
-        rr.report.report(path, problem=wells())
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")

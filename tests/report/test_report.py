@@ -17,13 +17,11 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.problem import describe_problem
 from ridgerider.report import report
 from ridgerider.report._page import embedded
 from ridgerider.report._read import Reader
 from ridgerider.report._trace import pack_trace
 from ridgerider.report._watch import Server, Watched
-from tests.cases import make_quadratic
 from tests.report.conftest import READY, rows_of
 from tests.search.runfile.made_up_runs import make_leg, make_run
 
@@ -236,24 +234,6 @@ def test_a_leg_that_lands_later_appears(opened, tmp_path):
         page.close()
 
 
-def test_the_page_asks_for_a_landscape(opened, tmp_path):
-    # A rider that cannot be rebuilt: rides are straight lines then, and nothing compiles.
-    path, (problem, _) = tmp_path / "run.sqlite", make_quadratic([-2.0, -1.0, 1.0, 2.0, 3.0, 4.0])
-    own = {"problem": describe_problem(problem), "rider": {"function": "mine:rider"}}
-    make_run(path, 4, **own)[0].close()
-    with served(path) as server:
-        server.watched._load = lambda: rr.load(path, problem)
-        page = opened(server.url)
-        page.click("#ask")
-        page.wait_for_selector("#scene")
-        page.close()
-        found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
-    assert found["rides"] == ["0+", "1+"] and len(found["paths"]) == 4
-    written = report(path, problem=problem, landscapes=[("0+", "1-")])
-    page = opened(written.as_uri())
-    assert "0+ (white, across) and 1- (amber)" in page.inner_text("#landscape")
-
-
 def ask(url, **headers):
     request = urllib.request.Request(url, headers={"X-Ridgerider": "test", **headers})
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -274,8 +254,6 @@ def test_the_server_serves_its_page_to_its_name_only(run):
         assert refused(f"{server.url}../run.sqlite") == 404
         assert refused(f"{server.url}run.sqlite") == 404
         assert refused(f"{server.url}data?after=0", **{"X-Ridgerider": ""}) == 403
-        found = json.loads(ask(f"{server.url}landscape?one=0%2B&two=1%2B"))
-        assert found["error"] == "the problem of this run is not at hand"
         request = urllib.request.Request(server.url, data=b"x", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="501"):
             urllib.request.urlopen(request, timeout=10)
@@ -326,7 +304,7 @@ def test_reading_agrees_with_the_result(run):
             ]
             for one in group
         } == {str(group[0].fingerprint)}
-    found = reader.differ()
+    found = reader.apart()
     minima = {str(one.fingerprint): one for one in result.minima()}
     names = [reader.groups[number]["fingerprint"] for number in found["groups"]]
     assert names == list(minima)
@@ -436,8 +414,6 @@ def test_another_database_and_bad_arguments_are_refused(tmp_path, run):
         report(tmp_path / "other.sqlite")
     with pytest.raises(ValueError, match="`out` must be in a directory that exists"):
         report(run, tmp_path / "nowhere" / "page.html")
-    with pytest.raises(ValueError, match="load the run with its `problem`"):
-        report(run, tmp_path / "page.html", landscapes=[("0+", "1+")])
 
 
 def test_a_run_without_legs_says_so(tmp_path, opened):

@@ -37,7 +37,7 @@ function showAll() {
   showTiles();
   drawLegend();
   refreshTables();
-  showDiffer();
+  showPicks();
   showLedger();
   showOverCost();
   showDistances();
@@ -49,11 +49,8 @@ function redraw() {
   drawLegend();
   drawTree();
   showDistances();
-  showFigure();
-  showCompared();
   if (state.selected) showLeg(state.selected);
   showOverCost();
-  showLandscape();
 }
 
 /** The leg to begin with: the one that the verdict names, or the shallowest way to the lowest minimum. */
@@ -84,7 +81,7 @@ async function poll() {
     const news = await answer.json();
     if (news.token !== data.token) { location.reload(); return; }
     if (news.legs.length) land(news);
-    else if (JSON.stringify([news.num_open, news.notes, news.verdict]) !== JSON.stringify([data.num_open, data.notes, data.verdict])) { const { legs: _, details: __, ...rest } = news; Object.assign(data, rest); showHead(); showTiles(); showDiffer(); }
+    else if (JSON.stringify([news.num_open, news.notes, news.verdict]) !== JSON.stringify([data.num_open, data.notes, data.verdict])) { const { legs: _, details: __, ...rest } = news; Object.assign(data, rest); showHead(); showTiles(); showPicks(); }
     live.wait = 1000;
   } catch { live.wait = 5000; isServed = false; }
   showProgress(isServed);
@@ -123,7 +120,6 @@ function land(news) {
   addLegs(rows);
   live.lastLeg = Date.now();
   showAll();
-  landscapeControls();
   if (isFirst && legs.length) select(bestLeg());
   else if (live.follow === "newest") select(legs.at(-1), "follow");
   else if (live.follow === "best" && bestLeg() !== state.selected) select(bestLeg(), "follow");
@@ -151,8 +147,6 @@ function begin() {
   state.listeners.push(showLeg);
   if (!legs.some((leg) => leg.solution && leg.group !== undefined) && legs.some((leg) => leg.solution)) $("kind").value = ""; // no minimum to show: show the others
   showAll();
-  landscapeControls();
-  showLandscape();
   showGlossary();
   if (legs.length) select(named() || bestLeg());
   window.addEventListener("hashchange", () => { const leg = named(); if (leg && leg !== state.selected) select(leg, "link"); });

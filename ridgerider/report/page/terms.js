@@ -22,8 +22,6 @@ const TERMS = {
   unverified: "The gradient vanishes, but a check did not come to an end; the row says why.",
   unconverged: "The descent ended before the gradient vanished.",
   flat: "Directions of no curvature but for rounding, such as rotations.",
-  trace: "The sum of all eigenvalues of the Hessian: small where a solution is flat.",
-  "largest eigenvalue": "The sharpest curvature at a solution.",
   nearest: "The distance in parameters to the nearest other solution.",
   bound: "How far a mean over examples may be from its expectation with probability 0.95, whichever solution is chosen (Hoeffding, for all of them at once).",
   "open branch": "A turn that was found and not ridden.",
