@@ -13,18 +13,15 @@ One thread at a time runs a module: compiled programs call back from several thr
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_choice, needs
-from ridgerider._core.points.network import NetworkStart
-from ridgerider._core.points.network import network_start as start_of
+from ridgerider._check import check_callable, check_choice, check_positive, needs
+from ridgerider._core.points.network import NetworkStart, start_at
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
-from ridgerider._core.problem.host import call_host
 from ridgerider._core.problem.numpy_functions import check_gradient
 from ridgerider._core.problem.problem import Problem
 
@@ -32,7 +29,7 @@ with needs("torch", "ridgerider.torch"):
     import torch
     from torch.func import functional_call
 
-Params = str | Sequence[str] | Mapping[str, Any]
+Params = str | Sequence[str]
 NOT_IN_TRAINING = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.modules.dropout._DropoutNd,
@@ -61,8 +58,7 @@ def problem(
     - `loss(outputs, targets)`: a scalar, e.g. `torch.nn.functional.cross_entropy`. With a single
       tensor in `data`, the input, it is called as `loss(outputs)`.
     - `data`: tensors of one leading length; all but the last go into the module.
-    - `params`: which are searched: "all", a list of names (or of submodules), or a mask: a
-      dictionary from names to True, False or a boolean tensor.
+    - `params`: which are searched: "all", or a list of names of parameters or submodules.
     - `check`: whether to compare the gradient with differences of values first.
 
     >>> import torch
@@ -74,8 +70,8 @@ def problem(
     (3, ['bias', 'weight'])
     """
     check_callable("loss", loss, "loss(outputs, targets)")
-    masks = _checked(module, data, params)
-    functions = ModuleFunctions(module, loss, data, masks)
+    names = _checked(module, data, params)
+    functions = ModuleFunctions(module, loss, data, names)
     x = functions.start()
     functions.try_out(x)
     if check:
@@ -106,7 +102,7 @@ def network_start(
     - `loss(outputs, targets)`: a mean over examples. Default: the cross-entropy for whole numbers,
       the mean square for others.
     - `head(params)`: the parameter of the last layer, or a tuple, of a dictionary by name. Default:
-      those each of whose slices moves one output alone, and moves it linearly.
+      those of the last module, which must be a `torch.nn.Linear`.
     - `factor`: what the head is multiplied by.
 
     >>> import torch
@@ -117,78 +113,46 @@ def network_start(
     >>> start.head
     ("['2.bias']", "['2.weight']")
     """
-    masks = _checked(module, (inputs, targets), "all")
-    own = loss or (torch.nn.functional.mse_loss if targets.is_floating_point() else _cross_entropy)
-    x, y = jnp.asarray(_array(inputs)), jnp.asarray(_array(targets))
-    given = dict(module.named_parameters())
-    params = {name: jnp.asarray(_array(given[name])) for name in masks}
+    check_positive("factor", factor)
+    names = _checked(module, (inputs, targets), "all")
+    if head is not None:
+        chosen = jax.tree.leaves(head({name: name for name in names}))
+    else:
+        *_, (last, layer) = ((name, one) for name, one in module.named_modules() if _is_leaf(one))
+        if not isinstance(layer, torch.nn.Linear):
+            raise ValueError(
+                f"`module` must end in a linear layer, but {last or 'it'} is a "
+                f"{type(layer).__name__}: name the last layer as head=lambda params: ..."
+            )
+        chosen = [name for name in names if name.rpartition(".")[0] == last]
+    scaled = copy.deepcopy(module)
+    with torch.no_grad():
+        num_outputs = module(inputs[:1]).shape[-1]
+        for name in chosen:
+            scaled.get_parameter(name).mul_(factor)
+    if loss is None and targets.is_floating_point():
+        loss = torch.nn.functional.mse_loss
+    elif loss is None:
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= num_outputs:
+            raise ValueError(
+                f"`targets` must be from 0 to {num_outputs - 1}, as there are {num_outputs} "
+                f"outputs, but they go from {low} to {high}."
+            )
+        loss = _cross_entropy
+    start = problem(scaled, loss, inputs, targets)
+    is_head = {name: name in chosen for name in names}
+    return start_at(start, start.start, is_head, factor, seed)
 
-    def problem_from(start: dict[str, Any]) -> Problem:
-        scaled = copy.deepcopy(module)
-        new = {name: torch.tensor(np.asarray(one)) for name, one in start.items()}
-        scaled.load_state_dict(new, strict=False)
-        return problem(scaled, own, inputs, targets)
 
-    return start_of(
-        params,
-        _outputs(module),
-        x,
-        y,
-        loss=loss,
-        head=head,
-        factor=factor,
-        seed=seed,
-        problem_from=problem_from,
-    )
+def _is_leaf(module: torch.nn.Module) -> bool:
+    return next(module.children(), None) is None
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Outputs along the last axis, which for sequences is not where PyTorch has them."""
     flat = outputs.reshape(-1, outputs.shape[-1])
     return torch.nn.functional.cross_entropy(flat, targets.reshape(-1).long())
-
-
-def _outputs(module: torch.nn.Module) -> Callable[[dict[str, Any], Any], Any]:
-    """The module as a function of its parameters that JAX can call and differentiate once."""
-    device = next(module.parameters()).device
-
-    def run(
-        names: list[str], args: Sequence[np.ndarray], cotangent: np.ndarray | None = None
-    ) -> tuple[np.ndarray, ...]:
-        """The outputs or, with a cotangent, the gradients of their product with it."""
-        *leaves, inputs = (torch.tensor(np.array(one), device=device) for one in args)
-        with _alone(), torch.enable_grad():
-            state = {name: leaf.requires_grad_() for name, leaf in zip(names, leaves, strict=True)}
-            found = functional_call(module, state, (inputs,))
-            if cotangent is None:
-                return (_array(found),)
-            weights = torch.tensor(np.array(cotangent), device=device)
-            grads = torch.autograd.grad(
-                found, leaves, weights, allow_unused=True, materialize_grads=True
-            )
-            return tuple(map(_array, grads))
-
-    def outputs(params: dict[str, Any], inputs: Any) -> Any:
-        names, args = sorted(params), [*jax.tree.leaves(params), inputs]
-        (like,) = run(names, [np.zeros(one.shape, one.dtype) for one in args])
-        shape = jax.ShapeDtypeStruct(like.shape, args[0].dtype)
-        return call_host(lambda *args: run(names, args), (shape,), *args)[0]
-
-    def pull_back(saved: tuple[Any, Any], cotangent: Any) -> tuple[dict[str, Any], None]:
-        params, inputs = saved
-        names, leaves = sorted(params), jax.tree.leaves(params)
-        slopes = call_host(
-            lambda *args: run(names, args[:-1], args[-1]),
-            tuple(leaves),
-            *leaves,
-            inputs,
-            cotangent,
-        )
-        return dict(zip(names, slopes, strict=True)), None
-
-    apply = jax.custom_vjp(outputs)
-    apply.defvjp(lambda params, inputs: (outputs(params, inputs), (params, inputs)), pull_back)
-    return apply
 
 
 class ModuleFunctions(Functions):
@@ -199,17 +163,15 @@ class ModuleFunctions(Functions):
         module: torch.nn.Module,
         loss: Callable[..., torch.Tensor],
         data: tuple[torch.Tensor, ...],
-        masks: dict[str, torch.Tensor | None],
+        names: list[str],
     ):
-        self.module, self.criterion, self.data, self.masks = module, loss, data, masks
+        self.module, self.criterion, self.data, self.names = module, loss, data, names
         given = dict(module.named_parameters())
         # Copies: the module is the user's, who may continue to train it.
         tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
         self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self.sizes = [
-            given[name].numel() if mask is None else int(mask.sum()) for name, mask in masks.items()
-        ]
-        first = given[next(iter(masks))]
+        self.sizes = [given[name].numel() for name in names]
+        first = given[names[0]]
         self.device, self.is_vectorized = first.device, True
         self._graph: tuple[Any, ...] | None = None
         dtype = np.dtype(str(first.dtype).removeprefix("torch."))
@@ -219,19 +181,12 @@ class ModuleFunctions(Functions):
     # --- parameters
 
     def start(self) -> Point:
-        parts = [
-            self.fixed[name].reshape(-1) if mask is None else self.fixed[name][mask]
-            for name, mask in self.masks.items()
-        ]
-        return torch.cat(parts).cpu().numpy()
+        return torch.cat([self.fixed[name].reshape(-1) for name in self.names]).cpu().numpy()
 
     def chosen(self, x: Point) -> dict[str, np.ndarray]:
-        """What is searched, by name; the chosen entries where there is a mask."""
-        parts = np.split(x, np.cumsum(self.sizes)[:-1])
-        return {
-            name: part.reshape(self.fixed[name].shape) if mask is None else part
-            for (name, mask), part in zip(self.masks.items(), parts, strict=True)
-        }
+        """What is searched, by name."""
+        parts = zip(self.names, np.split(x, np.cumsum(self.sizes)[:-1]), strict=True)
+        return {name: part.reshape(self.fixed[name].shape) for name, part in parts}
 
     def params_of(self, x: Point) -> dict[str, torch.Tensor]:
         """The state dictionary of the module with these parameters."""
@@ -241,11 +196,8 @@ class ModuleFunctions(Functions):
         return {name: new.get(name, self.fixed[name]).detach().clone() for name in names}
 
     def _parameters(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        new = {}
-        for part, (name, mask) in zip(x.split(self.sizes), self.masks.items(), strict=True):
-            whole = self.fixed[name]
-            new[name] = part.view_as(whole) if mask is None else whole.masked_scatter(mask, part)
-        return new
+        parts = zip(self.names, x.split(self.sizes), strict=True)
+        return {name: part.view_as(self.fixed[name]) for name, part in parts}
 
     # --- derivatives
 
@@ -361,10 +313,8 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
-def _checked(
-    module: torch.nn.Module, data: tuple[Any, ...], params: Params
-) -> dict[str, torch.Tensor | None]:
-    """For each chosen parameter which of its entries, None for all; raises on bad input."""
+def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> list[str]:
+    """The names of the chosen parameters; raises on bad input."""
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
     for number, tensor in enumerate(data):
@@ -385,11 +335,11 @@ def _checked(
                 f"({type(part).__name__}) makes the loss another one in each call: call "
                 "module.eval()."
             )
-    masks = _masks(module, params)
+    names = _names(module, params)
     given = dict(module.named_parameters())
     tensors = {**given, **dict(module.named_buffers())}
     tensors |= {f"data[{number}]": tensor for number, tensor in enumerate(data)}
-    first = given[next(iter(masks))]
+    first = given[names[0]]
     for name, tensor in tensors.items():
         if tensor.device != first.device:
             raise ValueError(
@@ -401,7 +351,7 @@ def _checked(
                 f"`module` and `data` must be float32 or float64, but {name} is {tensor.dtype}: "
                 "call .float()."
             )
-    for name in masks:
+    for name in names:
         if given[name].dtype != first.dtype:
             raise ValueError(
                 f"`params` must have one dtype, not {first.dtype} and {given[name].dtype}."
@@ -410,40 +360,22 @@ def _checked(
         raise ValueError(
             "a `module` in float64 needs jax.config.update('jax_enable_x64', True) first."
         )
-    return masks
+    return names
 
 
-def _masks(module: torch.nn.Module, params: Params) -> dict[str, torch.Tensor | None]:
-    """For each chosen parameter which of its entries, None for all."""
-    given = dict(module.named_parameters())
+def _names(module: torch.nn.Module, params: Params) -> list[str]:
+    """Of the chosen parameters, as JAX sorts the keys of a dictionary."""
+    given = [name for name, _ in module.named_parameters()]
     if isinstance(params, str):
         check_choice("params", params, ("all", "a list of names"))
-        params = list(given)
-    if not isinstance(params, Mapping):
-        prefixes = [name for name in params if name not in given]
-        for prefix in prefixes:
-            if not any(name.startswith(f"{prefix}.") for name in given):
-                raise ValueError(
-                    f"`params` must be names of parameters, {', '.join(given)}, not {prefix!r}."
-                )
-        within = tuple(f"{prefix}." for prefix in prefixes)
-        params = {name: name in params or name.startswith(within) for name in given}
-    if unknown := params.keys() - given.keys():
-        raise ValueError(f"`params` must be names of parameters, not {', '.join(sorted(unknown))}.")
-    masks: dict[str, torch.Tensor | None] = {}
-    for name, mask in params.items():
-        if isinstance(mask, bool):
-            if mask:
-                masks[name] = None
-            continue
-        mask = torch.as_tensor(mask, device=given[name].device)
-        if mask.dtype != torch.bool or mask.shape != given[name].shape:
+        params = given
+    for wanted in params:
+        if not any(name == wanted or name.startswith(f"{wanted}.") for name in given):
             raise ValueError(
-                f"`params[{name!r}]` must be True, False or a boolean tensor of shape "
-                f"{tuple(given[name].shape)}, not {mask.dtype} of shape {tuple(mask.shape)}."
+                f"`params` must be names of parameters, {', '.join(given)}, not {wanted!r}."
             )
-        if mask.any():
-            masks[name] = mask
-    if not masks:
+    within = tuple(f"{wanted}." for wanted in params)
+    names = sorted(name for name in given if name in params or name.startswith(within))
+    if not names:
         raise ValueError("`params` must leave at least one parameter to search.")
-    return {name: masks[name] for name in sorted(masks)}  # as JAX sorts the keys of a dictionary
+    return names

@@ -214,16 +214,6 @@ def test_chosen_parameters_only():
     by_name = ridgerider.torch.problem(module, F.mse_loss, *data, params=["2"])
     assert sorted(by_name.start) == ["2.bias", "2.weight"]
     np.testing.assert_allclose(by_name.grad(by_name.x0), whole.grad(whole.x0)[12:], rtol=1e-12)
-    mask = {"0.weight": torch.eye(3, dtype=torch.bool), "2.bias": True, "0.bias": False}
-    masked = ridgerider.torch.problem(module, F.mse_loss, *data, params=mask)
-    assert masked.size == 3 + 2
-    where = [3, 7, 11, 12, 13]  # after three biases, the diagonal of nine weights
-    full = whole.hessian(whole.x0)[jnp.array(where)][:, jnp.array(where)]
-    np.testing.assert_allclose(masked.hessian(masked.x0), full, atol=1e-12)
-    params = masked.params_of(np.arange(5.0))
-    assert params.keys() == module.state_dict().keys()
-    assert torch.equal(torch.diagonal(params["0.weight"]), torch.arange(3.0, dtype=torch.float64))
-    assert params["0.weight"][0, 1] == module[0].weight[0, 1]
 
 
 def test_batches_are_those_of_jax():
@@ -334,7 +324,7 @@ def test_bad_starts_of_modules_are_refused():
             args[0].double()
         with pytest.raises(ValueError, match=match):
             ridgerider.torch.network_start(*args, **options)
-    with pytest.warns(UserWarning, match="derivative of the features"):
+    with pytest.warns(UserWarning, match="no derivative where it is"):
         still = nn.Sequential(nn.Linear(3, 3), nn.Threshold(100.0, 1.0), nn.Linear(3, 2)).double()
         ridgerider.torch.network_start(still, inputs, labels)
 
@@ -355,15 +345,11 @@ class Slow(nn.Module):
 def test_threads_do_not_share_parameters():
     module, x = Slow(), torch.ones(1, 1, dtype=torch.float64)
     problems = [ridgerider.torch.problem(module, torch.mean, x) for _ in range(2)]
-    apply = ridgerider.torch._outputs(module)
     values = [jax.jit(problem.value) for problem in problems]
-    slope = jax.jit(jax.grad(lambda weight: apply({"weight": weight}, jnp.ones((1, 1)))[0, 0]))
 
     def work(number):
         weight = jnp.full(1, float(number))
-        if number % 3 == 2:
-            return float(slope(weight)[0]) == 2 * number
-        return float(values[number % 3](weight)) == number**2
+        return float(values[number % 2](weight)) == number**2
 
     with ThreadPoolExecutor(6) as threads:
         assert all(threads.map(work, range(60)))
@@ -399,8 +385,7 @@ def test_bad_input_is_refused():
     refused("one leading length", module, data=(inputs, targets[:3]))
     refused(r"`data\[1\]` must be a tensor, not int", module, data=(inputs, 3))
     refused("names of parameters.*'3'", module, params=["3"])
-    refused("at least one parameter", module, params={"0.weight": False})
-    refused("boolean tensor of shape", module, params={"0.weight": torch.ones(3)})
+    refused("at least one parameter", module, params=[])
     refused("'all' or 'a list of names'", module, params="some")
     with pytest.raises(ValueError, match="the gradient must be that of the values"):
         ridgerider.torch.problem(

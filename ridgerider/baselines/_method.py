@@ -4,30 +4,17 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from os import PathLike
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._core.descend.finish import Descend, Finish
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.spectra.spectrum import DenseSpectrum
-from ridgerider._search.results.result import Result
-from ridgerider._search.runfile.problem import describe_problem
-from ridgerider._search.runfile.rules import describe
-from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import StationaryPoints
-from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
+from ridgerider._search.tree.settings import Budget
 
-FAR = 1e15  # a run that diverged: squares of such numbers still fit single precision
 Until = Callable[[Float[np.ndarray, "k n"]], bool]
 
 
@@ -52,76 +39,6 @@ class Ends:
     second: Float[np.ndarray, " k"]
     num_steps: int
     cost: Cost
-
-    def save(
-        self,
-        path: str | PathLike | None,
-        problem: Problem,
-        method: Any,
-        *,
-        name: str | None = None,
-        seed: int = 0,
-    ) -> Result:
-        """Write a run file like that of a search, which every viewer and `compare` can read.
-
-        Each run is a leg from the start, `0+`, `1+`, ... in the order they ended. Where it ended is
-        finished and checked as the end of a ride is, and that is counted.
-
-        **Arguments**
-
-        - `path`: a new file, or None to keep it in memory.
-        - `problem`, `method`, `seed`: what was run. `name`: what the problem is called.
-
-        >>> from ridgerider.baselines import GradientDescent
-        >>> from ridgerider.problems import wells
-        >>> problem, method = wells(2), GradientDescent(step_size=0.5)
-        >>> len(method(problem, max_steps=500).save(None, problem, method).minima())
-        4
-        """
-        meta = {
-            "name": name or getattr(problem.loss, "__name__", type(problem.loss).__name__),
-            "problem": describe_problem(problem),
-            "mover": "baseline",
-            "rider": describe(method),
-            "symmetry": None,
-            "valid": None,
-            "settings": asdict(Settings(seed=seed)),
-            "budget": asdict(Budget(max_rides=None, max_steps=self.num_steps)),
-        }
-        x0, key = np.asarray(fetch(problem.x0)), jax.random.key(seed)
-        root = Leg.without_ridges(Fingerprint(), x0, float(problem.value(problem.x0)), ())
-        names = [Fingerprint([Turn(row, 1)]) for row in range(len(self.x))]
-        branches = [Branch(one, root.loss, 0.0, 1, priority=row) for row, one in enumerate(names)]
-        finishes = dict[Fingerprint, Finish]()
-        known = StationaryPoints(problem, None, finishes.__getitem__)
-        steps, costs = np.diff(self.step, prepend=0), self._costs()
-        store = Store.create(path, meta, replace(root, cost=Cost(values=1)), branches)
-        with store.closed_on_error():
-            store.choose(branches)
-            for row, (one, x) in enumerate(zip(names, self.x, strict=True)):
-                leg = Leg.without_ridges(one, x, float(self.loss[row]), ("not_finite",))
-                leg = replace(leg, num_steps=int(steps[row]), cost=costs[row])
-                if np.isfinite(leg.loss) and np.abs(x).max() < FAR:
-                    point, own = jnp.asarray(x, problem.dtype), jax.random.fold_in(key, row)
-                    end = jax.device_get(Descend()(problem, point, own, DenseSpectrum()))
-                    finishes[one], ended_by = end, (type(method).__name__,)
-                    leg = replace(leg, ended_by=ended_by, cost=leg.cost + end.cost, finish=end)
-                    leg = replace(leg, same_as=known.add(one, end))
-                store.settle(leg, [])
-            store.checkpoint()
-        return Result(store, problem)
-
-    def _costs(self) -> list[Cost]:
-        """What each run cost: shares of all of it, by its steps; the last has what is left."""
-        share = np.append(self.step[:-1] / max(1, self.num_steps), 1.0)
-        columns = {
-            name: np.diff(np.floor(share * float(total)), prepend=0).astype(int).tolist()
-            for name, total in vars(self.cost).items()
-        }
-        seconds = np.append(self.second[:-1], float(self.cost.seconds))
-        columns["seconds"] = np.diff(seconds, prepend=0).tolist()
-        rows = zip(*columns.values(), strict=True)
-        return [Cost(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 class Runs(NamedTuple):

@@ -42,8 +42,8 @@ def compare(
 
     **Arguments**
 
-    - `paths`: two or more run files, also those of baselines. If all were measured by one signature
-      (see `Measures`), solutions are compared by that.
+    - `paths`: two or more run files. If all were measured by one signature (see `Measures`),
+      solutions are compared by that.
     - `out`: where to write the page. Default: `compare.html` beside the first run file.
     - `problem`: with it, solutions with flat directions and at infinity are compared as a search
       does; without it, those of two runs are the same if their points are within their errors.

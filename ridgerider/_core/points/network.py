@@ -8,11 +8,9 @@ network is. Were all layers scaled, the curvature would be the product of all bu
 normalisation layer would see nothing but its own epsilon.
 """
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -35,7 +33,6 @@ LOOK = BlockSpectrum.for_networks()  # as `Rider.for_networks` looks
 NUM_LOOKED_AT = 32  # examples that the head is looked for with
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
 USEFUL = 0.05
-SMALL = 0.05  # weights that shorten their inputs more than this are called small
 
 
 def cross_entropy(outputs: Array, targets: Array) -> Scalar:
@@ -78,8 +75,7 @@ class NetworkStart:
     - `params`: as they came, with the `head` scaled; `problem`: the loss from there, with the data.
     - `head`: the names of the leaves that were scaled, and `factor` what by.
     - `grad_norm`, `body_grad_norm`: of the whole gradient, and of all but the head.
-    - `eigenvalues`: the distinct negative ones that `Rider.for_networks` sees there; `copies`
-      estimates, when it is asked for, how often each is repeated.
+    - `eigenvalues`: the distinct negative ones that `Rider.for_networks` sees there.
     - `reason`: empty, or why this start is useless.
 
     >>> import ridgerider as rr
@@ -101,15 +97,6 @@ class NetworkStart:
     eigenvalues: tuple[float, ...]
     reason: str
     cost: Cost
-
-    @cached_property
-    def copies(self) -> tuple[int, ...]:
-        """How often each of the eigenvalues is repeated: an estimate, from a random vector."""
-        look, x = dataclasses.replace(LOOK, num_probes=1), self.problem.x0
-        run = compiled(spectrum_on_batch, NETWORK_EFFORT)
-        spectrum = run(self.problem, look, FixedRows(), x, jax.random.key(0))
-        found = jax.device_get(spectrum).clusters()[: len(self.eigenvalues)]
-        return tuple(cluster.copies or 1 for cluster in found)
 
     def __str__(self) -> str:
         what = (
@@ -136,7 +123,6 @@ def network_start(
     head: Callable[[PyTree], Any] | None = None,
     factor: float = 0.01,
     seed: int = 0,
-    problem_from: Callable[[PyTree], Problem] | None = None,
 ) -> NetworkStart:
     """A start near a saddle for any network: its last linear layer scaled, nothing else touched.
 
@@ -152,8 +138,6 @@ def network_start(
     - `head(params)`: the leaf of the last layer, or a tuple of leaves. Default: the leaves each of
       whose slices moves one output alone, and moves it linearly.
     - `factor`: what the head is multiplied by.
-    - `problem_from(params)`: the problem that starts from scaled parameters, for networks that are
-      not written in JAX; of `apply` it then needs values and first derivatives only.
 
     >>> import ridgerider as rr
     >>> from ridgerider.data import digits
@@ -206,11 +190,15 @@ def network_start(
         params,
         is_head,
     )
-    if problem_from is None:
-        network = Network(apply, loss or (cross_entropy if is_whole else mean_squares))
-        problem = Problem(network, start, inputs, targets)
-    else:
-        problem = problem_from(start)
+    network = Network(apply, loss or (cross_entropy if is_whole else mean_squares))
+    problem = Problem(network, start, inputs, targets)
+    return start_at(problem, start, is_head, factor, seed)
+
+
+def start_at(
+    problem: Problem, params: PyTree, is_head: PyTree, factor: float, seed: int
+) -> NetworkStart:
+    """What is at a start whose head was scaled; warns where it is useless."""
     norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
     if not np.isfinite(value) or not np.isfinite(grad_norm):
@@ -228,12 +216,14 @@ def network_start(
             f"its least eigenvalue is {least:.2g}" if found else "it has no negative eigenvalue"
         )
         reason = (
-            f"The start is useless: {curvature}{_why_useless(params, random, apply, few, is_head)}"
+            f"The start is useless: {curvature}. Has an activation no derivative where it is "
+            "evaluated (relu or abs at zero, sign, round), or are layers before the head small, "
+            "which makes a saddle of higher order? Pass the parameters as they are initialised."
         )
-        warnings.warn(reason, stacklevel=2)
+        warnings.warn(reason, stacklevel=3)
     heads = zip(jax.tree.leaves_with_path(params), jax.tree.leaves(is_head), strict=True)
     return NetworkStart(
-        params=start,
+        params=params,
         problem=problem,
         head=tuple(jax.tree_util.keystr(path) for (path, _), is_in in heads if is_in),
         factor=factor,
@@ -340,52 +330,6 @@ def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Sca
     # Weights that no symmetry of the outputs cancels.
     weights = np.cos(np.arange(outputs.size)).reshape(outputs.shape)
     return jnp.sum(outputs * weights.astype(outputs.dtype))
-
-
-def _why_useless(params: PyTree, random: PyTree, apply: Apply, few: Array, is_head: PyTree) -> str:
-    """Why no ridge leads anywhere, as far as that can be told."""
-    # With a random head: the slope of the outputs by the other leaves, and their spread.
-    mixed = jax.tree.map(lambda own, other, is_in: other if is_in else own, params, random, is_head)
-    grad = jax.grad(_one_output)(mixed, apply, few, 0)
-    in_head = jax.tree.leaves(is_head)
-    slopes = zip(jax.tree.leaves(grad), in_head, strict=True)
-    if not any(np.any(leaf) for leaf, is_in in slopes if not is_in):
-        return (
-            ", for the derivative of the features before the head by every parameter is zero. "
-            "Does an activation have none where it is evaluated (relu or abs at zero, sign, round)?"
-        )
-    leaves = zip(jax.tree.leaves_with_path(params), in_head, strict=True)
-    small = [
-        jax.tree_util.keystr(path)
-        for (path, leaf), is_in in leaves
-        if not is_in and _is_small(np.asarray(leaf))
-    ]
-    if small:
-        names = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
-        return (
-            f", for the layers before the head are small themselves ({names}): the curvature is of "
-            "the order of their product, a saddle of higher order, and normalisation layers see "
-            "nothing but their epsilon. Pass the parameters as they are initialised."
-        )
-    outputs = np.asarray(apply(mixed, few))
-    spread = np.max(np.abs(outputs - outputs.mean(axis=0))) / max(np.max(np.abs(outputs)), 1e-30)
-    if spread < 1e-3:
-        return (
-            ", for the features before the head are the same for all examples, by "
-            f"{spread:.1g} of their size (a dead normalisation layer?)."
-        )
-    return "."
-
-
-def _is_small(leaf: np.ndarray) -> bool:
-    """Of a matrix that shortens its inputs, and of a small scale of a normalisation layer."""
-    if not leaf.size:
-        return False
-    size = float(np.sqrt(np.mean(leaf**2)))
-    if leaf.ndim >= 2:
-        return size * np.sqrt(min(leaf.size // leaf.shape[0], leaf.size // leaf.shape[-1])) < SMALL
-    # One number throughout that is not zero is a scale.
-    return bool(leaf.size > 1 and np.ptp(leaf) == 0 and 0 < size < SMALL)
 
 
 def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -> _Looked:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_choice, check_count, check_fraction
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
-from ridgerider._core.linalg.space import Hvp, Ritz, Space, krylov, unit_outside
+from ridgerider._core.linalg.space import Hvp, Ritz, krylov, unit_outside
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
@@ -80,10 +80,6 @@ class BlockSpectrum(eqx.Module):
         the same method. Slow: the number of HVPs (default: at most 10,000) grows with the inverse
         of the gap, where "block" needs that of its root.
 
-    - `num_probes`: for the methods "gradient" and "network", how many random vectors, of `max_hvps`
-      HVPs each, estimate how often an eigenvalue is repeated (`Cluster.copies`), to about
-      sqrt(2 / (copies * num_probes)). 0: none.
-
     >>> import jax
     >>> from ridgerider.problems import wells
     >>> problem, key = wells(40), jax.random.key(0)
@@ -110,7 +106,6 @@ class BlockSpectrum(eqx.Module):
     method: Literal["block", "gradient", "network", "power"] = eqx.field(
         static=True, default="block"
     )
-    num_probes: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         check_choice("method", self.method, tuple(MAX_HVPS))
@@ -120,7 +115,6 @@ class BlockSpectrum(eqx.Module):
         if self.max_rows is not None:
             check_count("max_rows", self.max_rows, self.k + 2)
         check_count("dense_below", self.dense_below, 0)
-        check_count("num_probes", self.num_probes, 0)
         check_gauge(self.gauge)
         for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
             check_fraction(name, getattr(self, name))
@@ -145,10 +139,10 @@ class BlockSpectrum(eqx.Module):
         >>> def loss(x, curvatures):
         ...     return curvatures @ x**2 / 2
         >>> problem = rr.Problem(loss, jnp.full(100, 0.1), curvatures)
-        >>> spectrum_at = rr.BlockSpectrum.for_networks(k=1, max_hvps=20, num_probes=4)
+        >>> spectrum_at = rr.BlockSpectrum.for_networks(k=1, max_hvps=20)
         >>> cluster = spectrum_at(problem, problem.x0, jax.random.key(0)).clusters()[0]
-        >>> round(cluster.eigenvalue, 3), 20 < cluster.copies < 40
-        (-1.0, True)
+        >>> round(cluster.eigenvalue, 3), cluster.multiplicity
+        (-1.0, 1)
         """
         own: dict[str, Any] = {"method": "network", "tolerance": 0.1, "cluster_tolerance": 0.02}
         return BlockSpectrum(**(own | fields))
@@ -228,20 +222,11 @@ def _spectrum(
 
 def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
     """The methods "gradient" and "network"."""
-    is_network, num_probes = settings.rule.method == "network", settings.rule.num_probes
-    num_hvps = min(settings.max_hvps, problem.size)
+    is_network, num_hvps = settings.rule.method == "network", min(settings.max_hvps, problem.size)
     grad, hvp = problem.grad(x), problem.hvp_at(x)
     random = jax.random.normal(key, x.shape, x.dtype)
     start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
-    if num_probes:
-        shape = (num_probes, problem.size)
-        random = jax.random.rademacher(jax.random.fold_in(key, 1), shape, x.dtype)
-        # One loop over all, so that the HVP is compiled once.
-        starts = jnp.concatenate([start[None], random])
-        spaces = jax.lax.map(lambda one: krylov(hvp, one[None], num_hvps), starts)
-        space = jax.tree.map(lambda leaf: leaf[0], spaces)
-    else:
-        space = krylov(hvp, start[None], num_hvps)
+    space = krylov(hvp, start[None], num_hvps)
     ritz = space.ritz()
     least = -jnp.minimum(ritz.eigenvalues[0], 0)
     # Without negative curvature, the largest one is what there is to compare with.
@@ -260,25 +245,16 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     coefficients = ritz.coefficients @ mix.T
     residuals = space.residuals(coefficients)
     rows = coefficients.T @ space.rows
-    copies = None
-    if num_probes:
-        # The share of random vectors near each eigenvalue, times the number of parameters.
-        probes = jax.vmap(Space.ritz)(jax.tree.map(lambda leaf: leaf[1:], spaces))
-        distances = jnp.abs(probes.eigenvalues[:, None, :] - eigenvalues[None, :, None])
-        is_near = (distances <= 1.5 * settings.width * unit) & probes.is_there[:, None, :]
-        shares = jnp.sum(jnp.where(is_near, probes.coefficients[:, None, 0] ** 2, 0), axis=2)
-        copies = jnp.maximum(jnp.round(jnp.mean(shares, axis=0) * problem.size), 1)
     return Spectrum(
         eigenvalues=eigenvalues,
         eigenvectors=-rows if is_network else fix_signs(rows),  # the start is the gradient
         labels=labels,
         is_downhill=downhill(eigenvalues, settings.downhill, ritz.scale) & is_there,
         scale=ritz.scale,
-        cost=Cost(gradients=1, hvps=num_hvps * (1 + num_probes)),
+        cost=Cost(gradients=1, hvps=num_hvps),
         residuals=residuals,
         is_converged=(residuals <= settings.tolerance * unit) & is_there,
         sees_copies=False,
-        copies=copies,
     )
 
 

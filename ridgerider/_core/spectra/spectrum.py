@@ -67,8 +67,7 @@ class Cluster:
     """A run of equal eigenvalues: mean, number, spread, and the gap to the nearest other one.
 
     Where a spectrum was computed in part, there may be more copies than were seen, or eigenvalues
-    below that were not: `is_complete` reads false unless this was ruled out. `copies` is the
-    estimated multiplicity, from an engine that sees one vector of each eigenspace.
+    below that were not: `is_complete` reads false unless this was ruled out.
 
     >>> Cluster(eigenvalue=-2.0, multiplicity=3, spread=0.0, gap=1.0).multiplicity
     3
@@ -79,7 +78,6 @@ class Cluster:
     spread: float
     gap: float
     is_complete: bool = True
-    copies: int | None = None
 
 
 class Spectrum(eqx.Module):
@@ -89,8 +87,7 @@ class Spectrum(eqx.Module):
     `scale` is the largest |eigenvalue|. An iterative engine computes the `k` lowest pairs only; it
     says with what `residuals` |H e - eigenvalue e|, which of them are converged, and estimates
     `scale` from below. `is_complete`: every eigenvalue in a pair's cluster, and every one below, is
-    in the list. `sees_copies` reads false for an engine that finds one vector per eigenspace, which
-    may estimate the number of `copies`.
+    in the list. `sees_copies` reads false for an engine that finds one vector per eigenspace.
 
     >>> import jax
     >>> from ridgerider.problems import wells
@@ -109,7 +106,6 @@ class Spectrum(eqx.Module):
     is_converged: Bool[Array, " k"] | None = None
     is_complete: Bool[Array, " k"] | None = None
     sees_copies: bool = eqx.field(static=True, default=True)
-    copies: Float[Array, " k"] | None = None
 
     def clusters(self) -> tuple[Cluster, ...]:
         """The clusters, most negative first."""
@@ -122,7 +118,6 @@ class Spectrum(eqx.Module):
         above = [group[0] for group in groups[1:]] + [math.inf]
         none = np.zeros(len(eigenvalues), bool)
         is_complete = none if self.is_complete is None else np.asarray(self.is_complete)
-        copies = None if self.copies is None else np.asarray(self.copies)
         return tuple(
             Cluster(
                 eigenvalue=float(group.mean()),
@@ -130,7 +125,6 @@ class Spectrum(eqx.Module):
                 spread=float(group[-1] - group[0]),
                 gap=float(min(group[0] - low, high - group[-1])),
                 is_complete=bool(is_complete[labels == number].all()),
-                copies=None if copies is None else int(copies[labels == number][0]),
             )
             for number, (group, low, high) in enumerate(zip(groups, below, above, strict=True))
         )

@@ -21,8 +21,6 @@ def stored_mover(
     symmetry: Symmetry | None = None,
 ) -> Rides | Climbs:
     """What a run was made with; parts of the user's own have to be given again."""
-    if meta["mover"] not in KINDS:
-        raise ValueError(f"{path} cannot be resumed: it holds the runs of a baseline.")
     kind = KINDS[meta["mover"]]
     rule = rebuild(meta["rider"]) if rule is None else rule
     check_rule("rider", rule, kind)

@@ -35,7 +35,7 @@ from ridgerider._core.spectra.spectrum import Cluster
 from ridgerider._search.tree.tree import Fingerprint, Way
 
 APPLICATION_ID = 0x52696467  # "Ridg"
-FORMAT = 4
+FORMAT = 5
 SUM = "sum"  # of all digests but its own, in `meta`
 REPAIRED = "repaired"  # in `meta`: whether it has to be replayed
 # Entries of `meta` of any run.

