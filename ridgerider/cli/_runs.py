@@ -89,7 +89,7 @@ def report(
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
     measure_run(run, signature, metric, problem, trust)
-    say(str(rr.report.report(run, out, say=say)))
+    say(str(rr.report.report(run, out)))
 
 
 def watch(

@@ -1,7 +1,6 @@
 """A run file in, one HTML page out; and the same page live, while the search runs."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from ridgerider.report._compare import compare as compare
@@ -16,7 +15,6 @@ def report(
     *,
     claim: str = "",
     index: str | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a run as one HTML page that needs no network, no server and no Python.
 
@@ -24,11 +22,10 @@ def report(
 
     **Arguments**
 
-    - `path`: the run file. It may still be growing; of a damaged one the page shows what could be
-      read, and says so.
+    - `path`: the run file. It may still be growing; a damaged one is refused
+      (`ridgerider check --repair`).
     - `out`: where to write the page. Default: `report.html` beside the run file.
     - `claim`: a sentence of yours to begin with. `index`: the URL of a page to lead back to.
-    - `say`: called with a sentence for everything that could not be read.
 
     >>> import tempfile
     >>> import ridgerider as rr
@@ -43,7 +40,4 @@ def report(
     out = place_for(out, path.with_name("report.html"))
     reader = Reader(path)
     reader.read()
-    if say is not None:
-        for note in reader.notes:
-            say(note)
     return write_page(out, page(reader, claim=claim, index=index))

@@ -85,7 +85,6 @@ def read_runs(files: Sequence[Path]) -> Runs:
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     runs = {name: Reader(path) for name, path in zip(names, files, strict=True)}
     for run in runs.values():
-        load(run.path)  # raises if it is damaged
         run.read()
     return runs
 
@@ -103,7 +102,7 @@ def solutions_of(runs: Runs, problem: Problem | None) -> Found:
     ends = [(name, place) for (name, _), place in places.items()]
     classes: Sequence[Hashable]
     if is_signed:
-        values = [runs[name].file.measures[SIGNATURE] for name, _ in ends]
+        values = [runs[name].measured[SIGNATURE] for name, _ in ends]
         legs = [runs[name].legs[place]["fingerprint"] for name, place in ends]
         classes = signature_classes(map(dict.get, values, legs))
     else:
@@ -163,7 +162,7 @@ def _runs_table(runs: Runs, found: Found | None) -> Table:
         num_found = None if found is None else sum(name in by for by in found)
         lowest = min((run.level(leg) for leg in run.groups), default=None)
         *counts, seconds = np.sum([leg["cost"] for leg in run.legs], axis=0).tolist()
-        about = [name, run.meta.get("name", ""), run.num_rides, run.file.num_open]
+        about = [name, run.meta.get("name", ""), run.num_rides, run.num_open]
         rows.append([*about, num_found, lowest, *map(int, counts), round(seconds, 1)])
     head = ["run", "problem", "rides", "open", "solutions", "lowest loss", *COSTS]
     return {"head": head, "rows": rows}

@@ -1,7 +1,5 @@
 """What the page of a map shows: its disconnectivity graph, points, and structures of clusters."""
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,7 @@ import numpy as np
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.load import load
 from ridgerider._search.results.solutions import Stationary
-from ridgerider._search.runfile.repair import repair
 from ridgerider.plot._map import tree_places
-
-NOTHING: dict[str, Any] = {
-    "completeness": "",
-    **{name: [] for name in ("minima", "saddles", "junctions", "places")},
-}
 
 
 def is_map(meta: dict[str, Any]) -> bool:
@@ -25,23 +17,8 @@ def is_map(meta: dict[str, Any]) -> bool:
 
 
 def map_content(path: Path) -> dict[str, Any]:
-    """All that the page shows of a map, for JSON; of a damaged one what is left when repaired."""
-    try:
-        return _content(load(path))
-    except ValueError:
-        with tempfile.TemporaryDirectory() as scratch:
-            copy = Path(scratch) / path.name
-            for end in ("", "-wal"):
-                if Path(f"{path}{end}").exists():
-                    shutil.copy(f"{path}{end}", f"{copy}{end}")
-            try:
-                repair(copy)
-                return _content(load(copy))
-            except (OSError, ValueError):
-                return NOTHING
-
-
-def _content(landscape: Landscape) -> dict[str, Any]:
+    """All that the page shows of a map, for JSON."""
+    landscape: Landscape = load(path)
     edges = {edge.saddle: edge for edge in landscape.edges()}
     leaves = landscape.meta["problem"]["params"]
     shape = leaves[0][1]

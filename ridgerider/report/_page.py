@@ -55,7 +55,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "path": str(reader.path),
         "meta": reader.meta,
         "size": sum(prod(shape) for _, shape, *_ in params),
-        "num_open": reader.file.num_open,
+        "num_open": reader.num_open,
         "notes": reader.notes,
         "groups": [leg["fingerprint"] for leg in reader.groups],
         "labels": reader.labels,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgerider._search.results.export import plain
 from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
-from ridgerider._search.runfile.partial import PartialRun
+from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg
@@ -24,10 +24,10 @@ MAX_COMPARED = 48  # solutions side by side on a page
 
 @dataclass
 class Reader:
-    """The legs and solutions of a run, as far as they can be read.
+    """The legs and solutions of a run, read from its file as it grows.
 
     `legs` are what the page's tree and tables need, `details` what it needs once a leg is chosen;
-    `notes` say in a sentence each what could not be read. `groups` are the solutions: by what they
+    `notes` are sentences to begin with. `groups` are the solutions: by what they
     do if a signature says so, else the minima; the leg that stands for each of them is that of
     lowest loss, of minima the shallowest. `labels` name the groups that a signature made.
 
@@ -48,25 +48,34 @@ class Reader:
     details: list[dict[str, Any]] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    num_open: int = 0
     trouble: str = ""
 
     def __post_init__(self) -> None:
-        self.file = PartialRun(self.path)
+        self._run: RunFile | None = None  # until there is one
+        self._known = set[Fingerprint]()
         self._classes = Classes[Fingerprint]()
         self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
-        self._measured: dict[str, dict[str, Any]] = {}
+        self.measured: dict[str, dict[str, Any]] = {}  # by name and fingerprint
         self._apart: tuple[int, dict[str, Any]] | None = None
         self._max_points = self._max_clusters = 0
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
 
-        Raises ValueError if it is not a run file, and `AnotherRun` if one has taken its place.
+        Raises ValueError if it is not a run file, or damaged.
         """
-        legs = self.file.read()
+        if self._run is None:
+            self._run = RunFile.open(self.path)
+        run = self._run
+        new = [name for name in run.fingerprints() if name not in self._known]
+        self._known |= set(new)
+        legs = [run.leg(name) for name in new]
+        self.meta, self.num_open, measured = plain(run.meta, str), run.num_open(), run.measures()
         if not self._max_points:  # a page of ten thousand legs stays small
-            num_legs = max(1, self.file.num_legs or 1)
+            num_legs = max(1, len(legs))
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
         names = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
@@ -80,31 +89,17 @@ class Reader:
             }
             self.details.append(plain(details))
         self._classify(legs)
-        if legs or self.file.measures != self._measured:
-            self._measured = self.file.measures
+        if legs or measured != self.measured:
+            self.measured = measured
             self._group()
         return len(legs)
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        return plain(self.file.meta, str)
 
     @property
     def notes(self) -> list[str]:
         """What a reader of the page should know about the file."""
         if self.trouble and not self.legs:
             return [self.trouble]
-        notes, unreadable = [], self.file.unreadable
-        if unreadable:
-            what, why = ", ".join(list(unreadable)[:5]), next(iter(unreadable.values()))
-            more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
-            notes.append(
-                f"The file is damaged: {len(self.legs)} legs could be read, but not {what}{more} "
-                f"({why})."
-            )
-        if not self.num_rides:
-            notes.append("No leg has been ridden yet.")
-        return notes
+        return [] if self.num_rides else ["No leg has been ridden yet."]
 
     # --- what was measured
 
@@ -130,7 +125,7 @@ class Reader:
 
     @property
     def has_descents(self) -> bool:
-        return has_descents(self.file.meta)
+        return has_descents(self.meta)
 
     @property
     def num_rides(self) -> int:
@@ -184,9 +179,11 @@ class Reader:
 
     def points(self) -> np.ndarray:
         """The points of the groups that are compared."""
+        if self._run is None:
+            return np.zeros((0, 0))
         names = [Fingerprint.parse(self.groups[one]["fingerprint"]) for one in self.compared()]
-        found = self.file.ends(names) if names else {}
-        return np.array([found[name] for name in names if name in found])
+        legs = [self._run.leg(name) for name in names]
+        return np.array([leg.x if leg.finish is None else leg.finish.x for leg in legs])
 
     def apart(self) -> dict[str, Any]:
         """The distances between the solutions of lowest loss."""
@@ -221,7 +218,7 @@ class Reader:
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
-        measures, about = self._measured, self._about
+        measures, about = self.measured, self._about
         numbers = [self.class_of.get(leg["fingerprint"]) for leg in self.legs]
         if self.signature is not None:
             values = measures.get(SIGNATURE, {})

@@ -70,7 +70,7 @@ def verdict(reader: Reader) -> dict[str, Any]:
 
 def _state(reader: Reader) -> tuple[str, str, str]:
     """Finished, stopped by a budget, or neither; what to say of it; and how to go on."""
-    num, waiting = reader.num_rides, reader.file.num_open
+    num, waiting = reader.num_rides, reader.num_open
     go_on = f"ridgerider resume {shlex.quote(str(reader.path))}"
     if not waiting and reader.legs:
         what = count(num, "branch that was found was", "branches that were found were")

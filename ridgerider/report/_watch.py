@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ridgerider._check import one_line
-from ridgerider._search.runfile.partial import AnotherRun
 from ridgerider.report._map import is_map
 from ridgerider.report._page import embedded, page, summary
 from ridgerider.report._read import Reader
@@ -37,7 +36,7 @@ class Watched:
 
     def __init__(self, path: Path):
         self.path, self._lock = path, threading.Lock()
-        self._name, self._reader = secrets.token_hex(8), Reader(path)
+        self._name, self._reader, self._place = secrets.token_hex(8), Reader(path), 0
 
     def page(self) -> str:
         with self._lock:
@@ -59,10 +58,11 @@ class Watched:
         and is to be loaded again.
         """
         try:
+            place = self.path.stat().st_ino
+            if place != self._place:  # another run has taken its place
+                self._name, self._reader = secrets.token_hex(8), Reader(self.path)
+                self._place = place
             self._reader.read()
-        except AnotherRun:
-            self._name, self._reader = secrets.token_hex(8), Reader(self.path)
-            return self._read()
         except (OSError, ValueError) as error:
             self._reader.trouble = f"Waiting for a run: {one_line(error)}."
         return f"{self._name}{'-map' if is_map(self._reader.meta) else ''}"

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -42,25 +40,6 @@ def test_arguments_are_honoured_and_the_page_is_written_whole(tmp_path, monkeypa
     with pytest.raises(OSError, match=r"`out` cannot be written at .*: No space left on device"):
         rr.report.report(path, claim="Another.")
     assert page.read_text() == before and len(list(tmp_path.glob("*.html"))) == 1
-
-
-def test_a_damaged_map_is_a_map(opened, tmp_path):
-    path, said = tmp_path / "run.sqlite", []
-    landscape = rr.explore(himmelblau(), out=path)
-    names = [str(one.fingerprint) for one in landscape.minima()]
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE legs SET clusters = 'rust' WHERE fingerprint = ?", [names[-1]])
-    page = rr.report.report(path, say=said.append)
-    assert said[0].startswith("The file is damaged") and content(page)["notes"] == said
-    assert [one["fingerprint"] for one in content(page)["minima"]] == names[:-1]
-    tab = opened(page.as_uri())
-    assert "The file is damaged" in tab.inner_text("#notes")
-    assert tab.locator("#minima button").count() == len(names) - 1
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE legs SET clusters = 'rust'")
-    assert (
-        opened(rr.report.report(path).as_uri()).inner_text("#about") == "No minimum is known yet."
-    )
 
 
 @pytest.fixture

@@ -362,33 +362,16 @@ def test_another_format_is_refused_and_other_columns_are_ignored(copy):
 
 
 @pytest.mark.parametrize("column", ["clusters", "trace"])
-def test_a_damaged_leg_is_left_out(copy, column, tmp_path):
+def test_a_damaged_file_is_refused(copy, column, tmp_path):
     damage(copy, f"UPDATE legs SET {column} = 'rust' WHERE fingerprint IN ('0+', '1- 0+')")
-    said = []
-    report(copy, tmp_path / "page.html", say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith(
-        "The file is damaged: 39 legs could be read, but not leg 0+, leg 1- 0+ ("
-    )
+    with pytest.raises(ValueError, match=r"is damaged: leg 0\+ .*`ridgerider check` names all"):
+        report(copy, tmp_path / "page.html")
 
 
-def test_damaged_pages_leave_the_rest(copy, opened):
-    size = copy.stat().st_size
-    with copy.open("r+b") as file:  # a tenth of the file, behind its head
-        file.seek(size // 2)
-        file.write(b"\xff" * (size // 10))
-    said = []
-    page = opened(report(copy, say=said.append).as_uri())
-    assert re.match(r"The file is damaged: \d+ legs could be read", said[0])
-    assert "The file is damaged" in page.inner_text("#notes")
-    assert 0 < int(page.inner_text("#num-legs")) < 40
-
-
-def test_a_truncated_file_shows_its_beginning(copy):
+def test_a_truncated_file_is_refused(copy):
     os.truncate(copy, copy.stat().st_size // 2)
-    reader = Reader(copy)
-    reader.read()
-    assert "The file is damaged" in reader.notes[0]
+    with pytest.raises(ValueError, match=r"is truncated|cannot be read as a run file"):
+        report(copy)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pathlib import Path
 from ridgerider._check import one_line
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import beside, held
-from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.runfile.rows import checked_leg
 from ridgerider._search.runfile.schema import Row
@@ -32,14 +31,22 @@ def check_run(path: str | os.PathLike) -> tuple[int, dict[str, str]]:
     >>> check_run(path)
     (3, {})
     """
-    run = PartialRun(Path(path))
-    legs = run.read()
-    found = dict(run.unreadable)
+    with RunFile.open_damaged(Path(path)) as run:
+        found, size, names = run.damages(), None, set[str]()
+        with contextlib.suppress(ValueError):
+            size = schema.num_params(run.meta)
+        for _, row in run.readable_rows("legs"):
+            name = row["fingerprint"]
+            try:
+                checked_leg(row, run.rows(name)[1], size)
+                names.add(name)
+            except Exception as error:
+                found[schema.row_name("legs", row)] = one_line(error)
     try:
         RunFile.open(path).close()
     except ValueError as error:
         found = found or {"the file": one_line(error)}
-    return len(legs), found
+    return len(names), found
 
 
 def repair(path: str | os.PathLike) -> tuple[list[str], Path]:

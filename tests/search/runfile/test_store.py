@@ -12,12 +12,12 @@ import pytest
 import safetensors.numpy
 
 import ridgerider as rr
-from ridgerider._search.runfile.partial import PartialRun
 from ridgerider._search.runfile.repair import check_run
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
+from ridgerider.report._read import Reader
 from tests.cases import make_blocks, same_tree
 from tests.search.runfile.made_up_runs import META, make_leg, sign_rows
 
@@ -391,14 +391,14 @@ def test_a_run_can_be_read_while_it_grows(tmp_path):
 
 def test_a_leg_that_is_settled_later_is_read_once(tmp_path):
     store = Store.create(tmp_path / "run.sqlite", {"name": "made up", **META}, make_leg(""), [])
-    run, seen = PartialRun(store.path), []
+    reader = Reader(store.path)
     for name in ("0-", "1+", "0+"):
         store.add(make_leg(name))
-        seen += run.read()
+        reader.read()
     for name in ("0-", "1+", "0+"):
         store.settle(make_leg(name), [])
-        seen += run.read()
-    assert [str(leg.fingerprint) for leg in seen] == ["", "0-", "1+", "0+"]
+        reader.read()
+    assert [leg["fingerprint"] for leg in reader.legs] == ["", "0-", "1+", "0+"]
 
 
 # --- replay and export
