@@ -165,8 +165,7 @@ def landscape(
     """The loss in the plane of two rides, with the tree projected into it; darker is lower.
 
     The run must have been loaded with its problem. Both rides are drawn step by step, and all
-    others too if the rider kept their paths. Dotted lines are descents: as they went if the rider
-    kept paths, else straight to where they came to rest.
+    others too if the rider kept their paths. Dotted lines lead to where descents ended.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -208,15 +207,12 @@ def landscape(
 
 
 def _projected(result: Result, plane: Plane, leg: Leg) -> tuple[np.ndarray, np.ndarray]:
-    """A ride in the plane, and the descent from its end: straight lines where none is stored."""
+    """A ride in the plane, a straight line where no path is stored, and the end of its descent."""
     path = leg.trace.get("path")
     if path is None:
         path = np.stack([result.leg(leg.fingerprint.parent).x, leg.x])
-    descent = [leg.x]
-    if leg.finish is not None:
-        between = () if leg.finish.path is None else leg.finish.path
-        descent += [*between, np.asarray(leg.finish.x)]
-    return plane.project(path), plane.project(np.array(descent))
+    end = leg.x if leg.finish is None else np.asarray(leg.finish.x)
+    return plane.project(path), plane.project(np.stack([leg.x, end]))
 
 
 def shades(

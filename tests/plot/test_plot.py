@@ -85,15 +85,6 @@ def test_a_plane_holds_both_rides(result, ax):
     assert rr.plot.landscape(result, ("0+", "1-"), ax, num_points=5) is ax
 
 
-def test_descents_are_drawn_as_they_are_stored(result, ax):
-    rr.plot.landscape(result, ("0+", "1-"), ax, num_points=3)
-    drawn = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]
-    assert sorted(map(len, drawn)) == sorted(len(leg.finish.path) + 2 for leg in result)
-    bare = rr.Result(without_paths(result)._store, result.problem)
-    ax = rr.plot.landscape(bare, ("0+", "1-"), num_points=3)
-    assert {len(line.get_xydata()) for line in ax.lines if line.get_linestyle() == ":"} == {2}
-
-
 def test_two_ways_along_one_ridge_still_make_a_plane(result):
     plane = plane_of(result, result.leg("0+"), result.leg("0-"))
     assert abs(plane.first @ plane.second) < 1e-12
@@ -124,5 +115,5 @@ def without_paths(result):
     store = Store.create(None, result.meta, result.leg(""), [])
     for leg in result:
         trace = {name: column for name, column in leg.trace.items() if name != "path"}
-        store.settle(replace(leg, trace=trace, finish=replace(leg.finish, path=None)), [])
+        store.settle(replace(leg, trace=trace), [])
     return rr.Result(store, result.problem, result._mover)

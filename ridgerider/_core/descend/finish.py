@@ -22,11 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.descend.lbfgs import lbfgs
-from ridgerider._core.descend.trail import Trail
 from ridgerider._core.points.classify import (
     BATCH,
     DOUBTS,
@@ -65,8 +64,6 @@ class Finish(eqx.Module):
     - `error`: how far the exact stationary point may be from `x`, across flat directions.
     - `limit`, `runaway`: at infinity, what the loss falls to, and a long step in that direction.
     - `history`: of a training (`Train`), the loss and each metric by epoch.
-    - `path`: where the descent went, at most 24 points without the last, `x`; None unless the rider
-      keeps paths. Before it is on a leg, rows that are not used are NaN.
 
     >>> from ridgerider import DenseSpectrum
     >>> from ridgerider.problems import wells
@@ -91,7 +88,6 @@ class Finish(eqx.Module):
     limit: float | Scalar = float("nan")
     runaway: Vector | None = None
     history: dict[str, np.ndarray] | None = None
-    path: Float[Array, "points n"] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -194,8 +190,6 @@ class Descend(eqx.Module):
       loss by less than its rounding. Default: eps^(1/2).
     - `max_hvps`: HVPs for the least eigenvalue of a problem with 300 parameters or more; what they
       do not suffice for is "unverified". 0: no minimum is verified.
-    - `keep_path`: whether `Finish.path` has a few points of the way; a rider with `keep_path` sets
-      it.
 
     >>> import jax, jax.numpy as jnp
     >>> from ridgerider import DenseSpectrum
@@ -210,7 +204,6 @@ class Descend(eqx.Module):
     tolerance: Number | None = None
     max_kicks: int = 0
     max_hvps: int = eqx.field(static=True, default=1000)
-    keep_path: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         if self.optimizer is not None and not callable(self.optimizer):
@@ -231,39 +224,36 @@ class Descend(eqx.Module):
         spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
     ) -> Finish:
         del spectrum  # the curvature at the end is computed by other means
-        trail = Trail.begin(x) if self.keep_path else None
         zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
         cost = jax.tree.map(jnp.asarray, Cost())
         first = Finish(x, zero, zero, zero, no, no, none, none, cost, none, zero, none, no, zero, x)
 
         def settle(carry: tuple) -> tuple:
-            before, x, _, trail = carry
-            end, lowest, trail = self._settled(problem, x, key, before, trail)
+            before, x, _ = carry
+            end, lowest = self._settled(problem, x, key, before)
             is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
             up, down = (end.x + sign * KICK * problem.unit * lowest for sign in (1, -1))
             kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
             one = is_due.astype(int)
             cost = end.cost + Cost(values=2 * one)
             end = replace(end, num_kicks=end.num_kicks + one, cost=cost)
-            return end, kicked, is_due, None if trail is None else trail.add(kicked, is_due)
+            return end, kicked, is_due
 
         if self.max_kicks == 0:
-            end, _, trail = self._settled(problem, x, key, first, trail)
-        else:
-            carry = (first, x, jnp.array(True), trail)
-            end, _, _, trail = jax.lax.while_loop(lambda carry: carry[2], settle, carry)
-        return end if trail is None else replace(end, path=trail.points)
+            return self._settled(problem, x, key, first)[0]
+        carry = (first, x, jnp.array(True))
+        return jax.lax.while_loop(lambda carry: carry[2], settle, carry)[0]
 
     def _settled(
-        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish, trail: Trail | None
-    ) -> tuple[Finish, Vector, Trail | None]:
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish
+    ) -> tuple[Finish, Vector]:
         """Descend from `x` and classify where that ended; the end, and its lowest eigenvector."""
 
         def turn(state: _Settling) -> _Settling:
             seen = view(problem, state.next, key, state.floor)
             return self._next(problem, self._taken(state, seen))
 
-        start = _start(problem, x, trail)
+        start = _start(problem, x)
         state = jax.lax.while_loop(lambda state: state.todo != DONE, turn, start)
         here, cost = state.here, before.cost + state.cost
         is_level, is_converged = here.curvature.scale <= state.floor, self._is_converged(here)
@@ -285,7 +275,7 @@ class Descend(eqx.Module):
             limit=jnp.where(has_run_off, state.ahead_loss, jnp.nan),
             runaway=jnp.where(has_run_off, state.next - here.x, 0),
         )
-        return end, here.curvature.rows[0], state.trail
+        return end, here.curvature.rows[0]
 
     def _taken(self, state: "_Settling", seen: View) -> "_Settling":
         """With what was seen at `state.next`: a new point, or what lies ahead of the old one."""
@@ -325,10 +315,6 @@ class Descend(eqx.Module):
             stays_negative=stays & (here.curvature.least < 0),
             num_steps=state.num_steps + (is_newton & is_better).astype(int),
             cost=state.cost + seen.cost,
-            # A descent has added its own points.
-            trail=None
-            if state.trail is None
-            else state.trail.add(seen.x, (state.todo == BACK) | (is_newton & is_better)),
         )
 
     def _next(self, problem: Problem, state: "_Settling") -> "_Settling":
@@ -363,10 +349,8 @@ class Descend(eqx.Module):
             [DONE, DESCENT, BACK, DONE, AHEAD, DESCENT, NEWTON],
             DONE,
         )
-        x, num_steps, cost, trail = self._descended(problem, here, state, todo == DESCENT)
+        x, num_steps, cost = self._descended(problem, here, state, todo == DESCENT)
         halfway = (state.begin + here.x) / 2
-        if trail is not None:
-            trail = trail.back(state.begin, halfway, todo == BACK)
         num_ahead = jnp.where((todo == DONE) | (todo == AHEAD), state.num_ahead, -1)
         ahead = here.x + 4.0 ** jnp.maximum(num_ahead, 0).astype(here.x.dtype) * here.downhill
         return replace(
@@ -382,7 +366,6 @@ class Descend(eqx.Module):
             num_rounds=state.num_rounds + (todo == DESCENT).astype(int),
             num_steps=state.num_steps + num_steps,
             cost=state.cost + cost,
-            trail=trail,
         )
 
     def _is_converged(self, here: View) -> Bool[Array, ""]:
@@ -408,7 +391,7 @@ class Descend(eqx.Module):
 
     def _descended(
         self, problem: Problem, here: View, state: "_Settling", is_wanted: Bool[Array, ""]
-    ) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
+    ) -> tuple[Vector, Int[Array, ""], Cost]:
         """The end of a descent, not yet looked at."""
         scale = here.curvature.scale
         unit = jnp.where(scale > 0, scale, 1)
@@ -422,10 +405,10 @@ class Descend(eqx.Module):
         max_steps = self.max_steps - state.num_steps
         if self.optimizer is not None:
             optimizer = optax.with_extra_args_support(self.optimizer())
-            return _optimized(optimizer, value, here.x, is_over, max_steps, is_wanted, state.trail)
-        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, state.trail, problem.unit)
+            return _optimized(optimizer, value, here.x, is_over, max_steps, is_wanted)
+        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, problem.unit)
         cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
-        return descent.x, jnp.maximum(descent.num_steps, 0), cost, descent.trail
+        return descent.x, jnp.maximum(descent.num_steps, 0), cost
 
 
 def _optimized(
@@ -435,33 +418,31 @@ def _optimized(
     is_over: Callable[[Vector, Vector], Bool[Array, ""]],
     max_steps: int | Int[Array, ""],
     is_wanted: Bool[Array, ""],
-    trail: Trail | None,
-) -> tuple[Vector, Int[Array, ""], Cost, Trail | None]:
+) -> tuple[Vector, Int[Array, ""], Cost]:
     """Descend with an optimizer of optax, if it is wanted."""
     value_and_grad = jax.value_and_grad(value)
 
     def should_continue(carry: tuple) -> Bool[Array, ""]:
-        x, loss, grad, _, num_steps, _, _ = carry
+        x, loss, grad, _, num_steps, _ = carry
         is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
         return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
 
     def step(carry: tuple) -> tuple:
-        x, loss, grad, state, num_steps, count, trail = carry
+        x, loss, grad, state, num_steps, count = carry
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             updates, state = optimizer.update(grad, state, x, value=loss, grad=grad, value_fn=value)
         x = optax.apply_updates(x, updates)
         count += 1 + jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
-        trail = None if trail is None else trail.add(x, jnp.array(True))
-        return x, *value_and_grad(x), state, num_steps + 1, count, trail
+        return x, *value_and_grad(x), state, num_steps + 1, count
 
     def descend() -> tuple:
-        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), jnp.array(1), trail)
-        end, _, _, _, *counts, way = jax.lax.while_loop(should_continue, step, first)
-        return end, *counts, way
+        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), jnp.array(1))
+        end, _, _, _, *counts = jax.lax.while_loop(should_continue, step, first)
+        return end, *counts
 
-    nothing = (x, jnp.array(0), jnp.array(0), trail)
-    end, num_steps, count, trail = jax.lax.cond(is_wanted, descend, lambda: nothing)
-    return end, num_steps, Cost(values=count, gradients=count), trail
+    nothing = (x, jnp.array(0), jnp.array(0))
+    end, num_steps, count = jax.lax.cond(is_wanted, descend, lambda: nothing)
+    return end, num_steps, Cost(values=count, gradients=count)
 
 
 class _Settling(eqx.Module):
@@ -486,14 +467,13 @@ class _Settling(eqx.Module):
     stays_negative: Bool[Array, ""]
     num_steps: Int[Array, ""]
     cost: Cost
-    trail: Trail | None
 
     @property
     def has_run_off(self) -> Bool[Array, ""]:
         return self.num_ahead == FAR
 
 
-def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
+def _start(problem: Problem, x: Vector) -> _Settling:
     """Before anything is known: the first thing to do is to evaluate `x`."""
     zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
     cost = jax.tree.map(jnp.asarray, Cost())
@@ -503,7 +483,6 @@ def _start(problem: Problem, x: Vector, trail: Trail | None) -> _Settling:
         next=x,
         begin=x,
         cost=cost,
-        trail=trail,
         **dict.fromkeys(counts, none),
         **dict.fromkeys(("unit", "floor", "ahead_loss", "ahead_slope"), zero),
         **dict.fromkeys(("is_settled", "stays_negative"), no),

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ridgerider._core.descend.trail import Trail
 from ridgerider._core.problem.problem import Number, Scalar, Vector
 
 MEMORY = 10  # pairs of steps and changes of the gradient
@@ -108,7 +107,6 @@ class Descent(eqx.Module):
     num_steps: Int[Array, ""]
     num_gradients: Int[Array, ""]
     is_stuck: Bool[Array, ""]
-    trail: Trail | None
 
 
 def lbfgs(
@@ -117,12 +115,9 @@ def lbfgs(
     is_over: Callable[[Vector, Vector], Bool[Array, ""]],
     max_steps: int | Int[Array, ""],
     is_wanted: Bool[Array, ""],
-    trail: Trail | None = None,
     longest: Number = 1.0,
 ) -> Descent:
     """Descend from `x` until `is_over(x, grad)`; if it is not wanted, evaluate nothing.
-
-    Its steps are added to the `trail`, if there is one.
 
     >>> end = lbfgs(
     ...     lambda x: (x[0] - 1) ** 2 + 10 * x[1] ** 4,
@@ -160,7 +155,6 @@ def lbfgs(
         num_steps=jnp.array(-1),
         num_gradients=jnp.array(0),
         is_stuck=jnp.array(False),
-        trail=trail,
     )
     return jax.lax.while_loop(should_continue, evaluate, start)
 
@@ -206,7 +200,6 @@ def _judged(state: Descent, x: Vector, loss: Scalar, grad: Vector, longest: Numb
         num_steps=jnp.where(is_accepted, state.num_steps + 1, state.num_steps),
         num_gradients=state.num_gradients + 1,
         is_stuck=is_stuck,
-        trail=None if state.trail is None else state.trail.add(x, is_accepted & ~is_first),
     )
 
 

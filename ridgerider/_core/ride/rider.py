@@ -56,8 +56,7 @@ class Rider(eqx.Module):
     - `batch(problem, key, step) -> Problem`: the rows of the data that a step uses, such as
       `Batches`; or None for all of them.
     - `max_steps`: the longest ride. The trace has room for as many steps.
-    - `keep_path`: whether the trace holds every `x` as well, and `Finish.path` a few points of the
-      descent (small problems only).
+    - `keep_path`: whether the trace holds every `x` as well (small problems only).
     - `effort`: how much compilation does for the speed of its programs: "full", "little", "none".
 
     >>> import ridgerider as rr

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._core.descend.finish import Descend, Finish, HostFinish
-from ridgerider._core.descend.trail import taken_points
+from ridgerider._core.descend.finish import Finish, HostFinish
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.ledger import Ledger
@@ -202,10 +201,7 @@ def ride_one(
 
 def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
-    finish = rider.finish
-    if rider.keep_path and isinstance(finish, Descend):
-        finish = replace(finish, keep_path=True)
-    return finish(problem, x, key, rider.spectrum)
+    return rider.finish(problem, x, key, rider.spectrum)
 
 
 def _spectrum(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
@@ -237,8 +233,7 @@ def _ride(
         on_host = isinstance(rider.finish, HostFinish)
         close = finish_one if on_host else compiled(finish_one, rider.effort)
         finish = fetch(close(problem, rider, end, key))
-        path = None if finish.path is None else taken_points(finish.path)
-        finish, cost = replace(finish, path=path), cost + finish.cost
+        cost = cost + finish.cost
         may_branch = settings.branch_at == "saddle" or not spectrum.num_downhill()
         if finish.kind == "saddle" and may_branch and not is_last:
             saddle = _spectrum(problem, rider, place(problem, finish.x), key)

@@ -30,8 +30,6 @@ def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
     arrays |= {"x": end.x}
     if end.is_at_infinity and end.runaway is not None:
         arrays["runaway"] = end.runaway
-    if end.path is not None:
-        arrays["path"] = end.path
     arrays |= {f"{HISTORY}{name}": column for name, column in (end.history or {}).items()}
     names = {"fingerprint": leg.fingerprint, "same_as": leg.same_as}
     return row, schema.encode("solutions", {**vars(end), **ridges, **names, "arrays": arrays})
@@ -119,11 +117,10 @@ def _finish(name: str, values: Mapping[str, Any], size: int | None) -> Finish:
     with schema.reading(name, "arrays"):
         x = schema.points(arrays["x"], (size,))
         runaway = schema.points(arrays["runaway"], x.shape) if "runaway" in arrays else None
-        path = schema.points(arrays["path"], (None, x.size)) if "path" in arrays else None
     history = {
         key.removeprefix(HISTORY): array for key, array in arrays.items() if key.startswith(HISTORY)
     }
-    more: Any = {"x": x, "runaway": runaway, "path": path, "history": history or None}
+    more: Any = {"x": x, "runaway": runaway, "history": history or None}
     with schema.reading(name, "doubt_number"):
         finish = Finish(**{field: values[field] for field in schema.FINISH}, **more)
         finish.doubt  # noqa: B018  # one that is known

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +6,6 @@ import optax
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.descend.trail import MAX_POINTS, Trail, taken_points
 from ridgerider.problems import wells
 from ridgerider.problems.wells import wells_loss
 from tests.cases import make_quadratic
@@ -128,63 +125,3 @@ def test_bad_descend_settings():
 
 
 # --- where a descent went
-
-
-@pytest.mark.parametrize(
-    ("descend", "dtype"),
-    [
-        (rr.Descend(), "float32"),
-        (rr.Descend(max_kicks=2), "float64"),
-        (rr.Descend(jax.tree_util.Partial(optax.sgd, 0.1), max_steps=300), "float64"),
-    ],
-)
-def test_a_path_goes_downhill_and_changes_nothing(descend, dtype):
-    problem = wells(2)
-    problem = rr.Problem(
-        problem.loss, jnp.zeros(2, dtype), *(a.astype(dtype) for a in problem.args)
-    )
-    x = jnp.array([0.05, 0.3], dtype)
-    end = finish(descend, problem, x)
-    seen = finish(replace(descend, keep_path=True), problem, x)
-    for one, two in zip(
-        jax.tree.leaves(end), jax.tree.leaves(replace(seen, path=None)), strict=True
-    ):
-        np.testing.assert_array_equal(one, two)
-    path = taken_points(seen.path)
-    assert end.path is None and path.dtype == dtype
-    assert np.array_equal(path[0], x) and 3 <= len(path) <= MAX_POINTS
-    losses = [float(problem.value(jnp.asarray(point))) for point in path]
-    assert losses == sorted(losses, reverse=True) and losses[-1] >= float(end.loss)
-    assert len(np.unique(path, axis=0)) == len(path)
-
-
-def test_without_a_path_there_is_no_room_for_one():
-    problem = wells(3)
-    traced = [
-        str(jax.make_jaxpr(lambda x, run=run: run(problem, x, KEY, None).x)(problem.x0))
-        for run in (rr.Descend(), rr.Descend(keep_path=True))
-    ]
-    assert [f"[{MAX_POINTS},3]" in text for text in traced] == [False, True]
-
-
-@pytest.mark.parametrize("num", [1, 23, 24, 25, 48, 49, 2000])
-def test_points_are_spread_evenly(num):
-    def step(trail, k):
-        return trail.add(jnp.full(1, k.astype(float)), jnp.array(True)), None
-
-    trail, _ = jax.lax.scan(step, Trail.begin(jnp.zeros(1)), jnp.arange(1, num))
-    points = taken_points(trail.points)[:, 0]
-    stride = 1 if num <= MAX_POINTS else points[1] - points[0]
-    assert np.array_equal(points, np.arange(0, num, stride))
-    assert len(points) <= MAX_POINTS and (stride == 1 or len(points) > MAX_POINTS // 2)
-
-
-def test_what_is_gone_back_from_is_no_part_of_a_path():
-    trail = Trail.begin(jnp.zeros(2))
-    for size in (1.0, 10.0, 1e9):
-        trail = trail.add(jnp.array([size, 0.0]), jnp.array(True))
-    half, yes = jnp.array([5.0, 0.0]), jnp.array(True)
-    kept = taken_points(trail.back(jnp.zeros(2), half, yes).add(half, yes).points)
-    assert kept[:, 0].tolist() == [0, 1, 5]
-    same = trail.back(jnp.zeros(2), half, ~yes)
-    np.testing.assert_array_equal(same.points, trail.points)

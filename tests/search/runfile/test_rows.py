@@ -26,7 +26,6 @@ def legs():
 
 def test_a_leg_comes_back_from_its_rows():
     found = list(legs())
-    assert any(leg.finish is not None and leg.finish.path is not None for leg in found)
     for leg in found:
         row, end = leg_to_rows(leg)
         again = leg_from_rows(row, end, leg.x.size)

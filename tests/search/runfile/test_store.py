@@ -12,7 +12,6 @@ import pytest
 import safetensors.numpy
 
 import ridgerider as rr
-from ridgerider._search.runfile.repair import check_run
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.tree import Fingerprint
 from ridgerider.problems import surface, wells
@@ -50,27 +49,6 @@ def test_a_loaded_run_is_the_run(finished):
         for name in one.trace:  # NaN: there is no neighbour beyond the ends of the spectrum
             np.testing.assert_array_equal(one.trace[name], two.trace[name])
     assert repr(loaded.minima()) == repr(finished.minima())
-
-
-def test_where_descents_went_is_stored_with_the_paths_of_rides(tmp_path):
-    problem, rider, path = surface(), rr.Rider(keep_path=True), tmp_path / "run.sqlite"
-    whole = rr.search(problem, rider)
-    rr.search(problem, rider, out=path, max_rides=3)
-    resumed, loaded = rr.resume(path, problem, rider, max_rides=None), rr.load(path)
-    assert same_tree(whole, resumed) and same_tree(resumed, loaded)
-    assert check_run(path) == (len(whole) + 1, {})
-    for one in whole:
-        two = loaded.leg(one.fingerprint)
-        assert np.array_equal(one.finish.path, two.finish.path)
-        assert np.array_equal(two.finish.path[0], two.x) and two.finish.path.shape[1] == 2
-    last = loaded.fingerprints()[-1]
-    again = rr.load(path, problem, rider).replay(last)[-1]
-    assert np.array_equal(again.finish.path, loaded.leg(last).finish.path)
-
-
-def test_without_paths_of_rides_there_are_none_of_descents(finished):
-    assert all(leg.finish.path is None for leg in rr.load(finished.path) if leg.finish is not None)
-    assert any(leg.finish is not None for leg in finished)
 
 
 def test_without_its_problem_parameters_come_as_one_vector(tmp_path):
