@@ -160,9 +160,7 @@ def compare(
 
 def export(
     run: Run,
-    file_format: Annotated[
-        str, typer.Option("--format", help="csv, json, npz or safetensors.")
-    ] = "csv",
+    file_format: Annotated[str, typer.Option("--format", help="csv, json or npz.")] = "csv",
     table: Annotated[
         str,
         typer.Option(

@@ -10,8 +10,8 @@ import numpy as np
 
 from ridgerider._search.results.export import plain
 from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
+from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.same.classes import Classes
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg
 from ridgerider.report._trace import certificate_of, pack_trace
@@ -55,7 +55,6 @@ class Reader:
     def __post_init__(self) -> None:
         self._run: RunFile | None = None  # until there is one
         self._known = set[Fingerprint]()
-        self._classes = Classes[Fingerprint]()
         self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self.measured: dict[str, dict[str, Any]] = {}  # by name and fingerprint
@@ -88,7 +87,9 @@ class Reader:
                 "trace": pack_trace(leg.trace, self._max_points),
             }
             self.details.append(plain(details))
-        self._classify(legs)
+        if legs:  # the minima, as `Result.classes` has them
+            groups = enumerate(Result(run).classes())
+            self.class_of = {str(one.fingerprint): n for n, group in groups for one in group}
         if legs or measured != self.measured:
             self.measured = measured
             self._group()
@@ -200,21 +201,6 @@ class Reader:
         return float(f"{self.level(leg):.6g}"), name.depth, name.sort_key()
 
     # --- the groups
-
-    def _classify(self, legs: list[Leg]) -> None:
-        """Number the classes of new minima, shallow legs first as `Result.classes` has it."""
-
-        def rank(leg: Leg) -> tuple[bool, int, bytes]:  # one that stands for others first
-            return leg.same_as is not None, leg.fingerprint.depth, leg.fingerprint.sort_key()
-
-        for leg in sorted(legs, key=rank):
-            end = leg.finish
-            if end is None or end.kind not in IS_SOLUTION or not np.isfinite(end.x).all():
-                continue
-            known = None if leg.same_as is None else self.class_of.get(str(leg.same_as))
-            if known is None:
-                known = self._classes.add(leg.fingerprint, np.asarray(end.x), float(end.error))
-            self.class_of[str(leg.fingerprint)] = known
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""

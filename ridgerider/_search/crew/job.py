@@ -6,16 +6,15 @@ anything else is read, the process takes over the sender's JAX settings and comp
 """
 
 import hashlib
-import io
 import math
 import pickle
-import types
-from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
 
+from ridgerider._check import one_line
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import limited
 from ridgerider._search.runfile.locate import load_problem
@@ -67,9 +66,10 @@ class Job:
         try:
             content = pickle.dumps((source, self.mover, self.settings))
         except Exception as error:
-            parts = {"problem": source, "rider": self.mover.rule, "symmetry": self.mover.symmetry}
-            where, why = next(_unsendable(parts, ""), ("problem", str(error)))
-            raise ValueError(f"`{where}` cannot be sent to workers: {why}.") from error
+            raise ValueError(
+                f"`problem` or `rider` cannot be sent to workers: {one_line(error)}. Define "
+                "functions at the top of a module, and pass what is in a file, not the open file."
+            ) from error
         flags = {name: getattr(jax.config, name) for name in FLAGS}
         about = {"versions": versions(), "flags": flags}
         return hashlib.sha256(content).hexdigest()[:16], about, content
@@ -129,45 +129,3 @@ def _unpack(content: bytes) -> Job:
             "start or other data than the coordinator."
         )
     return Job(problem, mover, settings, path)
-
-
-def _unsendable(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """The innermost parts of `value` that cannot be pickled, and why."""
-    try:
-        pickle.dumps(value)
-        return
-    except Exception as error:
-        why = str(error)
-    found = False
-    for name, part in _parts(value):
-        for one in _unsendable(part, f"{where}.{name}".lstrip(".")):
-            found = True
-            yield one
-    if not found:
-        yield where, _reason(value, why)
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((str(name), part) for name, part in value.items())
-    elif isinstance(value, tuple | list):
-        yield from ((str(index), part) for index, part in enumerate(value))
-    elif isinstance(value, partial):
-        yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
-    elif isinstance(value, types.MethodType):
-        yield "__self__", value.__self__
-    elif not isinstance(value, types.FunctionType | type):
-        yield from getattr(value, "__dict__", {}).items()
-
-
-def _reason(value: Any, why: str) -> str:
-    if isinstance(value, io.IOBase):
-        return "it is an open file; pass what is in it"
-    name = getattr(value, "__qualname__", "")
-    if "<lambda>" in name:
-        return "it is a lambda; define it with `def` at the top of a module"
-    if "<locals>" in name:
-        return f"{name} is defined inside a function; define it at the top of a module"
-    if isinstance(value, types.ModuleType):
-        return f"it is the module {value.__name__}"
-    return why.rstrip(".") or f"it is a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Rows of a run as plain values, and the files that hold them: CSV, JSON, npz and safetensors."""
+"""Rows of a run as plain values, and the files that hold them: CSV, JSON and npz."""
 
 import csv
 import json
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from ridgerider._check import check_choice
 from ridgerider._search.tree.tree import Leg
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Params = Sequence[Sequence[Any]]  # path, shape and dtype of each leaf, as the run file has them
-FORMATS = ("csv", "json", "npz", "safetensors")
+FORMATS = ("csv", "json", "npz")
 TABLES = ("solutions", "minima", "legs")
 MAX_COLUMNS = 10_000  # of a CSV file that a spreadsheet can still open
 
@@ -91,7 +90,7 @@ def check_export(path: Path, table: str, params: Params) -> None:
     if kind == "csv" and table != "legs" and size > MAX_COLUMNS:
         raise ValueError(
             f"a CSV file would have a column for each of {size} parameters, and at most "
-            f"{MAX_COLUMNS} are sensible: choose npz or safetensors."
+            f"{MAX_COLUMNS} are sensible: choose npz."
         )
 
 
@@ -119,12 +118,7 @@ def write_arrays(path: Path, solutions: "Sequence[Solution]", params: Params) ->
         **{name: np.array([getattr(one, name) for one in solutions]) for name in names},
         **leaves(params, np.stack([flat(one.params) for one in solutions])),
     }
-    if path.suffix == ".npz":
-        np.savez(path, **text, **arrays)  # type: ignore[arg-type]  # keywords are typed as bool
-    else:
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        metadata = {name: json.dumps(column) for name, column in text.items()}
-        safetensors.numpy.save_file(arrays, path, metadata=metadata)
+    np.savez(path, **text, **arrays)  # type: ignore[arg-type]  # keywords are typed as bool
     return path
 
 

@@ -212,16 +212,15 @@ class RunView:
     # --- export
 
     def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
-        """Write a table to a `.csv`, `.json`, `.npz` or `.safetensors` file.
+        """Write a table to a `.csv`, `.json` or `.npz` file.
 
         **Arguments**
 
         - `table`: "solutions", every end of a descent; "minima", the different ones; or "legs",
           rides and costs without parameters, as CSV or JSON only.
 
-        A CSV file has a column for each parameter. JSON also says what was run; NaN is null. The
-        metadata of a safetensors file hold the text. Arrays are named by the leaves of the
-        parameters.
+        A CSV file has a column for each parameter. JSON also says what was run; NaN is null. Arrays
+        are named by the leaves of the parameters.
 
         >>> import tempfile
         >>> import ridgerider as rr
@@ -238,7 +237,7 @@ class RunView:
             found = self._listed() if table == "solutions" else self.minima()
             if not found:
                 raise ValueError(f"there is nothing to export: the run holds no {table}.")
-            if path.suffix in (".npz", ".safetensors"):
+            if path.suffix == ".npz":
                 return files.write_arrays(path, found, params)
             rows = [files.solution_row(one, params, path.suffix) for one in found]
         return files.write_rows(path, rows, table, {"run": self.meta, "cost": vars(self.cost)})
