@@ -17,7 +17,6 @@ import jax
 # Each with its module.
 BENCHES = {
     "peers": "peers",
-    "bridges": "bridges",
     "networks": "networks",
     "large-maps": "large_maps",
     "workers": "workers",
@@ -82,17 +81,6 @@ def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     began = time.perf_counter()
     found = jax.block_until_ready(function(*args))
     return found, time.perf_counter() - began
-
-
-def least(*functions: Callable[[], Any], rounds: int = 7) -> list[float]:
-    """The least processor time of each, all measured in turn: other work only ever adds to it."""
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(rounds):
-        for function, own in zip(functions, times, strict=True):
-            began = time.process_time()
-            jax.block_until_ready(function())
-            own.append(time.process_time() - began)
-    return [min(own) for own in times]
 
 
 def memory() -> float:

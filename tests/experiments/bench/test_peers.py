@@ -59,5 +59,5 @@ def test_every_benchmark_has_tasks_and_names_its_parts():
     for name in bench.BENCHES:
         with pytest.raises(ValueError, match=f"the part of {name} must be one of"):
             next(bench.compare(name, "no such part"))
-    with pytest.raises(ValueError, match="the benchmark must be one of peers, bridges"):
+    with pytest.raises(ValueError, match="the benchmark must be one of peers, networks"):
         next(bench.compare("everything"))

@@ -1,14 +1,13 @@
-"""What the benchmark of bridges measures is there, and right; not how fast it is."""
+"""Large arrays through callbacks."""
 
 import threading
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider_experiments.bench import bridges, memory
+from ridgerider_experiments.bench import memory
 
 
 def many_callbacks(count):
@@ -32,23 +31,6 @@ def test_callbacks_of_megabytes_come_back():
     for thread in threads:
         thread.join(120)
     assert not any(thread.is_alive() for thread in threads)
-
-
-def test_calls_of_small_functions_are_timed():
-    ours, own = bridges.small_calls(0, count=5)
-    assert ours.cost > 0 and own.cost > 0 and "above the function" in ours.outcome
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
-def test_the_same_network_in_both_frameworks(monkeypatch):
-    pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
-    monkeypatch.setitem(bridges.HIDDEN, "10,000", 2)
-    monkeypatch.setattr(bridges, "MAX_HVPS", 50)
-    rows = list(bridges.lowest_pairs(k=2))
-    assert rows[0].who == "ridgerider, loss in PyTorch" and "2 of 2" in rows[0].outcome
-    rows = list(bridges.hvps_of("10,000", count=1))
-    assert len(rows) == 4 and all(np.isfinite(row.cost) for row in rows)
 
 
 @pytest.mark.long
