@@ -6,13 +6,9 @@ are noisy, so what counts is the ratio to the first row of a task.
 
 import importlib
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import jax
 
 # Each with its module.
 BENCHES = {
@@ -74,13 +70,6 @@ def table(rows: list[Row]) -> str:
                 f"| {row.task} | {row.who} | {row.cost:.4g} {row.unit} | {ratio} | {row.outcome} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """What a function returns, and how many seconds by the clock it takes."""
-    began = time.perf_counter()
-    found = jax.block_until_ready(function(*args))
-    return found, time.perf_counter() - began
 
 
 def memory() -> float:
