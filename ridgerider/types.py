@@ -5,18 +5,18 @@
 3
 """
 
+from ridgerider._core.descend.finish import Epoch as Epoch
 from ridgerider._core.descend.finish import Finish as Finish
-from ridgerider._core.descend.train import Epoch as Epoch
 from ridgerider._core.points.find_saddle import Saddle as Saddle
 from ridgerider._core.points.network import Network as Network
 from ridgerider._core.points.network import NetworkStart as NetworkStart
 from ridgerider._core.points.symmetry import Symmetry as Symmetry
 from ridgerider._core.problem.batches import FixedRows as FixedRows
 from ridgerider._core.problem.cost import Cost as Cost
-from ridgerider._core.ride.certificate import Certificate as Certificate
 from ridgerider._core.ride.ride import Ride as Ride
 from ridgerider._core.ride.ride import Trace as Trace
 from ridgerider._core.ride.step import Trial as Trial
+from ridgerider._core.ride.update import Certificate as Certificate
 from ridgerider._core.ride.update import Tracked as Tracked
 from ridgerider._core.spectra.branches import Branching as Branching
 from ridgerider._core.spectra.branches import Direction as Direction
@@ -28,9 +28,9 @@ from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.progress import Progress as Progress
 from ridgerider._search.results.solutions import Solution as Solution
 from ridgerider._search.tree.orders import shuffled as shuffled
-from ridgerider._search.tree.settings import Settings as Settings
 from ridgerider._search.tree.tree import Branch as Branch
 from ridgerider._search.tree.tree import Fingerprint as Fingerprint
 from ridgerider._search.tree.tree import Frontier as Frontier
 from ridgerider._search.tree.tree import Leg as Leg
+from ridgerider._search.tree.tree import Settings as Settings
 from ridgerider._search.tree.tree import Turn as Turn

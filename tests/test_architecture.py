@@ -122,8 +122,8 @@ def test_experiments_use_public_names_only(path):
 def test_a_private_name_of_an_experiment_is_seen():
     for line in (
         "from ridgerider._core.ride.ride import Ride",
-        "from ridgerider.plot._landscape import Plane",
-        "from ridgerider.plot import _landscape",
+        "from ridgerider.plot._figures import Plane",
+        "from ridgerider.plot import _figures",
         "import ridgerider._search",
         "import ridgerider as rr\nrr._core.ride",
         "def f(problem):\n    return problem.loss._loss(None)",

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.tree.settings import Budget
+from ridgerider._search.tree.tree import Budget
 
 Until = Callable[[Float[np.ndarray, "k n"]], bool]
 

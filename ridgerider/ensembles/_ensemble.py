@@ -16,7 +16,8 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count, check_labels, check_positive
-from ridgerider._core.descend.train import Epoch, Train, listening
+from ridgerider._core.descend.finish import Epoch, listening
+from ridgerider._core.descend.train import Train
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ridgerider._check import check_fraction
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate
-from ridgerider._core.ride.update import Tracked
+from ridgerider._core.ride.update import Certificate, Tracked
 from ridgerider._core.spectra.spectrum import Ridge
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
 from ridgerider.environments._environments import Environments, Mixture

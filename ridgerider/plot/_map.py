@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ridgerider.plot._figures import MINIMUM, SADDLE, _axes, shades
-from ridgerider.plot._landscape import Plane
+from ridgerider.plot._figures import MINIMUM, SADDLE, Plane, _axes, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ridgerider._check import one_line
-from ridgerider.report._map import is_map
-from ridgerider.report._page import embedded, page, summary
+from ridgerider.report._page import embedded, is_map, page, summary
 from ridgerider.report._read import Reader
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")

@@ -13,7 +13,7 @@ from distributed import Client, KilledWorker, LocalCluster
 from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
-from ridgerider._search.crew.job import Job, open_job
+from ridgerider._search.crew.crew import Job, open_job
 from ridgerider._search.tree.tree import Leg
 from ridgerider.workers._pool import ONE_THREAD
 

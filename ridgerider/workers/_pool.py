@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from ridgerider._check import check_count, check_positive
-from ridgerider._search.crew.job import Job, open_job, opened_job
+from ridgerider._search.crew.crew import Job, open_job, opened_job
 from ridgerider._search.tree.tree import Leg
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider import baselines
-from ridgerider._core.problem.unit import measured
+from ridgerider._core.problem.calls import measured
 from ridgerider.problems import surface, wells
 from ridgerider.problems.surface import surface_loss
 

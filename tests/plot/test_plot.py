@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import ridgerider as rr
 from ridgerider._search.runfile.write import Store
-from ridgerider.plot._landscape import plane_of, ridden
+from ridgerider.plot._figures import plane_of, ridden
 from ridgerider.problems import surface
 
 

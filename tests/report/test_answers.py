@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.problem import describe_problem
+from ridgerider._search.runfile.rules import describe_problem
 from ridgerider.report import report
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict

@@ -19,8 +19,7 @@ import pytest
 import ridgerider as rr
 from ridgerider.report import report
 from ridgerider.report._page import embedded
-from ridgerider.report._read import Reader
-from ridgerider.report._trace import pack_trace
+from ridgerider.report._read import Reader, pack_trace
 from ridgerider.report._watch import Server, Watched
 from tests.report.conftest import READY, rows_of
 from tests.search.runfile.made_up_runs import make_leg, make_run

@@ -13,8 +13,10 @@ the descent began:
 - *at infinity*: the loss falls to a limit while the parameters grow and the gradient vanishes.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import equinox as eqx
@@ -121,6 +123,44 @@ class HostFinish(eqx.Module):
         if isinstance(x, jax.core.Tracer):
             name = type(self).__name__
             raise ValueError(f"`finish={name}(...)` cannot be part of a compiled program: call it.")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How far a training has come; epoch 0 is before it.
+
+    >>> str(Epoch(3, 20, 0.125, {"accuracy": 0.5}))
+    'epoch 3 of 20, loss 0.125, accuracy 0.5'
+    """
+
+    number: int
+    most: int
+    loss: float
+    metrics: dict[str, float]
+
+    def __str__(self) -> str:
+        shown = {"loss": self.loss, **self.metrics}
+        numbers = [f"{name} {value:.4g}" for name, value in shown.items()]
+        return ", ".join([f"epoch {self.number} of {self.most}", *numbers])
+
+
+_listener: ContextVar[Callable[[Epoch], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Callable[[Epoch], None] | None) -> Iterator[None]:
+    """Trainings inside this context call `listener` after each epoch."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def tell(epoch: Epoch) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(epoch)
 
 
 def finish_at(

@@ -19,8 +19,8 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
-from ridgerider._core.descend.finish import Finish, HostFinish
-from ridgerider._core.descend.train import Epoch, tell, trained
+from ridgerider._core.descend.finish import Epoch, Finish, HostFinish, tell
+from ridgerider._core.descend.train import trained
 from ridgerider._core.problem.batches import FixedRows, strata
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector

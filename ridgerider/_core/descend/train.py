@@ -6,9 +6,7 @@ it has come, leave what it has on disk, and stop where a number is no longer fin
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,53 +19,14 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count
-from ridgerider._core.descend.finish import Finish, HostFinish
+from ridgerider._core.descend.finish import Epoch, Finish, HostFinish, tell
 from ridgerider._core.points.classify import TRAINED
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch
-from ridgerider._core.problem.problem import Problem, Scalar, Vector, is_key
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, is_key
 from ridgerider._core.runtime.clock import check_time
 
 MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is asked for
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """How far a training has come; epoch 0 is before it.
-
-    >>> str(Epoch(3, 20, 0.125, {"accuracy": 0.5}))
-    'epoch 3 of 20, loss 0.125, accuracy 0.5'
-    """
-
-    number: int
-    most: int
-    loss: float
-    metrics: dict[str, float]
-
-    def __str__(self) -> str:
-        shown = {"loss": self.loss, **self.metrics}
-        numbers = [f"{name} {value:.4g}" for name, value in shown.items()]
-        return ", ".join([f"epoch {self.number} of {self.most}", *numbers])
-
-
-_listener: ContextVar[Callable[[Epoch], None] | None] = ContextVar("listener", default=None)
-
-
-@contextmanager
-def listening(listener: Callable[[Epoch], None] | None) -> Iterator[None]:
-    """Trainings inside this context call `listener` after each epoch."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-def tell(epoch: Epoch) -> None:
-    listener = _listener.get()
-    if listener is not None:
-        listener(epoch)
 
 
 class Train(HostFinish):

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ridgerider._check import check_at_least, check_callable, check_count, one_line
 from ridgerider._core.points.saddle_step import Penalty, to_saddle
 from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.problem.unit import measured
-from ridgerider._core.runtime.threads import one_thread
+from ridgerider._core.runtime.compile import one_thread
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import (
     DENSE_BELOW,

@@ -37,8 +37,7 @@ from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector, fetch
 from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import (

@@ -26,9 +26,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.host import call_host
-from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.runtime import clock
 
 Point = Float[np.ndarray, " n"]

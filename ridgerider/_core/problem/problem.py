@@ -6,6 +6,14 @@ The parameters are ravelled into `x` once; everything below the surface works wi
 
 A problem may look at some rows of its data only, a *batch*, and go through them in chunks: then
 each of the above is a mean over equal chunks, and only one chunk at a time is held in memory.
+
+Where vectors live: beside the parameters of a problem that is spread over many devices.
+
+A problem whose data, or parameters, are sharded over a mesh is ridden by the same compiled
+programs; the compiler splits gradients and Hessian-vector products and sums them up. Only on the
+way in and out of a program does it matter: a vector goes where the start is, and comes back whole.
+
+Costs, counted where values, gradients and Hessian-vector products are made.
 """
 
 import math
@@ -18,14 +26,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._check import check_finite
-from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.host import call_host
-from ridgerider._core.problem.ledger import Ledger
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.runtime import clock
 
@@ -403,3 +411,66 @@ def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, .
         hint = " Did you forget a mean or a sum?" if shape else ""
         what = f"shape {shape} and type {dtype}" if shape is not None else dtype
         raise ValueError(f"`loss` must return a real scalar, but it returned {what}.{hint}")
+
+
+def place(problem: Problem, x: Any) -> Vector:
+    """`x` on the devices that hold the problem's parameters, split in the same way."""
+    leaves = jax.tree.leaves(problem.start)
+    if all(len(leaf.sharding.device_set) == 1 for leaf in leaves):
+        return jax.device_put(x)  # `jnp.asarray` would compile a program for it
+    return jax.device_put(x, problem.x0.sharding)
+
+
+def fetch(tree: Any) -> Any:
+    """The arrays of a pytree on this host, whole, also those that other processes share."""
+    return jax.device_get(jax.tree.map(_gathered, tree))
+
+
+def _gathered(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return process_allgather(leaf, tiled=True)
+    return leaf
+
+
+class Counted:
+    """A problem whose `cost` is what was asked of it so far; use one for each call of a rule.
+
+    For code that a program runs once: the body of a compiled loop is traced once and runs often,
+    so a loop counts in its carry and is charged with `charge`.
+
+    >>> problem = Counted(Problem(lambda x: x @ x, jnp.ones(2)))
+    >>> problem.grad(jnp.ones(2)).tolist(), problem.cost.gradients
+    ([2.0, 2.0], 1)
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem, self.cost = problem, Cost()
+
+    def charge(self, **counts: Any) -> None:
+        self.cost = self.cost + Cost(**counts)
+
+    def value(self, x: Vector) -> Scalar:
+        self.charge(values=1)
+        return self.problem.value(x)
+
+    def grad(self, x: Vector) -> Vector:
+        self.charge(gradients=1)
+        return self.problem.grad(x)
+
+    def hvp(self, x: Vector, v: Vector) -> Vector:
+        self.charge(hvps=1)
+        return self.problem.hvp(x, v)
+
+    def hvp_error(self, x: Vector, v: Vector) -> Scalar:
+        """What `hvp(x, v)` may be off by beyond rounding."""
+        error, cost = self.problem.hvp_error(x, v)
+        self.cost = self.cost + cost
+        return error
+
+    def eigh(
+        self, x: Vector
+    ) -> tuple[Float[Array, "n n"], Float[Array, " n"], Float[Array, "n n"]]:
+        """The dense Hessian, its eigenvalues, ascending, and its eigenvectors as columns."""
+        self.charge(hvps=self.problem.size, hessians=1, eigendecompositions=1)
+        hessian = self.problem.hessian(x)
+        return hessian, *jnp.linalg.eigh(hessian)

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.linalg.space import krylov
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Vector
+from ridgerider._core.problem.problem import Counted, Number, Problem, Vector
 from ridgerider._core.spectra.spectrum import Ridge
 
 

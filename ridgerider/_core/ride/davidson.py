@@ -20,10 +20,9 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
 from ridgerider._core.linalg.space import Ritz, Space
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.ride.update import (
+    Certificate,
     Tracked,
     neighbours_of,
     overlap_with_space,

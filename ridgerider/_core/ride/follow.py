@@ -25,11 +25,9 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 from ridgerider._check import check_count, check_positive
 from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
-from ridgerider._core.ride.update import Tracked
+from ridgerider._core.ride.update import Certificate, Tracked
 from ridgerider._core.spectra.spectrum import Ridge
 
 MIN_HVPS = 4  # for each step

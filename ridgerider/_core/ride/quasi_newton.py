@@ -35,11 +35,10 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ridgerider._check import check_count, check_fraction
 from ridgerider._core.linalg.space import Hvp, Space
-from ridgerider._core.problem.counted import Counted
 from ridgerider._core.problem.functions import Functions
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.ride.update import (
+    Certificate,
     Tracked,
     neighbours_of,
     overlap_with_space,

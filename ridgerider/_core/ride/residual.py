@@ -20,10 +20,8 @@ from jaxtyping import PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
 from ridgerider._core.linalg.space import Hvp, krylov
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate
-from ridgerider._core.ride.update import Tracked, overlap_with_space, unit
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
+from ridgerider._core.ride.update import Certificate, Tracked, overlap_with_space, unit
 from ridgerider._core.spectra.spectrum import Ridge
 
 NUM_PROBES = 8  # HVPs spent on the largest eigenvalue where a learning rate is automatic

@@ -7,8 +7,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate, Certified
 from ridgerider._core.ride.step import Trial
+from ridgerider._core.ride.update import Certificate, Certified
 from ridgerider._core.spectra.spectrum import Ridge
 
 

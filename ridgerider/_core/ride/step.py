@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int
 from ridgerider._check import check_fraction, check_positive
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Scalar, Vector
-from ridgerider._core.ride.certificate import Certificate, Certified
+from ridgerider._core.ride.update import Certificate, Certified
 from ridgerider._core.spectra.spectrum import Ridge
 
 

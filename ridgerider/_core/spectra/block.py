@@ -21,8 +21,7 @@ from ridgerider._check import check_choice, check_count, check_fraction
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.space import Hvp, Ritz, krylov, unit_outside
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import (
     DENSE_BELOW,
     DenseSpectrum,

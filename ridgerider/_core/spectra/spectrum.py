@@ -27,8 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_fraction
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.counted import Counted
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 
 if TYPE_CHECKING:
     from ridgerider._core.spectra.branches import Branching

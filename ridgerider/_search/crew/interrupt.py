@@ -18,7 +18,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import jax
 
-from ridgerider._core.runtime.threads import one_thread
+from ridgerider._core.runtime.compile import one_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")

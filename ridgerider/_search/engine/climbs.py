@@ -36,20 +36,16 @@ from ridgerider._core.points.stationary import Place, look_around
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch
-from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.problem import Problem, fetch
 from ridgerider._core.runtime.clock import OutOfTime, check_time
-from ridgerider._core.runtime.compile import Identity, compiled
-from ridgerider._core.runtime.threads import one_thread
+from ridgerider._core.runtime.compile import Identity, compiled, one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.engine.starts import Bounds, spread
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.points import ALIKE, StationaryPoints, reach_of
+from ridgerider._search.same.points import ALIKE, Classes, StationaryPoints, reach_of
 from ridgerider._search.same.symmetry import check_level, has_signature, signatures
 from ridgerider._search.tree.orders import Order
-from ridgerider._search.tree.settings import Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn, Way
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Settings, Turn, Way
 
 Valid = Callable[[Problem, np.ndarray], bool]
 

@@ -29,21 +29,18 @@ import jax
 import numpy as np
 
 from ridgerider._check import check_callable, check_count
-from ridgerider._core.descend.train import Epoch, listening
-from ridgerider._core.problem.placement import fetch
-from ridgerider._core.problem.problem import Problem
+from ridgerider._core.descend.finish import Epoch, listening
+from ridgerider._core.problem.problem import Problem, fetch
 from ridgerider._core.runtime.clock import OutOfTime, check_time
-from ridgerider._search.crew.crew import Crew, check_executor
+from ridgerider._search.crew.crew import Crew, Job, check_executor
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.crew.job import Job
 from ridgerider._search.engine.starts import Bounds, Yields, spread
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.orders import Order, with_priority
-from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Frontier, Leg, Turn
+from ridgerider._search.tree.tree import Branch, Budget, Fingerprint, Frontier, Leg, Settings, Turn
 
 Valid = Callable[[Problem, np.ndarray], bool]
 
@@ -119,7 +116,7 @@ class Engine:
         self.means, self.problem, self.settings = means, job.problem, job.settings
         self.done = Progress.read(store)
         self.done.max_rides = budget.max_rides
-        self.has_descents = has_descents(store.meta)
+        self.has_descents = bool(means.measures) and has_descents(store.meta)
         self.known: Known = job.mover.known(self.problem, store, valid)
         is_replayed = bool(store.meta.get(REPAIRED))
         if is_replayed:

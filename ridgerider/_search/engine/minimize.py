@@ -11,18 +11,17 @@ from scipy.optimize import OptimizeResult
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.points.climb import Climb
+from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.minimand import Minimand
 from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES, check_gradient
 from ridgerider._core.problem.problem import Problem
-from ridgerider._core.problem.unit import measured
 from ridgerider._core.runtime.clock import OutOfTime
 from ridgerider._search.engine.climbs import Climbs, NoMinimum
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.tree.orders import fewest_visits
-from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Fingerprint
+from ridgerider._search.tree.tree import Budget, Fingerprint, Settings
 
 DIFFERENCES = ("2-point", "3-point", "cs")  # names of SciPy for a gradient that is not given
 ROUND = 4  # starts and climbs that are chosen at once

@@ -11,24 +11,28 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._core.descend.finish import Finish, HostFinish
 from ridgerider._core.points.symmetry import Symmetry
-from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.ledger import Ledger
-from ridgerider._core.problem.placement import fetch, place
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.cost import Cost, Ledger
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.rider import Rider, spectrum_on_batch
 from ridgerider._core.runtime.clock import check_time
-from ridgerider._core.runtime.compile import compiled
-from ridgerider._core.runtime.threads import one_thread
+from ridgerider._core.runtime.compile import compiled, one_thread
 from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.branches import distinct
-from ridgerider._search.same.points import BranchPoints, StationaryPoints
+from ridgerider._search.same.points import BranchPoints, StationaryPoints, distinct
 from ridgerider._search.same.symmetry import check_leg
 from ridgerider._search.tree.orders import Order
-from ridgerider._search.tree.settings import Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Ridges, Turn, Way, hashed
+from ridgerider._search.tree.tree import (
+    Branch,
+    Fingerprint,
+    Leg,
+    Ridges,
+    Settings,
+    Turn,
+    Way,
+    hashed,
+)
 
 
 @dataclass(frozen=True)

@@ -17,30 +17,25 @@ import numpy as np
 from ridgerider._check import check_callable, check_finite
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.placement import fetch
-from ridgerider._core.problem.problem import Problem
-from ridgerider._core.problem.unit import measured
+from ridgerider._core.problem.problem import Problem, fetch
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.runtime.clock import OutOfTime, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
-from ridgerider._search.crew.crew import check_sendable
+from ridgerider._search.crew.crew import Job, check_sendable
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.crew.job import Job
 from ridgerider._search.engine.climbs import with_starts
 from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
-from ridgerider._search.engine.movers import stored_mover, stored_part
-from ridgerider._search.results.load import view
+from ridgerider._search.results.load import stored_mover, stored_part, view
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
-from ridgerider._search.runfile.problem import check_problem, describe_problem
-from ridgerider._search.runfile.rules import describe
+from ridgerider._search.runfile.rules import check_problem, describe, describe_problem
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same.symmetry import check_symmetry
 from ridgerider._search.tree.orders import Order, stored_order, with_priority
-from ridgerider._search.tree.settings import Budget, Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg
+from ridgerider._search.tree.tree import Branch, Budget, Fingerprint, Leg, Settings
 
 Same = Literal["same"]
 NOT_BEGUN = ("max_seconds",)  # how a start ended that was not evaluated in time

@@ -9,14 +9,14 @@ from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.rider import Rider
 from ridgerider._search.engine.loop import Means
-from ridgerider._search.engine.movers import check_rule, check_symmetry_kind
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.engine.run import begin_run
+from ridgerider._search.results.load import check_rule, check_symmetry_kind
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.results.result import Result
 from ridgerider._search.tree.orders import Order, named_order, order_name
-from ridgerider._search.tree.settings import Budget, Settings
+from ridgerider._search.tree.tree import Budget, Settings
 
 
 def search(

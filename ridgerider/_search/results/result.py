@@ -23,10 +23,8 @@ from ridgerider._search.results import notebook
 from ridgerider._search.results.export import flat
 from ridgerider._search.results.solutions import Solution, Solutions
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.same.classes import Classes
-from ridgerider._search.same.points import IS_SOLUTION, TOLERANCE, reach_of
-from ridgerider._search.tree.settings import Settings
-from ridgerider._search.tree.tree import Fingerprint, Leg, Turn
+from ridgerider._search.same.points import IS_SOLUTION, TOLERANCE, Classes, reach_of
+from ridgerider._search.tree.tree import Fingerprint, Leg, Settings, Turn
 
 Signature = Callable[[PyTree], Any]
 Table = Literal["solutions", "minima", "legs"]

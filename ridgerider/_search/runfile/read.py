@@ -23,8 +23,7 @@ from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import check_is_run, connect, is_growing, padded
 from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
 from ridgerider._search.runfile.schema import Damage, DamagedRun, Row
-from ridgerider._search.tree.settings import Settings
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Turn
+from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Settings, Turn
 
 MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
 

@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._core.points.symmetry import Symmetry, worst_slope
-from ridgerider._core.problem.placement import fetch, place
-from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.problem.problem import Problem, Vector, fetch, place
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._search.tree.tree import Leg
 

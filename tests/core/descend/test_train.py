@@ -9,7 +9,8 @@ import optax
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.descend import train as training
+from ridgerider._core.descend.finish import listening
+from ridgerider._core.descend.train import _on_all
 
 
 def mean_square(x, points):
@@ -65,7 +66,7 @@ def test_the_loss_on_all_data_is_summed_in_parts(monkeypatch):
     monkeypatch.setattr(training, "MAX_ROWS", 3)
     problem = line(8)
     for what in ("value", "grad"):
-        found = training._on_all(problem, jnp.array([0.7]), what)
+        found = _on_all(problem, jnp.array([0.7]), what)
         np.testing.assert_allclose(found, getattr(problem, what)(jnp.array([0.7])))
 
 
@@ -117,10 +118,10 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path, monkeypatch):
         if epoch.number == 5:
             raise Stopped
 
-    with pytest.raises(Stopped), training.listening(stop):
+    with pytest.raises(Stopped), listening(stop):
         kept(problem, x, key)
     seen = []
-    with training.listening(lambda epoch: seen.append(epoch.number)):
+    with listening(lambda epoch: seen.append(epoch.number)):
         again = kept(problem, x, key)
     assert seen == [5, 6, 7, 8]
     np.testing.assert_array_equal(again.x, whole.x)
@@ -129,7 +130,7 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1  # nothing half-written is left
 
     seen.clear()
-    with training.listening(lambda epoch: seen.append(epoch.number)):
+    with listening(lambda epoch: seen.append(epoch.number)):
         kept(problem, x, key)  # not repeated
         assert seen == [8]
         for other in (

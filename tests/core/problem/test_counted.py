@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.problem.counted import Counted
+from ridgerider._core.problem.problem import Counted
 from ridgerider.problems import wells
 
 KEY = jax.random.key(0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.problem.ledger import Ledger
+from ridgerider._core.problem.cost import Ledger
 from tests.core.problem.test_functions import (
     DEPTHS,
     Counted,

@@ -5,7 +5,7 @@ import pytest
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import ridgerider as rr
-from ridgerider._core.runtime.threads import _lapack, one_thread
+from ridgerider._core.runtime.compile import _lapack, one_thread
 from ridgerider.problems import wells
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.problem.unit import measured
+from ridgerider._core.problem.calls import measured
 
 # Of the parameters, of the loss, and its zero.
 SCALES = [
