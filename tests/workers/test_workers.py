@@ -266,10 +266,10 @@ def deadly_wells():
 ride = _rides._ride
 
 
-def deadly_ride(problem, rider, settings, branches, *args):
-    if str(branches[0].fingerprint) == "0+":
+def deadly_ride(problem, rider, settings, branch, ledger):
+    if str(branch.fingerprint) == "0+":
         os.kill(os.getpid(), signal.SIGKILL)
-    return ride(problem, rider, settings, branches, *args)
+    return ride(problem, rider, settings, branch, ledger)
 
 
 def test_a_leg_that_kills_its_workers_is_given_up(plain):

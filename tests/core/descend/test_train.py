@@ -63,7 +63,7 @@ def test_batches_against_a_loop_written_by_hand(dtype):
 
 
 def test_the_loss_on_all_data_is_summed_in_parts(monkeypatch):
-    monkeypatch.setattr(training, "MAX_ROWS", 3)
+    monkeypatch.setattr("ridgerider._core.descend.train.MAX_ROWS", 3)
     problem = line(8)
     for what in ("value", "grad"):
         found = _on_all(problem, jnp.array([0.7]), what)
