@@ -3,6 +3,10 @@
 import importlib.metadata
 import re
 
+import typer
+
+from ridgerider import cli
+
 project = "ridgerider"
 author = "the ridgerider authors"
 release = importlib.metadata.version("ridgerider")
@@ -50,5 +54,30 @@ def escaped(text):
     return "".join(parts)
 
 
+def with_commands(app, name, source):
+    """Put the commands of the program, with all options, into the page `cli`."""
+    if name != "cli":
+        return
+    parts = []
+    for command in typer.main.get_command(cli.app).commands.values():
+        rows = [f"| {names(one)} | {about(one)} |" for one in command.params if one.help]
+        table = ["| argument | meaning |", "|---|---|", *rows]
+        parts += [f"## {command.name}", command.help, "\n".join(table)]
+        parts.append(f"```sh\n{command.epilog.removeprefix('Example: ')}\n```")
+    source[0] = source[0].replace("<!-- commands -->", "\n\n".join(parts))
+
+
+def names(one):
+    shown = [one.human_readable_name] if one.param_type_name == "argument" else one.opts
+    return ", ".join(f"`{name}`" for name in shown)
+
+
+def about(one):
+    is_shown = one.param_type_name == "option" and one.default not in (None, False, (), [])
+    text = f"{one.help} Default: `{one.default}`." if is_shown else one.help
+    return " ".join(text.replace("|", "\\|").split())
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", from_markdown)
+    app.connect("source-read", with_commands)

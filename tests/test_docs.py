@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import ridgerider as rr
+from tools.words import unusual, wrong_defaults
 
 DOCS = Path(__file__).parents[1] / "docs"
 API = "\n".join(path.read_text() for path in sorted((DOCS / "api").glob("*.rst")))
@@ -27,18 +28,54 @@ def test_every_area_of_the_reference_is_listed():
 @pytest.mark.parametrize(("number", "last"), [(1, 13), (2, 30), (3, 23), (4, 20)])
 def test_lines_of_an_algorithm_ascend_and_exist(number, last):
     """The paper numbers the lines of Algorithm 1 to 13, and so on."""
-    text = (DOCS / "method.md").read_text().partition(f"## Algorithm {number}")[2]
+    text = (DOCS / "paper.md").read_text().partition(f"## Algorithm {number}")[2]
     rows = re.findall(r"^\| ([\d, -]+) \|", text.partition("\n## ")[0], re.MULTILINE)
     firsts = [int(re.match(r"\d+", row).group()) for row in rows]
     assert len(rows) >= 3 and firsts == sorted(firsts)
     assert max(int(one) for row in rows for one in re.findall(r"\d+", row)) <= last
 
 
-def test_every_page_is_reached_from_the_first():
+def sections():
+    """Pages by caption, as the first page lists them."""
     index = (DOCS / "index.md").read_text()
-    listed = set(re.findall(r"^([\w-]+)$", index, re.MULTILINE))
+    trees = re.findall(r":caption: (.+)\n:hidden:\n\n((?:[\w/-]+\n)+)", index)
+    return {caption: pages.split() for caption, pages in trees}
+
+
+def page(name):
+    return (DOCS / f"{name}.md").read_text()
+
+
+OLD = {"map", "bridges", "ensembles", "environments", "coordination"}  # not yet of this edition
+GUIDES = [name for name in sections()["How-to guides"] if name not in OLD]
+WRITTEN = [name for kind in list(sections())[:3] for name in sections()[kind] if "/" not in name]
+NEW = [name for name in WRITTEN if name not in OLD]
+
+
+def test_every_page_is_reached_from_the_first():
+    listed = {name for names in sections().values() for name in names}
     pages = {path.stem for path in (*DOCS.glob("*.md"), *DOCS.glob("*.rst"))} - {"index"}
     assert pages <= listed, pages - listed
+
+
+def test_the_manual_is_short():
+    """Reference and results apart."""
+    assert sum(len(page(name).split()) for name in ["index", *WRITTEN]) < 21_000
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_page_says_whom_it_is_for(name):
+    assert re.match(r"# .+\n\nThis (?:guide|tutorial|page)\s+is\s+for ", page(name))
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_begins_with_code(name):
+    assert "```" in page(name).partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_page_is_in_ordinary_words_and_its_defaults_are_those_of_the_code(name):
+    assert not list(unusual(page(name))) and not list(wrong_defaults(page(name)))
 
 
 def test_words_of_the_page_are_in_the_glossary():
