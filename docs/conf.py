@@ -68,7 +68,7 @@ def with_commands(app, name, source):
 
 
 def names(one):
-    shown = [one.human_readable_name] if one.param_type_name == "argument" else one.opts
+    shown = [one.metavar or one.name] if one.param_type_name == "argument" else one.opts
     return ", ".join(f"`{name}`" for name in shown)
 
 
