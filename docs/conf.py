@@ -73,7 +73,8 @@ def names(one):
 
 
 def about(one):
-    is_shown = one.param_type_name == "option" and one.default not in (None, False, (), [])
+    is_shown = one.param_type_name == "option" and one.default not in (None, (), [])
+    is_shown = is_shown and not isinstance(one.default, bool)
     text = f"{one.help} Default: `{one.default}`." if is_shown else one.help
     return " ".join(text.replace("|", "\\|").split())
 
