@@ -10,9 +10,9 @@
 4
 """
 
-from ridgerider import environments as environments
-from ridgerider import plot as plot
-from ridgerider import report as report
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ridgerider import symmetry as symmetry
 from ridgerider import types as types
 from ridgerider import workers as workers
@@ -53,6 +53,22 @@ from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.measures import measure as measure
 from ridgerider._search.results.progress import Bar as Bar
 from ridgerider._search.results.result import Result as Result
-from ridgerider.coordination import coordinate as coordinate
-from ridgerider.ensembles import Ensemble as Ensemble
-from ridgerider.ensembles import ensemble as ensemble
+
+if TYPE_CHECKING:
+    from ridgerider import environments as environments
+    from ridgerider import plot as plot
+    from ridgerider import report as report
+    from ridgerider.coordination import coordinate as coordinate
+    from ridgerider.ensembles import Ensemble as Ensemble
+    from ridgerider.ensembles import ensemble as ensemble
+
+# What few programs use is imported when it is first used.
+LATER = {name: name for name in ("environments", "plot", "report")}
+LATER |= {"coordinate": "coordination", "Ensemble": "ensembles", "ensemble": "ensembles"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module 'ridgerider' has no attribute {name!r}")
+    module = import_module(f"ridgerider.{LATER[name]}")
+    return module if name == LATER[name] else getattr(module, name)

@@ -159,7 +159,10 @@ def test_the_picture_names_every_room():
 
 def test_import_is_light():
     """Figures, tables, the terminal and the cluster are imported where they are used."""
-    heavy = ("matplotlib", "sklearn", "typer", "rich", "distributed", "dask", "scipy.stats")
+    heavy = (
+        *("matplotlib", "sklearn", "typer", "rich", "distributed", "dask", "networkx"),
+        *("scipy", "optax", "ridgerider.report", "ridgerider.plot"),
+    )
     script = "import sys, ridgerider; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

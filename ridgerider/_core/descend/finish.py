@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
@@ -45,6 +44,9 @@ from ridgerider._core.points.classify import (
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import Spectrum, tolerance_of
+
+if TYPE_CHECKING:
+    import optax  # takes a while
 
 Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
 
@@ -239,7 +241,7 @@ class Descend(eqx.Module):
     ([1.0, 0.0], 2.0)
     """
 
-    optimizer: Callable[[], optax.GradientTransformation] | None = None
+    optimizer: Callable[[], "optax.GradientTransformation"] | None = None
     max_steps: int = 2000
     tolerance: Number | None = None
     max_kicks: int = 0
@@ -444,15 +446,14 @@ class Descend(eqx.Module):
 
         max_steps = self.max_steps - state.num_steps
         if self.optimizer is not None:
-            optimizer = optax.with_extra_args_support(self.optimizer())
-            return _optimized(optimizer, value, here.x, is_over, max_steps, is_wanted)
+            return _optimized(self.optimizer(), value, here.x, is_over, max_steps, is_wanted)
         descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, problem.unit)
         cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
         return descent.x, jnp.maximum(descent.num_steps, 0), cost
 
 
 def _optimized(
-    optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: "optax.GradientTransformation",
     value: Callable[[Vector], Scalar],
     x: Vector,
     is_over: Callable[[Vector, Vector], Bool[Array, ""]],
@@ -460,6 +461,9 @@ def _optimized(
     is_wanted: Bool[Array, ""],
 ) -> tuple[Vector, Int[Array, ""], Cost]:
     """Descend with an optimizer of optax, if it is wanted."""
+    import optax  # when it is needed: it takes a while
+
+    optimizer = optax.with_extra_args_support(optimizer)
     value_and_grad = jax.value_and_grad(value)
 
     def should_continue(carry: tuple) -> Bool[Array, ""]:

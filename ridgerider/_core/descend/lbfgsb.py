@@ -4,7 +4,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import fmin_l_bfgs_b
 
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point
@@ -53,6 +52,8 @@ def descend(
     >>> [round(float(entry), 2) for entry in end.x]
     [1.0, 1.0]
     """
+    from scipy.optimize import fmin_l_bfgs_b  # when it is needed: it takes a while
+
     dtype, x = x.dtype, domain.inside((first * (x.astype(float) / first)).astype(x.dtype))
     last = Descent(x, *calls.value_and_grad(x), [])
     last.losses.append(last.loss)

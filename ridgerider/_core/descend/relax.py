@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ridgerider._check import check_at_least, check_count
@@ -36,7 +35,6 @@ WHOLE = 3  # times as many steps where a batch is all of the data: they are chea
 SAMPLE = FixedRows(4096)  # rows that the loss is judged by
 SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
 DECAY = 1 / 3  # of all steps, during which the rate falls to zero
-ADAM = optax.scale_by_adam()
 
 
 class Relax(HostFinish):
@@ -78,7 +76,10 @@ class Relax(HostFinish):
         is_noisy = num_rows > MICRO_SIZE  # a batch is less than all of the data
         fewest = self.min_steps if is_noisy else WHOLE * self.min_steps
         most = max(self.epochs * per_epoch, fewest)
-        descent = _Descent(problem, key, most, is_noisy, (jnp.asarray(x), ADAM.init(x)))
+        from optax import scale_by_adam  # when it is needed: it takes a while
+
+        start = (jnp.asarray(x), scale_by_adam().init(x))
+        descent = _Descent(problem, key, most, is_noisy, start)
         descent.choose_rate()
         while descent.left > 0 and np.isfinite(descent.loss) and descent.loss > self.target:
             tell(Epoch(descent.done // per_epoch, most // per_epoch, descent.loss, {}))
@@ -201,6 +202,8 @@ def _steps(
     span: Int[Array, "3"],
 ) -> State:
     """Steps of Adam, from the first to the last of so many, with a rate that changes evenly."""
+    from optax import scale_by_adam
+
     num_rows = problem.num_examples if problem.has_examples else 1
 
     def on_batch(index: Int[Array, ""]) -> Problem:
@@ -215,7 +218,7 @@ def _steps(
     def step(index: Int[Array, ""], state: State) -> State:
         x, adam = state
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            update, adam = ADAM.update(on_batch(index).grad(x), adam)
+            update, adam = scale_by_adam().update(on_batch(index).grad(x), adam)
         share = index.astype(x.dtype) / jnp.maximum(span[2], 1).astype(x.dtype)
         return x - (rates[0] + share * (rates[1] - rates[0])) * update, adam
 

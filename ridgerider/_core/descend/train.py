@@ -9,13 +9,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import check_callable, check_count
@@ -25,6 +24,11 @@ from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, is_key
 from ridgerider._core.runtime.clock import check_time
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation
+else:
+    GradientTransformation = Any  # that takes a while to import
 
 MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is asked for
 
@@ -57,7 +61,7 @@ class Train(HostFinish):
     ('unverified', [1.0, 0.062, 0.004, 0.0])
     """
 
-    optimizer: optax.GradientTransformation | Callable[[], optax.GradientTransformation]
+    optimizer: GradientTransformation | Callable[[], GradientTransformation]
     batches: Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem] | None = Batches(128)
     epochs: int = eqx.field(static=True, default=100)
     target: float | None = eqx.field(static=True, default=None)
@@ -181,12 +185,12 @@ def trained(x: Vector, loss: float, grad_norm: float, **more: Any) -> Finish:
     )
 
 
-def _built(optimizer: Any) -> optax.GradientTransformation:
+def _built(optimizer: Any) -> GradientTransformation:
     """An optimizer is a pair of functions; what builds one is a function."""
     return optimizer if hasattr(optimizer, "update") else optimizer()
 
 
-def describe_optimizer(optimizer: optax.GradientTransformation) -> str:
+def describe_optimizer(optimizer: GradientTransformation) -> str:
     """What it computes, as text: two that differ in a learning rate differ in this."""
 
     def use(x: Array) -> Array:

@@ -3,11 +3,10 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from scipy.optimize import OptimizeResult
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.points.climb import Climb
@@ -23,11 +22,14 @@ from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.tree.orders import fewest_visits
 from ridgerider._search.tree.tree import Budget, Fingerprint, Settings
 
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult  # takes a while
+
 DIFFERENCES = ("2-point", "3-point", "cs")  # names of SciPy for a gradient that is not given
 ROUND = 4  # starts and climbs that are chosen at once
 
 
-class Minima(list[OptimizeResult]):
+class Minima(list["OptimizeResult"]):
     """The minima, best first, with what concerns all of them.
 
     `nfev`, `njev` and `nhev` count every call; `message` says why it ended, `success` whether a
@@ -164,7 +166,9 @@ def minimize_all(
     return minima
 
 
-def _result(functions: Minimand, one: Any) -> OptimizeResult:
+def _result(functions: Minimand, one: Any) -> "OptimizeResult":
+    from scipy.optimize import OptimizeResult
+
     x = np.asarray(one.params)
     z = (x - functions.origin) / functions.scale
     at_low, at_high = z <= functions.low, z >= functions.high
@@ -180,8 +184,10 @@ def _result(functions: Minimand, one: Any) -> OptimizeResult:
     )
 
 
-def _end_of_descent(functions: Minimand, z: np.ndarray, reason: str) -> OptimizeResult:
+def _end_of_descent(functions: Minimand, z: np.ndarray, reason: str) -> "OptimizeResult":
     """Where no minimum was found: the lowest point that was seen."""
+    from scipy.optimize import OptimizeResult
+
     lowest = functions.lowest if functions.lowest is not None else (math.nan, z)
     return OptimizeResult(
         x=functions.params_of(lowest[1]),

@@ -20,7 +20,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import jax
 import numpy as np
-import optax
 
 from ridgerider._check import one_line
 from ridgerider._core.descend.train import describe_optimizer
@@ -54,7 +53,8 @@ def describe(value: Any) -> Any:
     """A value as JSON: numbers, strings, lists, and dictionaries that name a type or a function."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, optax.GradientTransformation):  # closures, which have no name of their own
+    optax = sys.modules.get("optax")  # that takes a while to import
+    if optax and isinstance(value, optax.GradientTransformation):  # closures: they have no name
         return {"optimizer": hashlib.sha256(describe_optimizer(value).encode()).hexdigest()[:16]}
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
