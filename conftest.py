@@ -21,13 +21,18 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-# Programs that run for a moment are not worth optimising; the first two flags halve the processor
-# time of all tests. With an XLA_FLAGS of your own programs are compiled as for a user: that is how
-# `make test-all` runs the long proofs. The third: on a busy machine XLA's thread pool was once seen
-# to wait for itself, in a program vmapped over a thousand eigh.
+# Programs that run for a moment are not worth optimising: the first two flags halve the processor
+# time of all tests, the next two take a third off what compilation is left (most of a program of
+# ours is loops in loops, and nearly all of its passes over HLO analyse those). With an XLA_FLAGS of
+# your own programs are compiled as for a user: that is how `make test-all` runs the long proofs.
+# The last: on a busy machine XLA's thread pool was once seen to wait for itself, in a program
+# vmapped over a thousand eigh.
+LOOPS = "while-loop-trip-count-annotator,simplify-while-loops,while-loop-invariant-code-motion"
 HASTE = {
     "xla_backend_optimization_level": "0",
     "xla_cpu_use_fusion_emitters": "false",
+    "xla_cpu_parallel_codegen_split_count": "1",
+    "xla_disable_hlo_passes": LOOPS,
     "xla_cpu_multi_thread_eigen": "false",
 }
 
@@ -99,13 +104,15 @@ def pytest_addoption(parser):
         "--without",
         metavar="PACKAGE",
         choices=OPTIONAL,
+        action="append",
+        default=[],
         help="run as on a machine on which this optional package is not installed",
     )
 
 
 def pytest_configure(config):
     if config.getoption("--without"):
-        sys.modules[config.getoption("--without")] = None  # its import fails
+        sys.meta_path.insert(0, Missing(config.getoption("--without")))
     seed = config.getoption("--rotate-bases")
     if seed and "RIDGERIDER_ROTATE_BASES" not in os.environ:  # a worker of xdist has begun with it
         os.environ["RIDGERIDER_ROTATE_BASES"] = seed
@@ -114,10 +121,22 @@ def pytest_configure(config):
         runpy.run_path(str(ANOTHER_MACHINE / "sitecustomize.py"))
 
 
+class Missing:
+    """A finder of modules that finds these packages nowhere."""
+
+    def __init__(self, packages):
+        self.packages = packages
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def is_missing(package):
-    if package in sys.modules:
-        return sys.modules[package] is None
-    return importlib.util.find_spec(package) is None
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:
+        return True
 
 
 @pytest.hookimpl(wrapper=True)

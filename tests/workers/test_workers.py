@@ -35,7 +35,7 @@ from tests.cases import same_tree
 
 RIDER = rr.Rider(finish=None, step=rr.FixedStep(0.1))  # soon compiled
 SETTINGS = {"order": "best_first", "round_size": 8, "max_rides": 60, "seed": 1}
-NUM_KILLS = [2, pytest.param(20, marks=pytest.mark.long)]
+NUM_KILLS = [1, pytest.param(20, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +127,13 @@ def search_under_fire(executor, pids, num_kills, longest, problem, settings):
     return result, num_killed[0]
 
 
-@pytest.mark.parametrize("num_kills", NUM_KILLS)
-def test_killed_processes_change_nothing(num_kills):
+@pytest.mark.long  # the first of those killed below was up
+def test_killed_processes_change_nothing():
     settings = {**SETTINGS, "max_rides": 200}
     whole = rr.search(wells(4), RIDER, **settings)  # first: what is compiled is not waited for
     with workers.process_pool(2) as own:
-        result, killed = search_under_fire(own, own.pids, num_kills, 1.0, wells(4), settings)
-    assert killed == num_kills and same_tree(whole, result)
+        result, killed = search_under_fire(own, own.pids, 20, 1.0, wells(4), settings)
+    assert killed == 20 and same_tree(whole, result)
 
 
 @pytest.mark.parametrize("num_kills", NUM_KILLS)
@@ -368,7 +368,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("stop", "num_workers", "engine"), [(signal.SIGKILL, 4, "cluster"), (signal.SIGINT, 1, "pool")]
+    ("stop", "num_workers", "engine"), [(signal.SIGKILL, 2, "cluster"), (signal.SIGINT, 1, "pool")]
 )
 def test_a_stopped_coordinator_resumes_under_another_engine(
     plain, tmp_path, stop, num_workers, engine, request

@@ -1,5 +1,6 @@
 """Newton steps, errors of eigenvalues, flat directions and Morse indices, against closed forms."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,20 +8,20 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._core.linalg.lowest import lowest_pairs
-from ridgerider._core.points.classify import (
-    FALLS,
-    UNKNOWN,
-    Curvature,
-    curvature_of,
-    dense_view,
-    flat_part,
-    lowest_curvature,
-    newton_step,
-    verdict,
-    view,
-)
+from ridgerider._core.points import classify
+from ridgerider._core.points.classify import FALLS, UNKNOWN, Curvature
 
 KEY = jax.random.key(0)
+# As programs: one by one, their operations would take longer to compile.
+dense_view, view = eqx.filter_jit(classify.dense_view), eqx.filter_jit(classify.view)
+verdict, flat_part = eqx.filter_jit(classify.verdict), eqx.filter_jit(classify.flat_part)
+lowest_curvature = eqx.filter_jit(classify.lowest_curvature)
+pairs_of, curvature_of = eqx.filter_jit(lowest_pairs), eqx.filter_jit(classify.curvature_of)
+newton_step = eqx.filter_jit(classify.newton_step)
+
+
+def half_square(x, matrix):
+    return x @ matrix @ x / 2
 
 
 def quadratic(eigenvalues, dtype="float64", seed=0):
@@ -29,7 +30,7 @@ def quadratic(eigenvalues, dtype="float64", seed=0):
     size = len(eigenvalues)
     columns, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
     matrix = jnp.asarray((columns * eigenvalues) @ columns.T, dtype)
-    problem = rr.Problem(lambda x, matrix: x @ matrix @ x / 2, jnp.zeros(size, dtype), matrix)
+    problem = rr.Problem(half_square, jnp.zeros(size, dtype), matrix)
     return problem, np.asarray(matrix), columns
 
 
@@ -109,7 +110,7 @@ def test_an_index_is_known_if_nothing_is_left_out():
     x, hvp = jnp.full(320, 0.01), problem.hvp_at(jnp.zeros(320))
     for k, is_known in ((2, False), (6, True)):
         start = jax.random.normal(KEY, (k, 320))
-        pairs = lowest_pairs(hvp, start, k, 1e-8, 2000, 2 * k + 20, KEY)
+        pairs = pairs_of(hvp, start, k, 1e-8, 2000, 2 * k + 20, KEY)
         curvature, _ = curvature_of(problem, jnp.zeros(320), jnp.zeros(320), pairs)
         assert bool(curvature.is_known) == is_known
         assert int(curvature.morse_index) == min(k, 3)
@@ -147,9 +148,17 @@ LEVEL = {  # losses with a zero eigenvalue, or two, at 0: what the loss does the
 }
 
 
-@pytest.mark.parametrize(("kind", "loss"), [(k, one) for k, ones in LEVEL.items() for one in ones])
-def test_where_there_is_no_curvature_the_loss_decides(kind, loss):
-    problem = rr.Problem(loss, jnp.zeros(2))
+CASES = [(kind, loss) for kind, losses in LEVEL.items() for loss in losses]
+
+
+def level(x, which):
+    """All in one loss: one program is compiled for all."""
+    return jax.lax.switch(which, [loss for _, loss in CASES], x)
+
+
+@pytest.mark.parametrize("which", range(len(CASES)))
+def test_where_there_is_no_curvature_the_loss_decides(which):
+    kind, problem = CASES[which][0], rr.Problem(level, jnp.zeros(2), jnp.array(which))
     found = verdict(problem, dense_view(problem, problem.x0))
     assert bool(found.is_down.any()) == (kind == "saddle")
     assert bool(np.any(found.tilt != 0)) == (kind == "unverified")

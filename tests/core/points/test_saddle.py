@@ -75,7 +75,7 @@ def spent(saddle):
 def check_strict(loss, saddle):
     """By derivatives of our own."""
     x = saddle.params
-    eigenvalues = np.linalg.eigvalsh(jax.hessian(loss)(x))
+    eigenvalues = np.linalg.eigvalsh(jax.jit(jax.hessian(loss))(x))
     scale = np.abs(eigenvalues).max()
     assert eigenvalues[0] < -1e-8 * scale and saddle.reason == ""
     assert np.sum(eigenvalues < -1e-8 * scale) == saddle.morse_index

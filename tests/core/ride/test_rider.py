@@ -85,11 +85,14 @@ def test_a_nearly_repeated_eigenvalue_is_ridden_as_one_cluster():
 UPDATES = [rr.Project(), rr.QuasiNewton(exact_below=0), rr.Davidson(), rr.Keep()]
 UPDATES.append(rr.RandomRidge())
 STEPS = [rr.FixedStep(0.1), rr.Backtracking()]
+# Each update and each step rule once; all pairs of them are a long proof.
+RULES = [(update, STEPS[0]) for update in UPDATES] + [(UPDATES[0], step) for step in STEPS[1:]]
+PAIRS = [(update, step) for update in UPDATES for step in STEPS]
+EACH = RULES + [pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS if pair not in RULES]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("update", "step"), EACH)
 def test_rides_keep_the_dtype_and_do_not_depend_on_jit(update, step, dtype):
     problem, _ = make_quadratic([-2.0, -1.0, 1.0], dtype=dtype)
     rider = rr.Rider(update=update, step=step, max_steps=3)
@@ -111,8 +114,7 @@ def test_rides_keep_the_dtype_and_do_not_depend_on_jit(update, step, dtype):
         np.testing.assert_allclose(one, two, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize(("update", "step"), EACH)
 def test_vmap_is_a_loop(update, step):
     problem, rider = wells(3), rr.Rider(update=update, step=step, max_steps=20)
     xs = 0.1 * jax.random.normal(KEY, (4, 3))

@@ -126,9 +126,11 @@ class Counted:
         return float(np.sum(x**4 / 4 - x**2 / 2)), x**3 - x
 
 
+CALLERS = [(rr.search, None), (rr.explore, None), (rr.search, "threads"), (rr.explore, "threads")]
+
+
 @pytest.mark.parametrize("has_hvp", [False, True])
-@pytest.mark.parametrize("executor", [None, "threads"])
-@pytest.mark.parametrize("make", [rr.search, rr.explore, rr.find_saddle])
+@pytest.mark.parametrize(("make", "executor"), [*CALLERS, (rr.find_saddle, None)])
 def test_each_call_of_a_function_is_counted(make, executor, has_hvp):
     function, products = Counted(), []
 

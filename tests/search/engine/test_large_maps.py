@@ -24,7 +24,17 @@ from tests.search.engine.test_explore import table_of
 BY_PRODUCTS = rr.Climb(engine="hvp")
 
 
-@pytest.mark.parametrize("make", [himmelblau, six_hump_camel, mueller_brown])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        himmelblau,
+        pytest.param(six_hump_camel, marks=LONG),
+        pytest.param(mueller_brown, marks=LONG),
+    ],
+)
 def test_products_alone_make_the_same_map(make):
     dense, free = rr.explore(make()), rr.explore(make(), BY_PRODUCTS)
     for one, two in ((dense.minima(), free.minima()), (dense.saddles(), free.saddles())):

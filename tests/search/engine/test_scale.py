@@ -25,7 +25,7 @@ def wells(x, length, height, zero):
 
 
 def problem_at(x, scales):
-    return rr.Problem(wells, scales[0] * jnp.asarray(x), *scales)
+    return rr.Problem(wells, scales[0] * jnp.asarray(x), *map(jnp.asarray, scales))
 
 
 def decisions(scales):
