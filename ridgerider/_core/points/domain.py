@@ -54,14 +54,19 @@ class Domain:
 
     # --- bounds
 
-    def pairs(self, unit: float) -> list[tuple[float, float]] | None:
-        """The bounds as SciPy has them, in units of a length."""
-        if self._low is None or self._high is None:
-            return None
-        return list(zip((self._low / unit).tolist(), (self._high / unit).tolist(), strict=True))
+    @property
+    def is_bounded(self) -> bool:
+        return self._low is not None
 
     def inside(self, x: Point) -> Point:
         return x if self._low is None else np.clip(x, self._low, self._high)
+
+    def inward(self, x: Point) -> Float[np.ndarray, "k n"]:
+        """Unit vectors away from each bound that `x` is at."""
+        if self._low is None or self._high is None:
+            return np.zeros((0, len(x)))
+        signs = (x <= self._low).astype(float) - (x >= self._high)
+        return np.diag(signs)[signs != 0]
 
     def beyond(self, x: Point, step: Point) -> Mask:
         """Coordinates at a bound that a step would cross."""

@@ -50,6 +50,8 @@ from ridgerider._core.spectra.spectrum import (
 
 MAX_POLISH = 6  # Newton steps
 FLAT = 1e4  # times the tolerance: no stationary point is as far from where a descent has ended
+FARTHER = (0.03, 0.1, 0.3)  # of the bounds: where losses are compared that are level before
+SOFT = 1e-3  # of the largest curvature: whether one that is less is positive, values say
 KEPT = 0.2  # a Newton step that leaves less than this of the gradient needs no new Hessian
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
 NUM_FIRST = 8  # HVPs that tell how large eigenvalues are, where there is no matrix
@@ -86,13 +88,15 @@ def look_around(
     looked for is a minimum; where the loss curves downwards, and there is a slope, it is farther.
     """
     begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
-    enough = tolerance * (1 if calls.is_outside else 1e-3)
+    enough = tolerance * (10 if calls.is_outside else 1e-3)
     (place, here), known = _seen(calls, domain, num_modes, x, None)
     ratios = [0.0]  # of the gradients after and before each step
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
     if is_below and here.reach > FLAT * enough and bool(place.finish.is_saddle):
         num_polish = MAX_POLISH
-    while here.reach > enough and num_polish < MAX_POLISH:
+    if is_below and here.reach > FARTHEST:
+        num_polish = MAX_POLISH
+    while not (here.reach <= enough or _is_level(calls, here)) and num_polish < MAX_POLISH:
         x, before = domain.inside(np.asarray(here.x + here.step)), (place, here)
         # For functions outside of JAX gradients are cheaper than Hessians: the last one is kept
         # as long as it predicts them.
@@ -101,9 +105,10 @@ def look_around(
         )
         ratio = float(place.finish.grad_norm / before[0].finish.grad_norm)
         ratios.append(ratio)
-        is_kept, changed = calls.is_outside and ratio < KEPT, max(changed, ratio)
+        is_kept = calls.is_outside and ratio < KEPT
+        changed = max(changed, float(here.reach / before[1].reach))
         num_polish += 0 if is_kept else 1
-        if not ratio < 1 and (not calls.is_outside or before[1].reach <= 10 * enough):
+        if not ratio < 1 and (is_below or not calls.is_outside or before[1].reach <= 10 * enough):
             place, here = before
             break
         if calls.is_outside and not is_kept:
@@ -112,7 +117,9 @@ def look_around(
         x = np.asarray(here.x)
         (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
     is_there = jnp.linalg.norm(here.x - begin) <= FARTHEST * here.size
-    is_there &= place.finish.is_converged & (here.reach <= 10 * tolerance)
+    is_there &= place.finish.is_converged & (
+        (here.reach <= 10 * tolerance) | _is_level(calls, here)
+    )
     if is_there and calls.is_outside:
         place = _compared(calls, domain, place, here, max(ratios[-2:]) > KEPT)
     elif is_there:
@@ -153,33 +160,41 @@ def _decided(
     return replace(place, is_down=is_down, **fields)
 
 
+def _is_level(calls: Calls, here: View) -> bool:
+    """Whether no value of a function outside of JAX can tell the point from the stationary one."""
+    slack = 64 * float(np.finfo(calls.dtype).eps) * abs(float(here.loss))
+    return calls.is_outside and abs(float(here.grad @ here.step)) / 2 <= slack
+
+
 def _is_clear(place: Place, changed: float) -> bool:
-    """Whether all signs are what they seem, if the Hessian has changed by so much of itself."""
+    """Whether all signs are what they seem, if a step has left so much of the step before."""
     sizes = np.abs(np.asarray(place.eigenvalues))
-    return bool((sizes > 3 * changed * sizes.max(initial=0)).all())
+    return changed < KEPT / 2 or bool((sizes > 3 * changed * sizes.max(initial=0)).all())
 
 
 def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: bool) -> Place:
     """As `_decided` for functions outside of JAX: by values alone, along undecided modes.
 
-    The softest mode is never decided by a curvature of differences; where Newton's steps converge
-    slowly, curvature vanishes, and no mode is.
+    Soft modes are not decided by a curvature of differences; where Newton's steps converge slowly,
+    curvature vanishes, and no mode is.
     """
     finish, curvature = place.finish, here.curvature
     if finish.is_saddle or int(finish.doubt_number):
         return place
     x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
+    values = np.asarray(curvature.eigenvalues)
     is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
-    is_open[np.argmin(np.abs(curvature.eigenvalues))] = True
+    is_open |= values < max(SOFT * float(curvature.scale), 100 * float(curvature.error))
     ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
+    ways += list(domain.inward(x))
     falls = any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
     return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
 
 
 def _rise(calls: Calls, domain: Domain, x: Point, loss: float, way: Point, slack: float) -> float:
     """By how much the loss differs at the shortest distance at which it does."""
-    for length in DISTANCES:
+    for length in (*DISTANCES, *(FARTHER if domain.is_bounded else ())):
         change = calls.value(domain.inside(x + length * way)) - loss
         if abs(change) > slack:
             return change

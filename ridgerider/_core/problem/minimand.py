@@ -2,11 +2,15 @@ r"""A function of NumPy vectors as SciPy's `minimize` takes it, with or without 
 
 Derivatives that are not given are differences, with no more calls than they need. With f alone:
 
-    gradient    (f(x + h e_i) - f(x)) / h                                  n calls more
-    Hessian     (f(x + h e_i) - 2 f(x) + f(x - h e_i)) / h^2               2 n calls more, and
-                (f(x + h e_i + h e_j) + f(x - h e_i - h e_j) - ...) / 2 h^2    n (n - 1) more
+    gradient    (f(x + h e_i) - f(x)) / h                              n calls more
+    Hessian     (f(x + h e_i) - 2 f(x) + f(x - h e_i)) / h^2           2 n calls more, and
+                (f(x + h e_i + h e_j) - f(x + h e_i) - f(x + h e_j) + f(x)) / h^2    n (n - 1) / 2,
+                and with -h as many more, where eigenvalues differ much
 
 with steps relative to the scale of a coordinate, its width between bounds, inside of the bounds.
+The h of second differences is short, for narrow wells; where rounding hides a curvature, it is
+longer. The values of a Hessian are those of a central gradient, too, and its diagonal corrects the
+gradients that follow.
 Vectors are in units of that scale: z = (x - origin) / scale.
 """
 
@@ -19,7 +23,10 @@ from ridgerider._core.problem.functions import Block, Functions, Point, Rows
 from ridgerider._core.runtime.clock import OutOfTime, check_time
 
 EPS = float(np.finfo(float).eps)
-FIRST, SECOND = EPS**0.5, EPS**0.25  # steps of first and of second differences
+FIRST = EPS**0.5  # the step of first differences
+SECOND = (5e-6, 1e-4, 2e-3)  # steps of second differences
+STIFF = 100  # of the largest eigenvalue, one that is smaller needs mixed differences both ways
+HIDDEN = 1e5  # times its rounding: a second difference that is less needs a longer step
 
 
 class Minimand(Functions):
@@ -47,7 +54,8 @@ class Minimand(Functions):
         self.failures = dict[str, int]()
         self.num_fun = self.num_jac = self.num_hess = 0
         self.lowest: tuple[float, Point] | None = None  # of all that was seen
-        self.step = SECOND if hess is None else None
+        self.step = SECOND[0] if hess is None else None
+        self.forget()
 
     def first_value(self, x: Point) -> Any:
         """What `fun` returns, to see what kind of function it is; None if it fails."""
@@ -57,6 +65,15 @@ class Minimand(Functions):
             raise
         except Exception:
             return None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a value costs fewer calls than a value with its gradient."""
+        return self.jac is not True
+
+    def forget(self) -> None:
+        self._last = self._known = None
+        self._bends = np.zeros(self.size)
 
     def params_of(self, x: Point) -> np.ndarray:
         return np.clip(
@@ -91,10 +108,6 @@ class Minimand(Functions):
     def host_expansion(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Value, gradient and Hessian; those of differences share their calls."""
         matrix = self.host_hessians(x)[0]
-        if self.jac is None and self.hess is None and self._middle is not None:
-            middle, value, slopes = self._middle
-            if np.array_equal(middle, x):
-                return value, slopes, matrix
         value, grad = self.host_values_and_grads(x)
         return value, grad, matrix
 
@@ -124,17 +137,17 @@ class Minimand(Functions):
 
     def host_errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
         """What a curvature may be off by: rounding of the values, or of the gradients."""
-        del v, rows
+        del x, rows
         if self.jac is None:
-            return (np.array(16 * EPS * self._size / SECOND**2),)
+            return (np.array(4 * EPS * self._size * (np.abs(v) @ (1 / self._steps)) ** 2),)
         return (np.array(FIRST * self._size),)
 
-    _middle: tuple | None = None  # of the last Hessian by values: the point, value and gradient
-    _size = 0.0  # of the values, or of the Hessian, where it was last computed
+    _size: float = 0.0  # of the values, or of the Hessian, where it was last computed
+    _steps: Point = np.ones(1)  # of the last Hessian by values
 
     def _by_gradients(self, x: Point) -> np.ndarray:
         steps = np.where(x + FIRST <= self.high, FIRST, -FIRST)
-        grad = self.evaluate(x[None], None)[1][0]
+        grad = self.host_values_and_grads(x)[1]
         columns = []
         for step, unit in zip(steps, np.eye(self.size), strict=True):
             near = self.evaluate((x + step * unit)[None], None)[1][0]
@@ -144,44 +157,63 @@ class Minimand(Functions):
         return (matrix + matrix.T) / 2
 
     def _by_values(self, x: Point) -> np.ndarray:
-        h, n, self._middle = SECOND, self.size, None
-        middle = np.clip(x, self.low + h, np.maximum(self.high - h, self.low + h))
-        value, units = self._value(middle), h * np.eye(n)
-        ahead = np.array([self._value(middle + unit) for unit in units])
-        behind = np.array([self._value(middle - unit) for unit in units])
-        self._size = float(np.abs([value, *ahead, *behind]).max())
-        self._middle = middle, np.array(value), (ahead - behind) / (2 * h)
-        matrix = np.diag(ahead - 2 * value + behind)
+        n, axes, steps = self.size, np.eye(self.size), np.full(self.size, SECOND[0])
+        middle = np.clip(x, self.low + steps, np.maximum(self.high - steps, self.low + steps))
+        value, ahead, behind = self._value(middle), np.zeros(n), np.zeros(n)
+        room = np.minimum(middle - self.low, self.high - middle)
         for i in range(n):
+            for step in np.minimum(SECOND, max(SECOND[0], room[i])):
+                ahead[i], behind[i] = (self._value(middle + s * axes[i]) for s in (step, -step))
+                steps[i], bend = step, abs(ahead[i] - 2 * value + behind[i])
+                if bend >= HIDDEN * EPS * abs(value) or step >= room[i]:
+                    break
+        self._size, self._steps = float(np.abs([value, *ahead, *behind]).max()), steps
+        mixed = self._mixed(middle, value, ahead, steps)
+        sizes = np.abs(np.linalg.eigvalsh(mixed + np.diag(ahead - 2 * value + behind)))
+        if n > 1 and not sizes.min() > sizes.max() / STIFF:  # first order is not enough
+            mixed = (mixed + self._mixed(middle, value, behind, -steps)) / 2
+        matrix = mixed + np.diag(ahead - 2 * value + behind)
+        self._bends = np.diag(matrix) / steps**2
+        if (middle == x).all():
+            self._last = x.copy(), np.array(value), (ahead - behind) / (2 * steps)
+        return matrix / np.outer(steps, steps)
+
+    def _mixed(self, x: Point, value: float, near: Point, steps: Point) -> np.ndarray:
+        """Mixed second differences, of first order; `near` are the values one step from `x`."""
+        matrix, units = np.zeros((self.size, self.size)), np.diag(steps)
+        for i in range(self.size):
             for j in range(i):
-                both = units[i] + units[j]
-                far = self._value(middle + both) + self._value(middle - both)
-                rest = ahead[i] + behind[i] + ahead[j] + behind[j] - 2 * value
-                matrix[i, j] = matrix[j, i] = (far - rest) / 2
-        return matrix / h**2
+                both = self._value(x + units[i] + units[j])
+                matrix[i, j] = matrix[j, i] = both - near[i] - near[j] + value
+        return matrix
 
     def _slopes(self, x: Point, value: float) -> Point:
         steps = np.where(x + FIRST <= self.high, FIRST, -FIRST)
         units = np.diag(steps)
         self.calls.update(gradients=1)
-        return np.array([self._value(x + unit) - value for unit in units]) / steps
+        slopes = np.array([self._value(x + unit) - value for unit in units]) / steps
+        return slopes - steps / 2 * self._bends
+
+    _known: tuple[Point, float] | None = None  # the last point, and its value
 
     def _value(self, x: Point) -> float:
-        self.calls.update(values=1)
         if self.jac is True:
+            self.calls.update(values=1)
             return self._both(x)[0]
-        return self._noted(x, scalar(self._call(x)))
+        if self._known is None or not np.array_equal(self._known[0], x):
+            self.calls.update(values=1)
+            self._known = x.copy(), self._noted(x, scalar(self._call(x)))
+        return self._known[1]
 
     def _both(self, x: Point) -> tuple[float, Point]:
-        found = self._call(x)
         if self.jac is True:
-            value, grad = found
+            found, grad = self._call(x)
+            value = self._noted(x, scalar(found))
         else:
+            value = self._value(x)
             self.num_jac += 1
-            value, grad = found, self.jac(self.params_of(x))
-        return self._noted(x, scalar(value)), np.asarray(grad, float).reshape(
-            self.size
-        ) * self.scale
+            grad = self.jac(self.params_of(x))
+        return value, np.asarray(grad, float).reshape(self.size) * self.scale
 
     def _noted(self, x: Point, value: float) -> float:
         if np.isfinite(value) and (self.lowest is None or value < self.lowest[0]):

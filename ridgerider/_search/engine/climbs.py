@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._core.descend.lbfgsb import descend
+from ridgerider._core.descend.inside import descend
 from ridgerider._core.points.climb import (
     ENDINGS,
     NOT_FINITE,
@@ -55,7 +55,7 @@ MIXED, ASIDE = [4.0], [3.0, 6.0]
 SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
 CLOSE = 1e-3  # minima so close are compared by the values between them
 NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
-STRICT = 1e-8  # what a descent gains in its last step, where less was not enough
+FURTHER = 3  # times that a descent is continued with a new Hessian
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
@@ -121,8 +121,7 @@ class Climbs(eqx.Module):
             name = Fingerprint((Turn(0, 1, start=True),))
             branch = Branch(name, float("nan"), 0.0, 1, x=x, direction=np.zeros_like(x))
             leg = self.classify(problem, *self.move(problem, settings, [branch]))
-            if leg.ended_by == ("unconverged",):
-                leg = self.descend_on(problem, leg)
+            leg = self.descend_on(problem, leg)
             total = total + leg.cost
             if leg.finish is not None and leg.finish.kind == "minimum":
                 ended_by = ("start", reason) if reason else ("start",)
@@ -179,8 +178,8 @@ class Climbs(eqx.Module):
         index = int(around.morse_index)
         turns, directions, ways = _ways_on(problem, self, around)
         ended_by = leg.ended_by
-        if self.bounds is not None:  # families are told by values
-            finish = replace(finish, num_flat=0)
+        if self.bounds is not None and int(finish.num_flat):  # families are told by values
+            finish = replace(finish, num_flat=0, least_eigenvalue=0 * finish.least_eigenvalue)
         if leg.fingerprint and leg.fingerprint[-1].up and index != 1:
             ended_by = (*ended_by, "higher_index" if index else "no_saddle")
         return replace(
@@ -199,15 +198,19 @@ class Climbs(eqx.Module):
 
     def descend_on(self, problem: Problem, leg: Leg) -> Leg:
         """What is below the end of a descent that came to no stationary point; with its cost."""
-        began, (calls, domain) = time.perf_counter(), _host(problem, self)
-        with problem.ledger() as ledger:
-            first = _plan(problem, self).radius / 4
-            end = descend(calls, domain, np.asarray(leg.x), first, gain=STRICT)
-        (cost,) = ledger.charge([calls.cost])
-        cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
-        ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
-        leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)
-        return self.classify(problem, leg)
+        for _ in range(FURTHER):
+            if leg.ended_by != ("unconverged",):
+                break
+            began, (calls, domain) = time.perf_counter(), _host(problem, self)
+            with problem.ledger() as ledger:
+                first, x = _plan(problem, self).radius / 4, np.asarray(leg.x)
+                end = descend(calls, domain, x, first, hessian=calls.expansion(x)[2])
+            (cost,) = ledger.charge([calls.cost])
+            cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
+            ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
+            leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)
+            leg = self.classify(problem, leg)
+        return leg
 
     def branches_at(self, problem: Problem, settings: Settings, leg: Leg) -> list[Branch]:
         """Both ways along each ridge of a stationary point, up from a minimum, down from a saddle.
@@ -266,7 +269,7 @@ class MapPoints:
         if known is not None:
             return leg, known
         leg = self._climbs.classify(self._problem, leg)
-        if leg.ended_by == ("unconverged",) and _is_start(leg):
+        if _is_start(leg):
             leg = self._climbs.descend_on(self._problem, leg)
         if leg.finish is None:
             return leg, None

@@ -2,8 +2,9 @@
 
 A map has two arms: descents from starts all over the bounds, and climbs from what is known, with
 the rides down that follow them. Each round goes to the arm that has found more new minima per call,
-where old rounds count less; a small share goes to the other one. All counts are sums over rounds,
-so that the order of arrival, an interruption or a repair changes nothing.
+where old rounds count less; a small share goes to the other one. Starts come first: before the
+first climb, one is expected to cost as much as a few starts, and to find one minimum. All counts
+are sums over rounds, so that the order of arrival, an interruption or a repair changes nothing.
 """
 
 import math
@@ -16,7 +17,8 @@ from ridgerider._search.tree.tree import Fingerprint, Leg
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 KEPT = 0.97  # how much a count is worth after one more draw of its arm
 OTHER = 16  # one part in 16 of the work goes to the arm that yields less
-FIRST = 1.0  # new minima that an arm is credited with at the beginning
+STRETCH = 1.4  # of some starts about the middle of the bounds
+CLIMB = 10.0  # starts that a climb is worth, before the first one
 
 
 @dataclass
@@ -28,9 +30,12 @@ class Arm:
     work: dict[int, float] = field(default_factory=dict)
     num_hits: int = 0  # that ended at a minimum, new or not
 
-    def ratio(self) -> float:
-        """New minima per work, of late."""
-        found, work, weight = FIRST, 1.0, 1.0
+    def mean(self) -> float:
+        return sum(self.work.values()) / max(1, sum(self.draws.values()))
+
+    def ratio(self, expected: float) -> float:
+        """New minima per work, of late, where one is credited for the `expected` work of a draw."""
+        found, work, weight = 1.0, expected, 1.0
         for number in sorted(self.draws, reverse=True):
             found += weight * self.found[number]
             work += weight * self.work[number]
@@ -59,14 +64,17 @@ class Yields:
 
     def num_starts(self, size: int, num_open: int) -> int:
         """How many of the next `size` draws are starts, where `num_open` branches wait."""
-        if not num_open:
+        if not num_open or not self.starts.draws:
             return size
-        if not self.starts.draws or not self.climbs.draws:
-            return max(size - size // 4, size - num_open)
-        arms = (self.starts, self.climbs)
-        better, other = arms if self.starts.ratio() >= self.climbs.ratio() else arms[::-1]
-        few = 1 if OTHER * sum(other.work.values()) < sum(better.work.values()) else 0
-        return max(size - few if better is self.starts else few, size - num_open)
+        start = self.starts.mean()
+        climb = self.climbs.mean() if self.climbs.draws else CLIMB * start
+        spent = (sum(arm.work.values()) for arm in (self.starts, self.climbs))
+        on_starts, on_climbs = spent
+        if self.starts.ratio(start) >= self.climbs.ratio(CLIMB * start):
+            num_starts = size - (OTHER * (on_climbs + climb) < on_starts)
+        else:
+            num_starts = int(OTHER * (on_starts + start) < on_climbs)
+        return max(num_starts, size - num_open)
 
     def is_enough(self, size: int) -> bool:
         """Whether hardly any minimum is missing, by the number of starts and of minima.
@@ -94,6 +102,8 @@ def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.
         g = (1 + g) ** (1 / (size + 1))
     shift = np.random.default_rng(seed).random(size)
     parts = (shift + (number + 1) * g ** -np.arange(1.0, size + 1)) % 1
+    if number % 4 == 3:  # some on faces, which may have minima of their own
+        parts = np.clip(STRETCH * (parts - 0.5) + 0.5, 0, 1)
     low, high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
     low, high = np.asarray(low), np.asarray(high)
     is_closed = np.isfinite(low) & np.isfinite(high)

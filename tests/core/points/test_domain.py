@@ -20,12 +20,12 @@ def test_bounds_hold_what_would_cross_them():
     assert BOX.inside(x + 2.0).tolist() == [1.0, 1.0, 1.0]
     null = BOX.with_held(BOX.null(x), BOX.held(x, grad))
     np.testing.assert_array_equal(null, [[1.0], [0.0], [0.0]])
-    assert BOX.pairs(0.5) == [(0.0, 2.0)] * 3
+    assert BOX.inward(x).tolist() == [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0]] and BOX.is_bounded
 
 
 def test_without_bounds_nothing_is_held():
     free, x = Domain(PROBLEM), np.array([0.0, -5.0, 7.0])
-    assert free.inside(x) is x and not free.held(x, x).any() and free.pairs(1.0) is None
+    assert free.inside(x) is x and not free.held(x, x).any() and not free.is_bounded
     assert free.null(x).shape == (3, 0)
 
 

@@ -55,10 +55,22 @@ def test_derivatives_are_those_in_units_of_the_bounds(given, z):
 def test_an_expansion_costs_one_stencil():
     one, z = minimand(), np.array([0.3, 0.5, 0.7])
     found, grad, matrix = one.host_expansion(z)
-    assert one.num_fun == 1 + 2 * 3 + 2 * 3
+    # The second coordinate has no curvature: longer steps, and mixed differences both ways.
+    assert one.num_fun == 1 + (2 + 6 + 2) + 2 * 3
+    assert one.num_fun == 17 and one.host_values_and_grads(z)[0] == found and one.num_fun == 17
     assert found == pytest.approx(value(LOW + (HIGH - LOW) * z))
     np.testing.assert_allclose(grad, one.host_values_and_grads(z)[1], rtol=1e-5)
     np.testing.assert_allclose(matrix, matrix.T)
+
+
+def test_well_conditioned_curvature_needs_one_mixed_difference_a_pair():
+    one, z = minimand(lambda x: float(((x - LOW) ** 2).sum())), np.array([0.3, 0.5, 0.7])
+    one.scale = np.ones(3)
+    matrix = one.host_expansion(z)[2]
+    assert one.num_fun == 1 + 2 * 3 + 3
+    np.testing.assert_allclose(matrix, 2 * np.eye(3), atol=1e-3)
+    corrected = one.host_values_and_grads(z + 0.01)[1]  # by the diagonal of the Hessian
+    np.testing.assert_allclose(corrected, 2 * (z + 0.01), atol=1e-8)
 
 
 def test_what_fails_is_counted_and_a_budget_ends_it():
