@@ -74,7 +74,7 @@ def _point(one: Any, is_structure: bool) -> dict[str, Any]:
 
 
 SCRIPTS: dict[str, str] = {
-    "page": "base chart terms recorder export tree leg tables picks cost main",
+    "page": "base chart terms recorder export tree leg tables differ cost main",
     "map": "recorder map",
     "compare": "base chart compare",
     "index": "",
@@ -114,7 +114,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         "labels": reader.labels,
         "signature": reader.signature,
         "metrics": reader.metric_names,
-        "apart": reader.apart(),
+        "differ": reader.differ(),
         "verdict": verdict(reader),
     }
 

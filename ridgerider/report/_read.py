@@ -4,6 +4,7 @@ A ride's trace as a page holds it: not every step, and as bytes.
 """
 
 import base64
+import contextlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same.points import IS_SOLUTION
 from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider.report._differ import differences
 
 ENOUGH = 0.7072  # of the overlap: above it, no other ridge can overlap more
 COLUMNS = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "multiplicity")
@@ -108,6 +110,12 @@ MAX_POINTS, MAX_CLUSTERS = 250_000, 300_000
 COSTS = ("values", "gradients", "hvps", "hessians", "eigendecompositions", "seconds")
 MAX_COMPARED = 48  # solutions side by side on a page
 
+IDENTITY = ("name", "problem", "settings", "rider")  # of a run: equal ones have equal legs
+
+
+class AnotherRun(ValueError):
+    """Another run has taken the place of the one that was read."""
+
 
 @dataclass
 class Reader:
@@ -140,36 +148,48 @@ class Reader:
     trouble: str = ""
 
     def __post_init__(self) -> None:
-        self._run: RunFile | None = None  # until there is one
         self._known = set[Fingerprint]()
         self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
         self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self.measured: dict[str, dict[str, Any]] = {}  # by name and fingerprint
-        self._apart: tuple[int, dict[str, Any]] | None = None
+        self._differ: tuple[int, dict[str, Any]] | None = None
         self._max_points = self._max_clusters = 0
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
 
-        Raises ValueError if it is not a run file, or damaged.
+        Raises ValueError if it is not a run file, or damaged, and `AnotherRun` if it is another.
         """
-        if self._run is None:
-            self._run = RunFile.open(self.path)
-        run = self._run
-        new = [name for name in run.fingerprints() if name not in self._known]
-        self._known |= set(new)
-        legs = [run.leg(name) for name in new]
-        self.meta, self.num_open, measured = plain(run.meta, str), run.num_open(), run.measures()
+        with self._opened() as run:
+            return self._read(run)
+
+    def _opened(self) -> contextlib.AbstractContextManager[RunFile]:
+        """The file for a moment, checked whole the first time, then only what is read.
+
+        A connection that stays open keeps a log beside the file, which damages a new run there.
+        """
+        if self._known:
+            return RunFile.open_damaged(self.path)
+        return contextlib.closing(RunFile.open(self.path))
+
+    def _read(self, run: RunFile) -> int:
+        names, meta = run.fingerprints(), plain(run.meta, str)
+        is_same = all(meta.get(key) == self.meta.get(key) for key in IDENTITY)
+        if self._known and not (is_same and self._known <= set(names)):
+            raise AnotherRun(f"another run has taken the place of {self.path}")
+        legs = [run.leg(name) for name in names if name not in self._known]
+        self._known |= set(names)
+        self.meta, self.num_open, measured = meta, run.num_open(), run.measures()
         if not self._max_points:  # a page of ten thousand legs stays small
             num_legs = max(1, len(legs))
             self._max_points = max(24, min(240, MAX_POINTS // num_legs))
             self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
-        names = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
+        parts = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
         for leg in legs:
             self.legs.append(plain(_shown_leg(leg)))
             some = leg.clusters[: self._max_clusters]
             details = {
-                "clusters": [[getattr(one, name) for name in names] for one in some],
+                "clusters": [[getattr(one, part) for part in parts] for one in some],
                 "num_clusters": len(leg.clusters),
                 "trace": pack_trace(leg.trace, self._max_points),
             }
@@ -267,21 +287,25 @@ class Reader:
 
     def points(self) -> np.ndarray:
         """The points of the groups that are compared."""
-        if self._run is None:
+        if not self._known:
             return np.zeros((0, 0))
         names = [Fingerprint.parse(self.groups[one]["fingerprint"]) for one in self.compared()]
-        legs = [self._run.leg(name) for name in names]
+        with self._opened() as run:
+            legs = [run.leg(name) for name in names]
         return np.array([leg.x if leg.finish is None else leg.finish.x for leg in legs])
 
-    def apart(self) -> dict[str, Any]:
-        """The distances between the solutions of lowest loss."""
-        if self._apart is None or self._apart[0] != self.num_points:
+    def differ(self) -> dict[str, Any]:
+        """How the solutions of lowest loss differ."""
+        if self._differ is None or self._differ[0] != self.num_points:
             points = self.points()
-            found = [np.linalg.norm(points - point, axis=1) for point in points]
-            distances = [[float(f"{value:.5g}") for value in row] for row in found]
-            groups = self.compared()[: len(points)]
-            self._apart = self.num_points, plain({"groups": groups, "distances": distances})
-        return self._apart[1]
+            apart = [np.linalg.norm(points - point, axis=1) for point in points]
+            found = {
+                "groups": self.compared()[: len(points)],
+                "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
+                **differences(points, self.meta.get("problem", {}).get("params", [])),
+            }
+            self._differ = self.num_points, plain({**found, "values": encoded(found["values"])})
+        return self._differ[1]
 
     def _rank(self, leg: dict[str, Any]) -> tuple[float, int, bytes]:
         name = Fingerprint.parse(leg["fingerprint"])

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from ridgerider._check import one_line
 from ridgerider.report._page import embedded, is_map, page, summary
-from ridgerider.report._read import Reader
+from ridgerider.report._read import AnotherRun, Reader
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 NUM_PORTS = 20  # tried from the one that was asked for
@@ -35,7 +35,7 @@ class Watched:
 
     def __init__(self, path: Path):
         self.path, self._lock = path, threading.Lock()
-        self._name, self._reader, self._place = secrets.token_hex(8), Reader(path), 0
+        self._name, self._reader = secrets.token_hex(8), Reader(path)
 
     def page(self) -> str:
         with self._lock:
@@ -57,11 +57,12 @@ class Watched:
         and is to be loaded again.
         """
         try:
-            place = self.path.stat().st_ino
-            if place != self._place:  # another run has taken its place
-                self._name, self._reader = secrets.token_hex(8), Reader(self.path)
-                self._place = place
             self._reader.read()
+        except AnotherRun:
+            self._name, self._reader = secrets.token_hex(8), Reader(self.path)
+            return self._read()
+        except FileNotFoundError:
+            self._reader.trouble = f"Waiting for a run: there is none at {one_line(self.path)} yet."
         except (OSError, ValueError) as error:
             self._reader.trouble = f"Waiting for a run: {one_line(error)}."
         return f"{self._name}{'-map' if is_map(self._reader.meta) else ''}"

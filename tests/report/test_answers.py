@@ -1,10 +1,9 @@
-"""What people ask of a run, in a real browser: is it done, which one?"""
+"""What people ask of a run, in a real browser: is it done, how do solutions differ, which one?"""
 
 import csv
 import io
 import json
 import re
-import threading
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -14,9 +13,12 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.schema import pack
+from ridgerider._search.runfile.write import Store
 from ridgerider.report import report
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
+from tests.report.conftest import rows_of
 from tests.report.test_report import go_to, served, shown, wait_for
 from tests.search.runfile.made_up_runs import make_leg, make_run
 
@@ -174,7 +176,7 @@ def test_which_one(page, run):
     reader = read(run)
     names = columns(page, "#picks")
     rows = [row.split("\t") for row in page.locator("#picks tr.row").all_inner_texts()]
-    assert len(rows) == 4 and [row[0] for row in rows] == [
+    assert len(rows) == 4 and [row[1] for row in rows] == [
         reader.groups[number]["fingerprint"] for number in reader.compared()
     ]
     bound = np.sqrt(np.log(4 / 0.05) / (2 * NUM_EXAMPLES))  # Hoeffding's, for all four at once
@@ -193,6 +195,85 @@ def test_which_one(page, run):
         spent = sum(rr.load(run).leg(name).cost.hvps for name in {*way, leg["fingerprint"]})
         assert int(cell["HVPs of its way"].replace(",", "")) >= spent
         assert int(cell["legs"]) == reader.num_members(leg["group"])
+
+
+def test_two_ticked_rows_are_compared(page, run):
+    reader, boxes = read(run), page.locator("#picks input[type=checkbox]")
+    assert page.locator("#compared").is_hidden()
+    boxes.nth(0).click()
+    boxes.nth(2).click()
+    points = reader.points()
+    a, b = points[0], points[2]
+    rows = [row.split("\t") for row in page.locator("#leaves tbody tr").all_inner_texts()]
+    assert [row[0] for row in rows] == ["a", "b"] and [row[1] for row in rows] == ["2", "4"]
+    for row, part in zip(rows, (slice(0, 2), slice(2, 6)), strict=True):
+        assert shown(row[2]) == pytest.approx(np.linalg.norm(a[part] - b[part]), rel=1e-3)
+    one, two = (reader.groups[reader.compared()[place]]["fingerprint"] for place in (0, 2))
+    first, second = one.split(), two.split()
+    shared = 0
+    while first[shared : shared + 1] == second[shared : shared + 1] != []:
+        shared += 1
+    fork = " ".join(first[:shared]) or "start"
+    assert f"Their paths parted at {fork}" in page.inner_text("#compared .story")
+    values = rows_of(page.locator("#compared details:not(.save)").first)
+    assert [row[0] for row in values] == ["a[0]", "a[1]", "b[0]", "b[1]", "b[2]", "b[3]"]
+    np.testing.assert_allclose([shown(row[1]) for row in values], a, rtol=1e-4, atol=1e-6)
+    boxes.nth(1).click()  # the first one goes
+    assert [boxes.nth(i).is_checked() for i in range(3)] == [False, True, True]
+
+
+def test_parallel_coordinates_say_what_is_pointed_at(page, run):
+    reader = read(run)
+    canvas = page.locator("#differ-canvas")
+    assert "Parallel coordinates of 4 solutions in 6 parameters" in canvas.get_attribute(
+        "aria-label"
+    )
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    points = reader.points()
+    column = points[:, 0]
+    height = box["height"] - 56
+    y = 26 + (column.max() - column[1]) / (column.max() - column.min()) * height
+    page.mouse.move(box["x"] + 41, box["y"] + y)
+    said = page.inner_text("#differ-where")
+    found = re.search(r"a\[0\] = (\S+), loss", said)
+    assert shown(found[1]) == pytest.approx(column[1], rel=1e-3, abs=1e-4)
+    page.select_option("#color-by", "score")
+    assert "lines: score" in page.inner_text("#differ-figure")
+    page.mouse.click(box["x"] + 41, box["y"] + y)
+    assert page.inner_text("#leg-name") in said
+
+
+def test_many_parameters_are_a_heat_map(opened, tmp_path):
+    size = 200
+    store = make_run(tmp_path / "run.sqlite", 12)[0]
+    store.close()
+    store = Store.open(tmp_path / "run.sqlite", write=True)
+    names = [str(name) for name in store.fingerprints() if name]
+    meta = {"params": [["['w']", [size], "float64"]], "start": "", "data": ""}
+    store.set_meta("problem", meta)
+    points = {}
+    with store._transaction():
+        for name in names:
+            number = int(-20 - float(make_leg(name).finish.loss))
+            points[name] = np.r_[np.zeros(size - 20), np.random.default_rng(number).normal(size=20)]
+            blob = pack({"x": points[name]})
+            store._change("solutions", name, arrays=blob)
+            ridges = {"eigenvalues": np.zeros(6), "directions": np.zeros((2, size))}
+            store._change("legs", name, arrays=pack({"x": points[name], **ridges}))
+        store._change("legs", "", arrays=pack({"x": np.zeros(size), **ridges}))
+    store.close()
+    page = opened(report(tmp_path / "run.sqlite").as_uri())
+    canvas = page.locator("#differ-canvas")
+    label = canvas.get_attribute("aria-label")
+    num = int(page.inner_text("#num-minima"))
+    assert label == f"Heat map of {num} solutions and 128 parameters"
+    assert "of 200 parameters the 128 that differ most" in page.inner_text("#differ-figure")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 12)
+    said = re.match(r"(.*): w\[(\d+)\] = (\S+), loss", page.inner_text("#differ-where"))
+    assert shown(said[3]) == pytest.approx(points[said[1]][int(said[2])], rel=1e-3, abs=1e-6)
 
 
 # --- repairs
@@ -360,15 +441,14 @@ def test_paper_gets_whole_tables(page):
 def test_everything_can_be_saved(page):
     page.locator("#picks input").nth(0).click()
     page.locator("#picks input").nth(1).click()
-    page.wait_for_selector("#between svg")
     names = [one.get_attribute("data-save") for one in page.locator("button.save-as").all()]
     tables = {name.partition(".")[0] for name in names if name.endswith(".csv")}
     charts = {name.partition(".")[0] for name in names if name.endswith(".svg")}
     assert tables == {
         "tree", "ride", "spectrum", "solutions", "two-solutions", "solutions-compared", "ends",
-        "over-cost", "distances", "landscape", "ledger", "legs",
+        "over-cost", "distances", "ledger", "legs",
     }  # fmt: skip
-    assert charts == tables - {"solutions", "ends", "ledger", "legs"}
+    assert charts == tables - {"solutions", "two-solutions", "ends", "ledger", "legs"}
     for name in names:
         menu = page.locator(f"details.save:has(button[data-save='{name}'])")
         menu.locator("summary").click()
@@ -469,26 +549,3 @@ def test_the_page_follows_a_search(opened, tmp_path):
         assert "working" in page.inner_text("#live")
         page.close()
     store.close()
-
-
-def test_a_landscape_that_takes_long_is_seen_to(opened, run):
-    go = threading.Event()
-
-    def load():
-        go.wait(20)
-        return rr.load(run, PROBLEM)
-
-    with served(run) as server:
-        server.watched._load = load
-        page = opened(server.url)
-        page.click("#ask")
-        page.wait_for_selector("#landscape-busy")
-        page.wait_for_timeout(2500)  # longer than a passing note is seen
-        assert page.is_visible("#landscape-busy") and page.is_disabled("#ask")
-        go.set()
-        page.wait_for_selector("#scene")
-        assert page.locator("#landscape-busy").count() == 0 and page.is_enabled("#ask")
-        page.locator("#picks input").nth(0).click()
-        page.locator("#picks input").nth(1).click()
-        page.wait_for_selector("#between svg")
-        page.close()

@@ -303,7 +303,7 @@ def test_reading_agrees_with_the_result(run):
             ]
             for one in group
         } == {str(group[0].fingerprint)}
-    found = reader.apart()
+    found = reader.differ()
     minima = {str(one.fingerprint): one for one in result.minima()}
     names = [reader.groups[number]["fingerprint"] for number in found["groups"]]
     assert names == list(minima)

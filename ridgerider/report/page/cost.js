@@ -46,7 +46,7 @@ function showOverCost() {
 
 /** Distances as shades; the same in numbers below. */
 function showDistances() {
-  const { groups: order, distances } = data.apart, num = order.length, box = $("distances");
+  const { groups: order, distances } = data.differ, num = order.length, box = $("distances");
   if (num < 2) return fill(box, make("p", { class: "quiet" }, num ? `There is one${soFar()}: nothing to compare.` : `There is nothing to compare${soFar()}.`));
   const names = order.map((number) => byName.get(data.groups[number]));
   const farthest = most(distances.flat()) || 1;

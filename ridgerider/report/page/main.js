@@ -37,7 +37,7 @@ function showAll() {
   showTiles();
   drawLegend();
   refreshTables();
-  showPicks();
+  showDiffer();
   showLedger();
   showOverCost();
   showDistances();
@@ -49,6 +49,8 @@ function redraw() {
   drawLegend();
   drawTree();
   showDistances();
+  showFigure();
+  showCompared();
   if (state.selected) showLeg(state.selected);
   showOverCost();
 }
@@ -81,7 +83,7 @@ async function poll() {
     const news = await answer.json();
     if (news.token !== data.token) { location.reload(); return; }
     if (news.legs.length) land(news);
-    else if (JSON.stringify([news.num_open, news.notes, news.verdict]) !== JSON.stringify([data.num_open, data.notes, data.verdict])) { const { legs: _, details: __, ...rest } = news; Object.assign(data, rest); showHead(); showTiles(); showPicks(); }
+    else if (JSON.stringify([news.num_open, news.notes, news.verdict]) !== JSON.stringify([data.num_open, data.notes, data.verdict])) { const { legs: _, details: __, ...rest } = news; Object.assign(data, rest); showHead(); showTiles(); showDiffer(); }
     live.wait = 1000;
   } catch { live.wait = 5000; isServed = false; }
   showProgress(isServed);
