@@ -61,7 +61,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "best": {
             "fingerprint": [r.best.fingerprint for r in repeats],
             "cross_play": [r.best.cross_play for r in repeats],
-            "same_greedy_action": [len(set(greedy(r.best).ravel())) == 1 for r in repeats],
+            "by_printed_mean": [printed_choice(r).fingerprint for r in repeats],
         },
         "seconds": seconds,
         "self_play_baseline": {"cross_play": float(np.mean(alone))},
@@ -87,7 +87,13 @@ def ridge(repeats: tuple[Candidate, ...]) -> dict[str, Any]:
         "self_play": float(np.mean([one.self_play for one in repeats])),
         "confidence": min(one.confidence for one in repeats),
         "sign_confidence": min(one.sign_confidence for one in repeats),
+        "same_greedy_action": sum(len(set(greedy(one).ravel())) == 1 for one in repeats),
     }
+
+
+def printed_choice(result: Coordination) -> Candidate:
+    """What Algorithm 3 as printed deploys: by the mean over N^2 pairs, each run with itself too."""
+    return max(result.candidates, key=lambda one: one.cross_play)
 
 
 def greedy(candidate: Candidate) -> np.ndarray:
@@ -259,9 +265,15 @@ def table(results: dict[str, Any]) -> str:
         for name in ("original", "worn_levers")
     )
     counts = ", ".join(f"{count} {name}" for name, count in lists["counts"].items())
+    printed = ", ".join(best.get("by_printed_mean", ["-"]))
+    repeats = len(best["fingerprint"])
+    agreed = [one["fingerprint"] for one in ridges if one.get("same_greedy_action") == repeats]
+    alike = ", ".join(agreed) or "-"
     rows = [
         ("ridge deployed", 0, ", ".join(best["fingerprint"])),
         ("its cross-play", 0.6, f"{low:.4f} to {high:.4f}"),
+        ("deployed by the mean over N^2 pairs, as printed", 0, printed),
+        ("ridges on which all players of all runs pull the same lever, in every repeat", 0, alike),
         (f"ridge 1, two 0.8 levers (chance {pair:.3f})", "", f"{ridges[1]['cross_play']:.3f}"),
         (f"ridges of the seven 1.0 levers (chance {seven:.3f})", "", f"{np.mean(group):.3f}"),
         ("self-play, paired", "", f"{results['self_play_baseline']['cross_play']:.3f}"),
