@@ -10,8 +10,8 @@
 4
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from ridgerider import symmetry as symmetry
 from ridgerider import types as types
@@ -67,8 +67,8 @@ LATER = {name: name for name in ("environments", "plot", "report")}
 LATER |= {"coordinate": "coordination", "Ensemble": "ensembles", "ensemble": "ensembles"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in LATER:
         raise AttributeError(f"module 'ridgerider' has no attribute {name!r}")
-    module = import_module(f"ridgerider.{LATER[name]}")
+    module = _import_module(f"ridgerider.{LATER[name]}")
     return module if name == LATER[name] else getattr(module, name)

@@ -105,8 +105,8 @@ def from_folder(folder: str | Path) -> Images:
 
     - IDX: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two of `t10k`, as MNIST and
       Fashion-MNIST have them, compressed (`.gz`) or not.
-    - npz: arrays `train_images`, `train_labels`, `test_images`, `test_labels`, or `x_train`,
-      `y_train`, `x_test`, `y_test`. Images are bytes, or floating-point numbers from 0 to 1.
+    - npz: arrays `x_train`, `y_train`, `x_test`, `y_test`. Images are bytes, or floating-point
+      numbers from 0 to 1.
 
     A folder that is called `mnist` claims to be MNIST: its checksums must be those.
 
@@ -182,20 +182,14 @@ def _images(
 
 
 def _from_npz(path: Path) -> list[np.ndarray]:
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    short = ("x_train", "y_train", "x_test", "y_test")
+    names = ("x_train", "y_train", "x_test", "y_test")
     try:
         with np.load(path, allow_pickle=False) as stored:
-            wanted = names if set(names) <= set(stored) else short
-            missing = [name for name in wanted if name not in stored]
-            if not missing:
-                return [stored[name] for name in wanted]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as an npz file: {error}.") from error
-    raise ValueError(
-        f"{path} must hold {', '.join(names)} (or {', '.join(short)}), but it has no "
-        f"{', '.join(missing)}."
-    )
+            return [stored[name] for name in names]
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} must be an npz file with {', '.join(names)}, but it cannot be read: {error}."
+        ) from error
 
 
 def _from_idx(folder: Path) -> list[np.ndarray]:
@@ -208,7 +202,7 @@ def _from_idx(folder: Path) -> list[np.ndarray]:
                 f"`data` must be a folder with an npz file or four IDX files, but {folder} has no "
                 f"{plain}, compressed (.gz) or not."
             )
-        found.append(_idx(paths[0], paths[0].read_bytes()))
+        found.append(_idx(paths[0]))
     return found
 
 
@@ -225,7 +219,6 @@ def mnist(folder: str | Path | None = None) -> Images:
     """
     given = folder or os.environ.get("RIDGERIDER_DATA")
     folder = Path(given) if given else cache_folder("mnist")
-    found = []
     for name, digest in FILES.items():
         path = folder / name
         if not path.is_file():
@@ -233,36 +226,24 @@ def mnist(folder: str | Path | None = None) -> Images:
                 f"MNIST must be complete, but {folder} has no file {name}: put the four original "
                 "files there, or set RIDGERIDER_DATA to a folder that has them."
             )
-        content = path.read_bytes()
-        if (other := hashlib.sha256(content).hexdigest()) != digest:
+        if (other := hashlib.sha256(path.read_bytes()).hexdigest()) != digest:
             raise ValueError(
                 f"{path} must have the SHA-256 {digest}, but it has {other}: it is not MNIST, or "
                 "damaged; other images are given as --data FOLDER, in a folder of another name."
             )
-        found.append(_idx(path, content))
-    return _images("mnist", *found)
+    return _images("mnist", *_from_idx(folder))
 
 
-def _idx(path: Path, content: bytes) -> np.ndarray:
+def _idx(path: Path) -> np.ndarray:
     """An IDX file: two zero bytes, a type, the number of axes, their lengths, the entries."""
-    num_axes = 3 if "images" in path.name else 1
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
-    magic, wanted = content[:4], bytes([0, 0, 8, num_axes])
-    if magic != wanted:
+    num_axes, content = 3 if "images" in path.name else 1, path.read_bytes()
+    try:
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        if content[:4] != bytes([0, 0, 8, num_axes]):
+            raise ValueError(f"it begins with {content[:4].hex(' ') or 'nothing'}")
+        lengths = np.frombuffer(content, ">u4", num_axes, offset=4).astype(int)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * num_axes).reshape(lengths)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(
-            f"{path} must be an IDX file of bytes with {num_axes} axes, which begins with "
-            f"{wanted.hex(' ')}, but it begins with {magic.hex(' ') or 'nothing'}."
-        )
-    header = 4 + 4 * num_axes
-    lengths = np.frombuffer(content[4:header].ljust(4 * num_axes, b"\0"), ">u4").astype(int)
-    if len(content) != header + np.prod(lengths):
-        what = "truncated" if len(content) < header + np.prod(lengths) else "too long"
-        raise ValueError(
-            f"{path} is {what}: it must have {header + np.prod(lengths)} bytes for "
-            f"{' x '.join(map(str, lengths))} entries, not {len(content)}."
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(lengths)
+            f"{path} must be an IDX file of bytes with {num_axes} axes, but it is not: {error}."
+        ) from error

@@ -122,6 +122,9 @@ def write_idx(path, array, magic=None, cut=0):
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
+NAMES = ("x_train", "y_train", "x_test", "y_test")  # in an npz file
+
+
 def own_arrays(num_train=12, num_test=6, num_classes=3):
     random = np.random.default_rng(0)
     return {
@@ -149,11 +152,10 @@ def test_idx_files_of_ones_own_need_no_checksum(tmp_path, suffix):
     assert images.train_images.dtype == np.float32 and images.train_labels.dtype == np.int32
 
 
-@pytest.mark.parametrize("names", [None, ("x_train", "y_train", "x_test", "y_test")])
-def test_npz_files_of_ones_own(tmp_path, names):
+def test_npz_files_of_ones_own(tmp_path):
     arrays = own_arrays()
     arrays["test_images"] = arrays["test_images"] / 255  # either type
-    np.savez(tmp_path / "any.npz", **dict(zip(names or arrays, arrays.values(), strict=True)))
+    np.savez(tmp_path / "any.npz", **dict(zip(NAMES, arrays.values(), strict=True)))
     images = data.images_of(tmp_path)
     assert images.num_classes == 3 and images.test_images.max() <= 1
     np.testing.assert_allclose(images.test_images, arrays["test_images"], rtol=1e-6)
@@ -168,16 +170,16 @@ def test_what_claims_to_be_mnist_is_checked(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte.gz", {"magic": b"\0\0\x08\1"}, "begins with 00 00 08 03, but it"),
-        ("train-labels-idx1-ubyte.gz", {"magic": b"PK\3\4"}, "but it begins with 50 4b 03 04"),
         (
-            "t10k-images-idx3-ubyte.gz",
-            {"cut": 7},
-            "is truncated: .* 136 bytes .* not 129",
+            "train-images-idx3-ubyte.gz",
+            {"magic": b"\0\0\x08\1"},
+            "but it is not: it begins with 00 00 08 01",
         ),
-        ("t10k-labels-idx1-ubyte.gz", {"cut": 13}, "but it begins with 00"),
-        ("t10k-labels-idx1-ubyte.gz", {"cut": 14}, "but it begins with nothing"),
-        ("t10k-labels-idx1-ubyte.gz", {"cut": 8}, "truncated"),
+        ("train-labels-idx1-ubyte.gz", {"magic": b"PK\3\4"}, "it begins with 50 4b 03 04"),
+        ("t10k-images-idx3-ubyte.gz", {"cut": 7}, "cannot reshape array of size 113"),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 13}, "it begins with 00"),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 14}, "it begins with nothing"),
+        ("t10k-labels-idx1-ubyte.gz", {"cut": 8}, "but it is not"),
     ],
 )
 def test_damaged_idx_files_are_named(tmp_path, name, content, message):
@@ -193,10 +195,10 @@ def test_a_broken_archive_is_named(tmp_path):
     write_own(tmp_path / "mine", own_arrays())
     path = tmp_path / "mine" / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz cannot be decompressed"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz must be an IDX file"):
         data.from_folder(tmp_path / "mine")
     (tmp_path / "mine.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"mine\.npz cannot be read as an npz file"):
+    with pytest.raises(ValueError, match=r"mine\.npz must be an npz file .*cannot be read"):
         data.from_folder(tmp_path)
 
 
@@ -216,7 +218,8 @@ def test_a_broken_archive_is_named(tmp_path):
     ],
 )
 def test_own_images_that_are_wrong_are_refused(tmp_path, changes, message):
-    np.savez(tmp_path / "any.npz", **{**own_arrays(), **changes})
+    arrays = ({**own_arrays(), **changes}).values()
+    np.savez(tmp_path / "any.npz", **dict(zip(NAMES, arrays, strict=True)))
     with pytest.raises(ValueError, match=message):
         data.from_folder(tmp_path)
 
@@ -227,7 +230,7 @@ def test_a_folder_without_images_is_named(tmp_path):
     with pytest.raises(ValueError, match="must be a folder of images, but there is none at"):
         data.from_folder(tmp_path / "nowhere")
     np.savez(tmp_path / "one.npz", x_train=np.zeros(1))
-    with pytest.raises(ValueError, match="but it has no y_train, x_test, y_test"):
+    with pytest.raises(ValueError, match="y_train is not a file in the archive"):
         data.from_folder(tmp_path)
     np.savez(tmp_path / "two.npz", x_train=np.zeros(1))
     with pytest.raises(ValueError, match=r"holds one\.npz, two\.npz"):

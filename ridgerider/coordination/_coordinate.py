@@ -20,6 +20,7 @@ from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
 from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.engine.search import search
+from ridgerider._search.results.notebook import aligned
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import (
     Game,
@@ -125,8 +126,7 @@ class Coordination:
         for one in self.candidates:
             numbers = (one.confidence, one.self_play, one.cross_play)
             rows.append((one.fingerprint, str(one.multiplicity), *(f"{n:.3f}" for n in numbers)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return aligned(rows)
 
 
 def coordinate(

@@ -11,6 +11,4 @@ from ridgerider.plot._figures import shades as shades
 from ridgerider.plot._figures import spectrum as spectrum
 from ridgerider.plot._figures import tree as tree
 from ridgerider.plot._map import disconnectivity as disconnectivity
-from ridgerider.plot._map import network as network
 from ridgerider.plot._map import plane as plane
-from ridgerider.plot._map import way as way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,62 +78,6 @@ def tree_places(landscape: Landscape) -> list[float]:
     for number, one in enumerate(junctions):
         places[count + number] = sum(places[part] for part in one.parts) / 2
     return places
-
-
-def network(landscape: Landscape, ax: Axes | None = None) -> Axes:
-    """Minima as dots, lower ones larger; passes as lines between them.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import mueller_brown
-    >>> ax = rr.plot.network(rr.explore(mueller_brown()))
-    >>> len(ax.texts)  # a number at each minimum
-    3
-    """
-    import networkx  # when it is needed: it takes a while
-
-    ax, graph = _axes(ax), networkx.Graph(landscape.graph())
-    graph.remove_edges_from(list(networkx.selfloop_edges(graph)))
-    losses = np.array([one.loss for one in landscape.minima()])
-    sizes = 20 + 120 * (losses.max() - losses) / (float(np.ptp(losses)) or 1.0)
-    networkx.draw(
-        graph,
-        networkx.spring_layout(graph, seed=0),
-        ax,
-        node_size=sizes,
-        node_color=losses,
-        cmap="viridis",
-        edge_color="#BBBBBB",
-        labels={number: str(number) for number in range(min(len(losses), 30))},
-        font_size=6,
-        font_color="w",
-    )
-    return ax
-
-
-def way(landscape: Landscape, a: Any, b: Any, ax: Axes | None = None) -> Axes:
-    """The loss along the lowest way between two minima.
-
-    The points are computed, the curve between them is drawn.
-
-    >>> import ridgerider as rr
-    >>> from ridgerider.problems import mueller_brown
-    >>> ax = rr.plot.way(rr.explore(mueller_brown()), 0, 1)
-    >>> ax.get_ylabel()
-    'loss'
-    """
-    ax = _axes(ax)
-    path = landscape.path(a, b)
-    losses = np.array(path.losses)
-    places = np.arange(len(losses), dtype=float)
-    fine = np.linspace(0, 1, 25)
-    for i in range(len(losses) - 1):
-        rise = losses[i] + (losses[i + 1] - losses[i]) * (1 - np.cos(np.pi * fine)) / 2
-        ax.plot(places[i] + fine, rise, color=LINE, lw=1.2)
-    ax.scatter(places[::2], losses[::2], color=MINIMUM, zorder=3, label="minima")
-    ax.scatter(places[1::2], losses[1::2], color=SADDLE, marker="^", zorder=3, label="saddles")
-    ax.set_xticks(places, [str(one.number) for one in path.points])
-    ax.set(xlabel="minimum or transition state", ylabel="loss")
-    return ax
 
 
 def plane(landscape: Landscape, ax: Axes | None = None) -> Axes:

@@ -26,7 +26,6 @@ def test_every_minimum_is_a_leaf_and_every_junction_a_saddle_between_its_parts()
         members.append(a | b)
     ax = rr.plot.disconnectivity(landscape)
     assert len(ax.collections[0].get_offsets()) == len(minima)
-    assert len(rr.plot.way(landscape, 0, 1).collections) == 2
 
 
 def test_a_plane_wants_two_parameters():

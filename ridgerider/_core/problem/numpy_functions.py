@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import check_callable
 from ridgerider._core.problem.functions import STEPS, Block, Functions, Point, Rows
 
-MAX_SIZE_OF_VALUES = 100  # parameters of a loss of which only the value is known
+MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
 CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times a typical one
 MAX_COORDINATES = 200  # that are looked at one by one to name the worst
 
@@ -24,64 +24,44 @@ class NumpyFunctions(Functions):
     def __init__(
         self,
         start: PyTree,
-        value_and_grad: Callable[..., Any] | None,
-        value: Callable[..., Any] | None = None,
+        value_and_grad: Callable[..., Any],
         hvp: Callable[..., Any] | None = None,
         hessian: Callable[..., Any] | None = None,
-        batch: int | None = None,
         check: bool = True,
     ):
-        if (value_and_grad is None) == (value is None):
-            raise ValueError(
-                "either `value_and_grad` or, with None in its place, `value` is needed."
-            )
-        given = {"value_and_grad": value_and_grad, "value": value, "hvp": hvp, "hessian": hessian}
-        for name, function in given.items():
+        check_callable("value_and_grad", value_and_grad)
+        for name, function in {"hvp": hvp, "hessian": hessian}.items():
             if function is not None:
                 check_callable(name, function)
-        if batch is not None:
-            check_count("batch", batch)
         leaves, structure = jax.tree.flatten(start)
         self._structure: Any = structure
         self._shapes = [np.shape(leaf) for leaf in leaves]
         self._is_vector = leaves[0] is start and len(self._shapes[0]) == 1
         self._ends = np.cumsum([np.size(leaf) for leaf in leaves])
         dtype = np.result_type(*(getattr(leaf, "dtype", np.float64) for leaf in leaves))
-        named = value if value_and_grad is None else value_and_grad
-        name = getattr(named, "__name__", type(named).__name__)
-        super().__init__(int(self._ends[-1]), dtype, batch or 1, name)
-        self._value_and_grad, self._value, self._hvp = value_and_grad, value, hvp
-        self._hessian, self._is_block = hessian, batch is not None
-        if value is not None and self.size > MAX_SIZE_OF_VALUES:
-            raise ValueError(
-                f"`value` alone suffices for at most {MAX_SIZE_OF_VALUES} parameters, not "
-                f"{self.size}: pass `value_and_grad`."
-            )
+        name = getattr(value_and_grad, "__name__", type(value_and_grad).__name__)
+        super().__init__(int(self._ends[-1]), dtype, 1, name)
+        self._value_and_grad, self._hvp, self._hessian = value_and_grad, hvp, hessian
         x = self._ravel("start", jax.tree.map(np.asarray, start)).astype(self.dtype)
         _check_once(self, x)
         nearby = _nearby(self, x)
-        if check and value is None:
+        if check:
             check_gradient(self, nearby)
         if hvp is None and hessian is None:
-            # Gradients by differences of values have an error of eps^(4/5).
-            measure_noise(self, nearby, _eps(self) ** (1 / 3 if value is None else 4 / 15))
+            measure_noise(self, nearby, _eps(self) ** (1 / 3))
         elif check:
             check_products(self, nearby)
 
     def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
         del rows
-        if self._value_and_grad is None:
-            values, grads = zip(*map(self._from_values, x), strict=True)
-            return np.array(values), np.array(grads)
-        self.count(values=len(x), gradients=len(x))
-        given = x if self._is_block else x[0]
-        value, grad = _pair(self._value_and_grad(self._unravel(given)))
-        if np.shape(value) != given.shape[:-1]:
+        (point,) = x
+        self.count(values=1, gradients=1)
+        value, grad = _pair(self._value_and_grad(self._unravel(point)))
+        if np.shape(value) != ():
             raise ValueError(
-                "`value_and_grad` must return a real scalar first, for each point of a block, not "
-                f"shape {np.shape(value)}."
+                f"`value_and_grad` must return a real scalar first, not shape {np.shape(value)}."
             )
-        return np.reshape(value, len(x)), self._ravel("gradient", grad, given).reshape(x.shape)
+        return np.reshape(value, 1), self._ravel("gradient", grad)[None]
 
     def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
         if self._hvp is None and self._hessian is None:
@@ -89,12 +69,10 @@ class NumpyFunctions(Functions):
         if self._hvp is None:
             return v @ self.dense(x, rows).T
         params, products = self._unravel(x), []
-        for begin in range(0, len(v), self.block):
-            given = v[begin : begin + self.block] if self._is_block else v[begin]
-            self.count(hvps=len(v[begin : begin + self.block]))
-            product = self._hvp(params, self._unravel(given))
-            products.append(self._ravel("product", product, given).reshape(-1, self.size))
-        return np.concatenate(products)
+        for row in v:
+            self.count(hvps=1)
+            products.append(self._ravel("product", self._hvp(params, self._unravel(row))))
+        return np.stack(products)
 
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         if self._hessian is None:
@@ -108,51 +86,29 @@ class NumpyFunctions(Functions):
             )
         return matrix
 
-    def _from_values(self, x: Point) -> tuple[float, Point]:
-        """The gradient by differences of values, of fourth order."""
-        self.count(gradients=1)
-        h = _eps(self) ** 0.2 * max(1.0, float(np.linalg.norm(x)))
-
-        def along(row: Point) -> float:
-            near = self._at(x + h * row) - self._at(x - h * row)
-            far = self._at(x + 2 * h * row) - self._at(x - 2 * h * row)
-            return (8 * near - far) / (12 * h)
-
-        return self._at(x), np.array([along(row) for row in np.eye(self.size, dtype=self.dtype)])
-
-    def _at(self, x: Point) -> float:
-        assert self._value is not None
-        self.count(values=1)
-        return float(self._value(self._unravel(x)))
-
     def _unravel(self, x: np.ndarray) -> PyTree:
         if self._is_vector:
             return x
-        parts = np.split(x, self._ends[:-1], axis=-1)
-        leaves = [
-            part.reshape((*x.shape[:-1], *shape))
-            for part, shape in zip(parts, self._shapes, strict=True)
-        ]
-        return jax.tree.unflatten(self._structure, leaves)
+        parts = zip(np.split(x, self._ends[:-1]), self._shapes, strict=True)
+        return jax.tree.unflatten(self._structure, [part.reshape(shape) for part, shape in parts])
 
-    def _ravel(self, what: str, tree: PyTree, like: np.ndarray | None = None) -> np.ndarray:
-        """The pytree as a vector or, if it is a block, as many as there are in `like`."""
-        lead = () if like is None else like.shape[:-1]
-        if self._is_vector and type(tree) is np.ndarray and tree.shape == (*lead, self.size):
+    def _ravel(self, what: str, tree: PyTree) -> np.ndarray:
+        """The pytree as a vector."""
+        if self._is_vector and type(tree) is np.ndarray and tree.shape == (self.size,):
             return tree
         leaves, structure = jax.tree.flatten(tree)
         shapes = [np.shape(leaf) for leaf in leaves]
-        wanted = [(*lead, *shape) for shape in self._shapes]
-        if structure != self._structure or shapes != wanted:
+        if structure != self._structure or shapes != self._shapes:
             raise ValueError(
-                f"the {what} must have the structure of `start` and shapes {wanted}, not {shapes}."
+                f"the {what} must have the structure of `start` and shapes {self._shapes}, not "
+                f"{shapes}."
             )
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             raise ValueError(
                 f"the {what} must be NumPy arrays, not arrays of JAX, which must not be called "
                 "from here; a loss written in JAX goes into rr.Problem(loss, start) as it is."
             )
-        return np.concatenate([np.reshape(leaf, (*lead, -1)) for leaf in leaves], axis=-1)
+        return np.concatenate([np.ravel(leaf) for leaf in leaves])
 
 
 def measure_noise(functions: Functions, x: Point, typical: float) -> None:

@@ -99,13 +99,11 @@ class Problem(eqx.Module):
 
     @staticmethod
     def from_functions(
-        value_and_grad: Callable[..., Any] | None,
+        value_and_grad: Callable[..., Any],
         start: PyTree,
         *,
         hvp: Callable[..., Any] | None = None,
         hessian: Callable[..., Any] | None = None,
-        value: Callable[..., Any] | None = None,
-        batch: int | None = None,
         check: bool = True,
     ) -> "Problem":
         """A problem of Python callables on NumPy arrays, in place of a loss written in JAX.
@@ -123,10 +121,6 @@ class Problem(eqx.Module):
           for which two differences agree best close to the start; what they may be off by is
           measured along with them and added to residuals and errors.
         - `hessian(params)`: the whole matrix, for small problems.
-        - `value(params)`: the loss alone, a last resort for at most 100 parameters; with None for
-          `value_and_grad`. A gradient is then 4 values for each parameter.
-        - `batch`: the functions take up to so many points (`hvp`: vectors) at once, along a leading
-          axis of each leaf. None: one at a time, without that axis.
         - `check`: compare the gradient with differences of values, and products with differences
           of gradients, before anything else.
 
@@ -138,7 +132,7 @@ class Problem(eqx.Module):
         [-1.0, 0.0]
         """
         _checked_start(start)
-        functions = NumpyFunctions(start, value_and_grad, value, hvp, hessian, batch, check)
+        functions = NumpyFunctions(start, value_and_grad, hvp, hessian, check)
         return Problem(functions, start)
 
     def __hash__(self) -> int:

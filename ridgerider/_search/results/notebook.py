@@ -38,6 +38,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as columns, for a terminal.
+
+    >>> print(aligned([["name", "loss"], ["a", "-1.5"]]))
+    name  loss
+    a     -1.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
 def frame(rows: Any) -> Any:
     """A pandas table, where pandas is installed."""
     with needs("pandas", "a table"):

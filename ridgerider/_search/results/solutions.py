@@ -97,9 +97,7 @@ class Solutions(tuple[S, ...]):
 
     def __repr__(self) -> str:
         columns = self.columns()
-        rows = [list(columns), *zip(*columns.values(), strict=True)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return notebook.aligned([list(columns), *zip(*columns.values(), strict=True)])
 
     def _repr_html_(self) -> str:
         columns = self.columns()

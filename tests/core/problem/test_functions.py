@@ -49,10 +49,6 @@ X = jnp.array([0.3, -0.2, 0.9])
 V = jnp.array([1.0, 2.0, -0.5])
 
 
-def in_block(x):
-    return np.sum(x**4 / 4 - x**2 / 2, -1), x**3 - x
-
-
 @pytest.mark.parametrize(
     "given", [{}, {"hvp": hvp}, {"hessian": hessian}, {"hvp": hvp, "hessian": hessian}]
 )
@@ -117,31 +113,6 @@ def test_a_product_of_differences_takes_four_gradients():
     counted.count = 0
     jax.block_until_ready(problem.hessian(X))
     assert counted.count == 4 * 3
-
-
-def test_blocks_save_calls():
-    counted = Counted(in_block)
-    problem = rr.Problem.from_functions(counted, np.zeros(6), batch=8)
-    counted.count = 0
-    hessian = problem.hessian(jnp.full(6, 0.5))
-    assert counted.count == 6 * 4 / 8
-    np.testing.assert_allclose(hessian, -0.25 * np.eye(6), atol=1e-9)
-    products = Counted(lambda x, v: (3 * x**2 - 1) * v)
-    problem = rr.Problem.from_functions(in_block, np.zeros(6), hvp=products, batch=4)
-    products.count = 0
-    np.testing.assert_allclose(problem.hessian(jnp.full(6, 0.5)), -0.25 * np.eye(6), atol=1e-12)
-    assert products.count == 2
-
-
-def test_the_value_alone_suffices_for_a_few_parameters():
-    counted = Counted(lambda x: value_and_grad(x)[0])
-    problem = rr.Problem.from_functions(None, np.zeros(3), value=counted)
-    np.testing.assert_allclose(problem.hessian(X), hessian(np.asarray(X)), atol=1e-6)
-    counted.count = 0
-    jax.block_until_ready(problem.grad(X))
-    assert counted.count == 1 + 4 * 3
-    with pytest.raises(ValueError, match="at most 100 parameters, not 101"):
-        rr.Problem.from_functions(None, np.zeros(101), value=lambda x: 0.0)
 
 
 def noisy(x):
@@ -318,9 +289,7 @@ def test_wrong_products_and_arguments_are_refused():
         rr.Problem.from_functions(value_and_grad, np.zeros(3), hvp=lambda x, v: -hvp(x, v))
     with pytest.raises(ValueError, match=r"of shape \(3, 3\), not \(3,\)"):
         rr.Problem.from_functions(value_and_grad, np.zeros(3), hessian=lambda x: x)
-    with pytest.raises(ValueError, match="`batch` must be a whole number"):
-        rr.Problem.from_functions(value_and_grad, np.zeros(3), batch=0)
-    with pytest.raises(ValueError, match="either `value_and_grad` or"):
+    with pytest.raises(ValueError, match="`value_and_grad` must be callable"):
         rr.Problem.from_functions(None, np.zeros(3))
     with pytest.raises(ValueError, match=r"go into rr\.Problem\.from_functions"):
         rr.Problem(lambda x: np.sum(np.sin(x)), np.zeros(3))

@@ -17,13 +17,11 @@ from tests.core.problem.test_functions import (
     X,
     hessian,
     hvp,
-    in_block,
     loss,
     value_and_grad,
 )
 
 CASES = {
-    "value": {"value": lambda x: value_and_grad(x)[0]},
     "gradient": {"value_and_grad": value_and_grad},
     "hvp": {"value_and_grad": value_and_grad, "hvp": hvp},
     "hessian": {"value_and_grad": value_and_grad, "hessian": hessian},
@@ -33,17 +31,14 @@ CASES = {
 
 def counted_problem(case):
     counters = {name: Counted(function) for name, function in CASES[case].items()}
-    given = {"value_and_grad": None, **counters}
+    given = dict(counters)
     return rr.Problem.from_functions(given.pop("value_and_grad"), np.zeros(3), **given), counters
 
 
 def check_balance(calls, counters):
     """The calls must be those that the counters saw."""
     counts = {name: counter.count for name, counter in counters.items()}
-    if "value" in counts:
-        assert calls.values == counts["value"]
-    else:
-        assert calls.values == calls.gradients == counts["value_and_grad"]
+    assert calls.values == calls.gradients == counts["value_and_grad"]
     if "hvp" in counts or "hessian" in counts:
         assert calls.hvps == counts.get("hvp", 0) + 3 * counts.get("hessian", 0)
     if "hessian" in counts:
@@ -81,13 +76,6 @@ def test_searches_make_the_calls_that_are_recorded():
     with problem.ledger() as ledger:
         rr.search(problem, max_rides=3, max_depth=1)
     assert ledger.calls.gradients == ledger.calls.values == counters["value_and_grad"].count > 0
-
-
-def test_points_in_a_block_are_counted_one_by_one():
-    problem = rr.Problem.from_functions(in_block, np.zeros(6), batch=8)
-    with problem.ledger() as ledger:
-        jax.block_until_ready(problem.hessian(jnp.full(6, 0.5)))
-    assert (ledger.calls.gradients, ledger.calls.hvps, ledger.calls.hessians) == (24, 6, 1)
 
 
 def test_the_same_work_costs_the_same():
