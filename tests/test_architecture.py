@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "report": {"_core", "_search", "plot"},
     "torch": {"_core"},
     "types": {"_core", "_search"},
-    "ase": {"_core", "_search"},
+    "ase": {"_core", "_search", "symmetry"},
 }
 LIBRARY = {*ROOMS, ""}  # "": the public names of `ridgerider` itself
 ROOMS |= {

@@ -149,6 +149,7 @@ class Plan:
     max_steps: int
     max_distance: float
     unit: float
+    resolution: float = 0.0  # a length; see `Functions`
 
     @staticmethod
     def of(climb: Climb, problem: Problem) -> "Plan":
@@ -161,6 +162,7 @@ class Plan:
             climb.max_steps,
             float(climb.max_distance),
             float(problem.unit),
+            getattr(problem.loss, "resolution", 0.0),
         )
 
 
@@ -223,7 +225,10 @@ def move_from(
         loss, grad, hessian = calls.expansion(first)
     else:
         loss, grad = calls.value_and_grad(first)
-        if hessian is not None:  # the gradient at `x` is zero
+        carriers = domain.carriers(x, first)
+        if hessian is not None and carriers is not None:
+            hessian = carriers[0] @ hessian @ carriers[0].T
+        elif hessian is not None:  # the gradient at `x` is zero
             hessian = updated(hessian, first - x, grad) if plan.has_matrix else None
     size = max(_norm(direction), float(np.finfo(x.dtype).tiny))
     move = Move(
@@ -265,9 +270,10 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         direction, row, overlap = _ridge(modes, move)
         parts, newton, level = _parts(modes, row, direction, move)
         size = max(_norm(x), plan.unit)
-        # A Newton step so short is the last one: the next would be rounding.
-        is_there = _norm(newton) <= 10 * tolerance * size
-        is_there &= level <= 10 * tolerance * size * np.abs(modes.eigenvalues).max()
+        # A Newton step so short is the last one: the next would be rounding, or noise.
+        enough = max(10 * tolerance * size, plan.resolution)
+        is_there = _norm(newton) <= enough
+        is_there &= level <= enough * np.abs(modes.eigenvalues).max()
         is_there &= bool(modes.is_down[row]) or not move.is_up
         parts = newton if is_there else parts
         away = parts @ modes.rows
@@ -275,21 +281,23 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         if not beyond.any() or move.hessian is None:
             break
         held = held | beyond
-    new = domain.inside(x + away)
-    predicted, away = (modes.eigenvalues * parts) @ modes.rows, new - x
+    new = domain.moved(x, away)
+    predicted, carriers = (modes.eigenvalues * parts) @ modes.rows, domain.carriers(x, new)
+    away = new - x if carriers is None else away
     is_formed = move.hessian is not None and not plan.is_kept
     if is_formed:
         loss, grad, formed = calls.expansion(new)
     else:
         loss, grad = calls.value_and_grad(new)
-    error = _prediction_error(move.grad, grad, predicted)
+    back = grad if carriers is None else carriers[1] @ grad  # as seen from `x`
+    error = _prediction_error(move.grad, back, predicted)
     is_finite = bool(np.isfinite(loss) and np.isfinite(grad).all())
     slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
     is_taken = is_finite and (move.is_up or loss <= move.loss + slack or is_there)
     if plan.is_kept:
         if is_finite:
             assert move.hessian is not None
-            move.hessian = updated(move.hessian, away, grad - move.grad)
+            move.hessian = updated(move.hessian, away, back - move.grad)
     elif is_formed and is_taken:
         move.hessian = formed
     is_other = ~modes.is_null
@@ -331,6 +339,9 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     move.direction, move.has_crossed = direction, move.has_crossed or bool(modes.is_down[row])
     if is_taken:
         move.x, move.loss, move.grad = new, loss, grad
+        if carriers is not None and move.hessian is not None:
+            move.hessian = carriers[0] @ move.hessian @ carriers[0].T
+            move.direction = direction @ carriers[1]
 
 
 def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point, Point, float]:

@@ -9,6 +9,7 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import program_of
 
 Mask = Bool[np.ndarray, " n"]
+Matrix = Float[np.ndarray, "n n"]
 
 
 class Domain:
@@ -27,6 +28,10 @@ class Domain:
                 (problem, symmetry), lambda both, x: rows_at(both[0], both[1], x)
             )
         self._low, self._high = low, high
+        # chart.moved(x, step): where a step leads that bends, as a turn about a bond does;
+        # chart.carriers(x, new): matrices that carry gradients from `x` to `new`, and back;
+        # chart.ways(x): displacements to climb along from a minimum, instead of its modes.
+        self.chart = getattr(problem.loss, "chart", None)
         self._none = np.zeros((problem.size, 0), problem.dtype)
 
     def null(self, x: Point) -> Float[np.ndarray, "n k"]:
@@ -51,6 +56,16 @@ class Domain:
         parts = np.abs(rows @ grad) / np.maximum(lengths, np.finfo(x.dtype).tiny)
         worst = int(np.argmax(parts))
         return null, float(parts[worst]), worst
+
+    # --- steps that bend
+
+    def moved(self, x: Point, step: Point) -> Point:
+        """Where a step leads."""
+        return self.inside(x + step if self.chart is None else self.chart.moved(x, step))
+
+    def carriers(self, x: Point, new: Point) -> tuple[Matrix, Matrix] | None:
+        """Matrices that carry gradients on the way, and back; None: these stay as they are."""
+        return None if self.chart is None else self.chart.carriers(x, new)
 
     # --- bounds
 

@@ -9,6 +9,7 @@ eigenvalue.
 """
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +78,7 @@ class Place(eqx.Module):
     labels: Int[Array, " k"]
     is_up: Bool[Array, " k"]
     is_down: Bool[Array, " k"]
+    hessian: Float[Array, "n n"] | None = None  # of a function outside of JAX, to be used again
 
 
 def look_around(
@@ -90,6 +92,9 @@ def look_around(
     begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
     enough = tolerance * (10 if calls.is_outside else 1e-3)
     (place, here), known = _seen(calls, domain, num_modes, x, None)
+    resolution = getattr(calls.problem.loss, "resolution", 0.0)
+    tolerance = max(tolerance, resolution / float(here.size))  # 0.1 of it: as far as noise allows
+    enough = max(enough, 0.1 * resolution / float(here.size))
     ratios = [0.0]  # of the gradients after and before each step
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
     if is_below and here.reach > FLAT * enough and bool(place.finish.is_saddle):
@@ -113,7 +118,9 @@ def look_around(
             break
         if calls.is_outside and not is_kept:
             ((place, here), known), changed = _seen(calls, domain, num_modes, x, None), 0.0
-    if changed and known is not None and not _is_clear(place, changed):
+    # The signs at a point that is known to a length do not change over that length.
+    is_beside = np.linalg.norm(np.asarray(here.x) - begin) <= 10 * resolution
+    if changed and known is not None and not is_beside and not _is_clear(place, changed):
         x = np.asarray(here.x)
         (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
     is_there = jnp.linalg.norm(here.x - begin) <= FARTHEST * here.size
@@ -125,7 +132,9 @@ def look_around(
     elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
     cost = jax.tree.map(operator.sub, calls.cost, spent)
-    return replace(place, finish=replace(place.finish, is_converged=is_there, cost=cost))
+    matrix = known[0] if known is not None and calls.is_outside else None
+    finish = replace(place.finish, is_converged=is_there, cost=cost)
+    return replace(place, finish=finish, hessian=matrix)
 
 
 def _decided(
@@ -183,18 +192,31 @@ def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: b
         return place
     x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
+    resolution = getattr(calls.problem.loss, "resolution", 0.0)
+    slack += getattr(calls.problem.loss, "grad_noise", 0.0) * resolution
+    lengths = [one for one in DISTANCES if one * unit > 10 * resolution] or [20 * resolution / unit]
     values = np.asarray(curvature.eigenvalues)
     is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
     is_open |= values < max(SOFT * float(curvature.scale), 100 * float(curvature.error))
+    # Nothing is to be decided along a symmetry.
+    is_open &= np.sum((np.asarray(curvature.rows) @ domain.null(x)) ** 2, axis=1) < 0.5
     ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
     ways += list(domain.inward(x))
-    falls = any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
+    falls = any(_rise(calls, domain, x, loss, unit * way, slack, lengths) < 0 for way in ways)
     return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
 
 
-def _rise(calls: Calls, domain: Domain, x: Point, loss: float, way: Point, slack: float) -> float:
+def _rise(
+    calls: Calls,
+    domain: Domain,
+    x: Point,
+    loss: float,
+    way: Point,
+    slack: float,
+    lengths: Sequence[float],
+) -> float:
     """By how much the loss differs at the shortest distance at which it does."""
-    for length in (*DISTANCES, *(FARTHER if domain.is_bounded else ())):
+    for length in (*lengths, *(FARTHER if domain.is_bounded else ())):
         change = calls.value(domain.inside(x + length * way)) - loss
         if abs(change) > slack:
             return change

@@ -58,6 +58,10 @@ class Functions:
     - `block`: how many points or vectors they take at a time.
     - `step`: of differences, relative to max(1, |x|); None where products are known.
     - `noise`: what a product may be off by, relative to its length.
+    - `grad_noise`: what an entry of a gradient may be off by, beyond rounding.
+    - `resolution`: how closely stationary points are known, a length; 0: to rounding.
+    - `chart`: how steps bend; see `Domain`.
+    - `preparation`: what was spent before a run, to be charged to it.
 
     An error in a function is NaN inside, and its message is kept in the ledgers that are open. Each
     bridge calls `count` just before it calls a function: points for values and gradients, vectors
@@ -68,7 +72,9 @@ class Functions:
     def __init__(self, size: int, dtype: Any, block: int = 1, name: str = "loss"):
         self.size, self.dtype, self.block, self.__name__ = size, np.dtype(dtype), block, name
         self.step: float | None = None
-        self.noise = 0.0
+        self.noise = self.grad_noise = self.resolution = 0.0
+        self.chart: Any = None
+        self.preparation = Cost()
         self.calls = Counter[str]()
         self._latest = math.inf  # by the clock of `runtime`
         self._ledgers: list[Ledger] = []

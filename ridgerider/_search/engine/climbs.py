@@ -42,12 +42,12 @@ from ridgerider._core.runtime.compile import Identity, compiled, one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.engine.starts import Bounds, spread
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import ALIKE, Classes, StationaryPoints, reach_of
+from ridgerider._search.same.points import ALIKE, Classes, StationaryPoints, blur_of, reach_of
 from ridgerider._search.same.symmetry import check_level, has_signature, signatures
 from ridgerider._search.tree.orders import Order
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Settings, Turn, Way
 
-Valid = Callable[[Problem, np.ndarray], bool]
+Valid = Callable[[Problem, np.ndarray, float], bool]
 
 SLID = 0.5  # an overlap below this: the climb went on along another mode
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
@@ -154,7 +154,8 @@ class Climbs(eqx.Module):
                 raise
             (cost,) = ledger.charge([jax.tree.map(operator.sub, calls.cost, before)])
             cost = replace(cost, seconds=time.perf_counter() - began)
-            leg = _arrived(branch, move, cost)
+            noise = getattr(problem.loss, "grad_noise", 0.0)
+            leg = _arrived(branch, move, cost, noise)
             if ledger.failure and "not_finite" in leg.ended_by:
                 leg = replace(leg, ended_by=(*leg.ended_by, f"failed: {ledger.failure}"))
             legs.append(leg)
@@ -194,6 +195,7 @@ class Climbs(eqx.Module):
             directions=directions,
             ways=ways,
             finish=finish,
+            hessian=None if around.hessian is None else np.asarray(around.hessian),
         )
 
     def descend_on(self, problem: Problem, leg: Leg) -> Leg:
@@ -262,7 +264,7 @@ class MapPoints:
     def _settle(self, leg: Leg, mark: np.ndarray) -> tuple[Leg, Fingerprint | None]:
         if not has_arrived(leg):
             return leg, None
-        if self._valid is not None and not self._valid(self._problem, leg.x):
+        if self._valid is not None and not self._valid(self._problem, leg.x, leg.loss):
             return replace(leg, ended_by=("not_valid",)), None
         known = self._points.find(leg.x, leg.loss, mark)
         known = self._wells.find(leg) if known is None else known
@@ -394,7 +396,7 @@ def _landed(branch: Branch) -> Branch:
     if branch.fingerprint[-1].up or branch.eigenvalue < 0:
         return branch
     x = branch.x + branch.direction
-    return replace(branch, x=x, direction=np.zeros_like(x))
+    return replace(branch, x=x, direction=np.zeros_like(x), hessian=None)
 
 
 def _no_minimum(problem: Problem, leg: Leg) -> str:
@@ -479,7 +481,7 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
     is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
     if plan.is_kept or (plan.has_matrix and is_from_climb):
         if name not in known:
-            matrix = calls.hessian(x)
+            matrix = calls.hessian(x) if branch.hessian is None else branch.hessian
             modes = modes_of(matrix, domain.null(x))
             known[name] = matrix, int(np.sum(modes.is_down & ~modes.is_null))
         hessian, index = known[name]
@@ -493,10 +495,10 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
 # --- legs
 
 
-def _arrived(branch: Branch, move: Move, cost: Cost) -> Leg:
+def _arrived(branch: Branch, move: Move, cost: Cost, noise: float) -> Leg:
     """The leg of a move that is over. Raises if it met what its symmetry does not leave level."""
     where = f"on the leg {branch.fingerprint}"
-    check_level(move.asymmetry, move.generator, move.x.dtype, where)
+    check_level(move.asymmetry, move.generator, move.x.dtype, where, noise)
     nothing = (move.loss, *(np.nan,) * (len(TRACE) - 1))
     rows = np.array(move.trace or [nothing], move.x.dtype)
     rows = np.concatenate([rows, rows[-1:]])[: len(move.trace) + 1]
@@ -550,6 +552,10 @@ def _ways_on(
         count, softness, lengths = climbs.rule.mixed(problem, len(chosen)), SOFT_UP, MIXED
     mixtures = _mixtures(rows[curved], sizes**-softness, count)
     mixtures = mixtures * np.resize(lengths, len(mixtures)).astype(rows.dtype)[:, None]
+    x, step = np.asarray(around.finish.x), float(climbs.rule.radius * problem.unit)
+    chart = None if around.morse_index else getattr(problem.loss, "chart", None)
+    if chart is not None:  # each a way of its own, whose opposite is another
+        turns, chosen, mixtures = (), [], chart.ways(x) / step
     last = int(labels.max(initial=0))
     first = int(np.sum(labels == last))
     turns += tuple((last, first + number) for number in range(len(mixtures)))
@@ -558,19 +564,18 @@ def _ways_on(
     directions = rows[chosen]
     symmetry = climbs.symmetry
     if symmetry is None or not has_signature(symmetry) or not chosen:
-        return turns, directions, tuple(Way() for _ in chosen)
-    x = np.asarray(around.finish.x)
-    step = float(climbs.rule.radius * problem.unit)
+        return turns, directions, tuple(Way(is_even=chart is not None) for _ in chosen)
     points = np.concatenate([x + step * rows[chosen], x - step * rows[chosen]])
     marks = signatures(problem, symmetry, points)
-    classes = Classes[int]()
+    classes, blur = Classes[int](), blur_of(problem)
     numbers = [
-        classes.add(number, mark, reach_of(mark, 2 * ALIKE)) for number, mark in enumerate(marks)
+        classes.add(number, mark, max(reach_of(mark, 2 * ALIKE), blur))
+        for number, mark in enumerate(marks)
     ]
     count, kept, ways = len(chosen), list[int](), list[Way]()
     seen: dict[frozenset[int], int] = {}
     for row in range(count):
-        pair = frozenset((numbers[row], numbers[row + count]))
+        pair = frozenset((numbers[row], numbers[row + count if chart is None else row]))
         if pair in seen:
             old = ways[seen[pair]]
             ways[seen[pair]] = replace(old, class_size=old.class_size + 1)

@@ -42,7 +42,7 @@ from ridgerider._search.runfile.write import Store
 from ridgerider._search.tree.orders import Order, with_priority
 from ridgerider._search.tree.tree import Branch, Budget, Fingerprint, Frontier, Leg, Settings, Turn
 
-Valid = Callable[[Problem, np.ndarray], bool]
+Valid = Callable[[Problem, np.ndarray, float], bool]
 
 
 class Known(Protocol):
@@ -239,7 +239,9 @@ class Engine:
             new_branches = self.store.settle(replace(leg, linked_to=link), children)
             self._count(leg, link)
             # A branch that waits holds no array: a million of them must fit.
-            self.frontier.tell(replace(one, x=None, direction=None) for one in new_branches)
+            self.frontier.tell(
+                replace(one, x=None, direction=None, hessian=None) for one in new_branches
+            )
             if before.fingerprint in new:
                 self._tell(leg)
             else:

@@ -119,7 +119,7 @@ def _begin(
     root = replace(root, cost=root.cost + spent)
     if starts:
         root = with_starts(root, starts)
-    if valid is not None and not valid(problem, root.x):
+    if valid is not None and not valid(problem, root.x, root.loss):
         raise ValueError("`valid` must hold where the descent from `start` ends, but it does not.")
     children = mover.branches_at(problem, job.settings, root)
     return root, [with_priority(one, order) for one in children]
@@ -136,6 +136,7 @@ def resume(
     max_hvps: int | Same | None = "same",
     max_seconds: float | Same | None = "same",
     max_points: int | Same | None = "same",
+    max_calls: int | Same | None = "same",
     symmetry: Symmetry | None = None,
     valid: Any = None,
     executor: Executor | None = None,
@@ -163,7 +164,7 @@ def resume(
     """
     means = Means(executor, max_deaths, progress, measures)
     limits: dict[str, Any] = {"max_rides": max_rides, "max_steps": max_steps, "max_hvps": max_hvps}
-    limits |= {"max_seconds": max_seconds, "max_points": max_points}
+    limits |= {"max_seconds": max_seconds, "max_points": max_points, "max_calls": max_calls}
     problem, source = loaded(problem)
     store, before = Store.open(path, write=True), (now(), seconds_compiling())
     with _under_way(store, executor, before):
@@ -213,8 +214,10 @@ def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike)
     tolerance = float(np.finfo(root.x.dtype).eps) ** 0.5
     scale = max(abs(root.loss), float(np.abs(root.eigenvalues).max(initial=0)))
     is_same = abs(float(problem.value(x)) - root.loss) <= tolerance * scale
-    if is_same and root.turns and not mover.has_batches:
-        direction, (index, _) = jnp.asarray(root.directions[0]), root.turns[0]
+    index, member = root.turns[0] if root.turns else (0, 0)
+    is_mode = bool(root.turns) and member < root.clusters[index].multiplicity
+    if is_same and is_mode and not mover.has_batches:
+        direction = jnp.asarray(root.directions[0])
         off = problem.hvp(x, direction) - root.clusters[index].eigenvalue * direction
         is_same = float(jnp.linalg.norm(off)) <= 1e-2 * scale * float(jnp.linalg.norm(direction))
     if not is_same:
@@ -248,13 +251,14 @@ def _is_box(valid: Any) -> bool:
 
 
 def _guard(valid: Any) -> Valid | None:
-    """`valid` as a function of the vector."""
+    """`valid` as a function of the vector and its loss, which its own `max_loss` limits."""
     if valid is None:
         return None
     if _is_box(valid):
         low, high = (np.asarray(one) for one in valid)
-        return lambda problem, x: bool(np.all((low <= x) & (x <= high)))
-    return lambda problem, x: bool(valid(problem.unravel(jnp.asarray(x))))
+        return lambda problem, x, loss: bool(np.all((low <= x) & (x <= high)))
+    most = getattr(valid, "max_loss", math.inf)
+    return lambda problem, x, loss: bool(not loss > most and valid(problem.unravel(jnp.asarray(x))))
 
 
 def _plain(valid: Any) -> Any:

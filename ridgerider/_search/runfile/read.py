@@ -21,7 +21,7 @@ from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.files import check_is_run, connect, is_growing, padded
-from ridgerider._search.runfile.rows import BRANCH, finish_from_row, leg_from_rows
+from ridgerider._search.runfile.rows import BRANCH, finish_from_row, hessian_of, leg_from_rows
 from ridgerider._search.runfile.schema import Damage, DamagedRun, Row
 from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Settings, Turn
 
@@ -233,7 +233,8 @@ class RunFile:
             x = schema.points(found["arrays"]["x"], (self._size,))
             directions = schema.points(found["arrays"]["directions"], (None, x.size))
             direction = directions[found["turns"].index((turn.index, turn.member))]
-        return replace(branch, x=x, direction=turn.sign * direction)
+            hessian = hessian_of(found["arrays"], x.size)
+        return replace(branch, x=x, direction=turn.sign * direction, hessian=hessian)
 
     # --- what is damaged
 

@@ -21,7 +21,9 @@ BRANCH = ("fingerprint", "loss", "eigenvalue", "multiplicity", "priority")  # wh
 def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
     """The row of a leg and, if a descent followed it, the one of its solution."""
     values = {**vars(leg), **vars(leg.ridges), "depth": leg.fingerprint.depth}
-    row = schema.encode("legs", {**values, "arrays": _arrays(leg.ridges) | {"x": leg.x}})
+    hessian = {} if leg.hessian is None else {"hessian": leg.hessian}
+    arrays = _arrays(leg.ridges) | {"x": leg.x} | hessian
+    row = schema.encode("legs", {**values, "arrays": arrays})
     end = leg.finish
     if end is None:
         return row, None
@@ -42,6 +44,7 @@ def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
     del values["depth"]
     with schema.reading(name, "arrays"):
         x = schema.points(arrays["x"], (size,))
+        values["hessian"] = hessian_of(arrays, x.size)
     ridges = _ridges(name, values, arrays, x.size)
     num_steps, trace = values["num_steps"], values["trace"]
     with schema.reading(name, "trace"):
@@ -87,6 +90,10 @@ def branch_to_row(branch: Branch) -> Row:
             "`order` must return numbers, strings or tuples of them, "
             f"not {type(branch.priority).__name__}."
         ) from None
+
+
+def hessian_of(arrays: Mapping[str, np.ndarray], size: int) -> np.ndarray | None:
+    return schema.points(arrays["hessian"], (size, size)) if "hessian" in arrays else None
 
 
 def _arrays(ridges: Ridges) -> dict[str, Any]:

@@ -42,6 +42,7 @@ RULES = {
         *("Motions", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature"),
         "UnitSignature",
     ),
+    "ridgerider.ase": ("CellMotions", "CellSignature", "Connected"),
     "ridgerider.problems": ("is_one_cluster",),
     "optax": ("adabelief", "adagrad", "adam", "adamw", "lbfgs", "nadam", "rmsprop", "sgd"),
 }

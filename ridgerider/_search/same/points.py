@@ -126,6 +126,11 @@ def reach_of(point: np.ndarray, tolerance: float, unit: float = 1.0) -> float:
     return tolerance * max(unit, float(np.linalg.norm(point))) / 2
 
 
+def blur_of(problem: Problem) -> float:
+    """The reach of points that are known no closer than to the problem's resolution."""
+    return 10 * getattr(problem.loss, "resolution", 0.0) * problem.size**0.5
+
+
 def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:
     """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
     return one.shape == two.shape and bool(
@@ -168,6 +173,7 @@ class StationaryPoints:
         self._problem, self._fetch, self._kinds = problem, fetch, kinds
         self._symmetry = symmetry if has_signature(symmetry) else None
         self._unit = min(float(problem.unit), 1.0) if self._symmetry else float(problem.unit)
+        self._resolution, self._blur = getattr(problem.loss, "resolution", 0.0), blur_of(problem)
         self._points = Classes[Fingerprint](
             None if self._symmetry else lambda name: np.asarray(fetch(name).x)
         )
@@ -187,6 +193,7 @@ class StationaryPoints:
     def find(self, x: np.ndarray, loss: float, mark: np.ndarray) -> Fingerprint | None:
         """The known point that an end which is close to a stationary point belongs to, if any."""
         near = reach_of(mark, ALIKE if self._symmetry else 2 * NEAR[x.dtype.itemsize], self._unit)
+        near = max(near, self._blur)
         return self._point_near(mark, near, loss, x.dtype)
 
     def add(
@@ -220,14 +227,16 @@ class StationaryPoints:
 
     def _reach(self, end: Finish, mark: np.ndarray) -> float:
         if self._symmetry is not None:
-            return reach_of(mark, ALIKE, self._unit)
+            return max(reach_of(mark, ALIKE, self._unit), self._blur)
         x = np.asarray(end.x)
-        return max(float(end.error), reach_of(x, REACH[x.dtype.itemsize], self._unit))
+        reach = reach_of(x, REACH[x.dtype.itemsize], self._unit)
+        return max(float(end.error), reach, self._blur)
 
     def _point_near(
         self, mark: np.ndarray, reach: float, loss: float, dtype: np.dtype
     ) -> Fingerprint | None:
         width = LEVEL[dtype.itemsize] * max(1.0, abs(loss)) if self._symmetry else np.inf
+        width += 1e3 * self._resolution**2
         for name in self._points.within(mark, reach):
             if abs(self._losses[name] - loss) <= width:
                 return name

@@ -25,7 +25,8 @@ def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
         copies = [fetch(problem.ravel(symmetry.copy(params, key))) for key in keys]
     points = np.stack([x, *copies]).astype(x.dtype)
     (slope, generator), losses = fetch(compiled(_at_start, "none")(problem, symmetry, points))
-    check_level(float(slope), int(generator), x.dtype, "at `start`")
+    noise = getattr(problem.loss, "grad_noise", 0.0)
+    check_level(float(slope), int(generator), x.dtype, "at `start`", noise)
     tolerance, (loss, *others) = TOLERATED[x.dtype.itemsize], losses.tolist()
     for other in others:
         if not abs(other - loss) <= tolerance * max(1.0, abs(loss)):
@@ -54,13 +55,16 @@ def _check_signature(one: np.ndarray, two: np.ndarray, tolerance: float) -> None
         )
 
 
-def check_level(slope: float, generator: int, dtype: np.dtype, where: str) -> None:
-    """Raise if a gradient's part along a generator is more than rounding."""
-    if not slope <= TOLERATED[dtype.itemsize]:
+def check_level(
+    slope: float, generator: int, dtype: np.dtype, where: str, noise: float = 0.0
+) -> None:
+    """Raise if a gradient's part along a generator is more than rounding or its noise."""
+    most = max(TOLERATED[dtype.itemsize], 100 * noise)
+    if not slope <= most:
         raise ValueError(
             f"`symmetry` must leave the loss unchanged, but {where} it changes along its generator "
-            f"number {generator}, by {slope:.3g} of the gradient's norm (at most "
-            f"{TOLERATED[dtype.itemsize]:g} is rounding)."
+            f"number {generator}, by {slope:.3g} of the gradient's norm (at most {most:.3g} is "
+            "rounding or noise)."
         )
 
 

@@ -125,7 +125,7 @@ class Branch:
     2
 
     `x` and `direction` are there when an order looks at the branch and when it is about to be
-    ridden; a branch that waits refers to its parent's and holds no array.
+    ridden, with the Hessian if the leg has that; a branch that waits holds no array.
     """
 
     fingerprint: Fingerprint
@@ -135,6 +135,7 @@ class Branch:
     priority: Any = None
     x: np.ndarray | None = field(default=None, repr=False, compare=False)
     direction: np.ndarray | None = field(default=None, repr=False, compare=False)
+    hessian: np.ndarray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class Leg:
     - `below`: the ridges that leave the saddle at which that descent ended, if it did.
     - `linked_to`: the leg that had ended at the same point before; branches leave from that one.
     - `is_settled`: whether it was compared with the legs before it.
+    - `hessian`: at the stationary point of a map, of a function outside of JAX, for all that leave.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells
@@ -215,6 +217,7 @@ class Leg:
     below: Ridges | None = None
     linked_to: Fingerprint | None = None
     is_settled: bool = False
+    hessian: np.ndarray | None = None
 
     @staticmethod
     def without_ridges(
@@ -288,6 +291,7 @@ class Leg:
             multiplicity=cluster.multiplicity,
             x=x,
             direction=turn.sign * ridges.directions[row],
+            hessian=self.hessian,
         )
 
 

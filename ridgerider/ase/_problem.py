@@ -1,8 +1,4 @@
-"""Atoms with any calculator of ASE: `pip install 'ridgerider[ase]'`.
-
-Energies and forces are the calculator's; a Hessian-vector product is made of differences of four
-forces. An error of the calculator in the middle of a ride ends that leg, and the search continues.
-"""
+"""Atoms as a problem for `rr.search`, and the solutions of a run as atoms."""
 
 import os
 from collections.abc import Iterable
@@ -16,17 +12,18 @@ from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.result import Result
 from ridgerider._search.results.solutions import Solution
+from ridgerider.ase._energy import EnergyAndForces, check_atoms
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms
-    from ase.constraints import FixAtoms
     from ase.io import write as write_atoms
 
 
 def problem(atoms: Atoms, *, check: bool = True) -> Problem:
     """The problem of minimising the energy over the positions of all atoms that are not fixed.
 
-    `FixAtoms` constraints are kept; others are refused. The cell, if there is one, stays as it is.
+    `FixAtoms`, `FixCartesian`, `FixedLine`, `FixedPlane` and `Hookean` constraints are kept; others
+    are refused. The cell, if there is one, stays as it is.
     A free cluster has zero modes, translations and rotations: `Solution.num_flat` counts them, and
     minima that only differ by them are one.
 
@@ -42,55 +39,9 @@ def problem(atoms: Atoms, *, check: bool = True) -> Problem:
     >>> ridgerider.ase.problem(atoms).size
     9
     """
-    if not isinstance(atoms, Atoms):
-        raise ValueError(f"`atoms` must be Atoms of ASE, not {type(atoms).__name__}.")
-    if atoms.calc is None:
-        raise ValueError("`atoms` must have a calculator: set atoms.calc.")
+    check_atoms(atoms)
     energy = EnergyAndForces(atoms)
-    start = energy.atoms.positions[energy.is_free]
-    return Problem(NumpyFunctions(start, energy, check=check), start)
-
-
-class EnergyAndForces:
-    """The energy, and minus the forces, as a function of the positions of the free atoms."""
-
-    def __init__(self, atoms: Atoms):
-        self.atoms = atoms.copy()
-        self.atoms.calc = atoms.calc
-        self.is_free = np.ones(len(atoms), bool)
-        for constraint in self.atoms.constraints:
-            if not isinstance(constraint, FixAtoms):
-                raise ValueError(
-                    f"`atoms` may have FixAtoms constraints only, not {type(constraint).__name__}."
-                )
-            self.is_free[constraint.index] = False
-        if not self.is_free.any():
-            raise ValueError("`atoms` must have an atom that is not fixed.")
-        self.__name__ = atoms.get_chemical_formula()
-
-    def __call__(self, positions: np.ndarray) -> tuple[float, np.ndarray]:
-        self.atoms.positions[self.is_free] = positions
-        try:
-            forces = self.atoms.get_forces(apply_constraint=False)
-            # The energy comes with the forces. Asking for it makes ASE compare all of the atoms
-            # with their last state, which takes longer than the forces of a small cluster.
-            known = getattr(self.atoms.calc, "results", None) or {}
-            energy = known["energy"] if "energy" in known else self.atoms.get_potential_energy()
-            return energy, -forces[self.is_free]
-        except Exception:
-            if hasattr(self.atoms.calc, "reset"):  # of what it was left with halfway
-                self.atoms.calc.reset()
-            raise
-
-    def at(self, positions: np.ndarray) -> Atoms:
-        """The atoms there, with energy and forces that need no calculator any more."""
-        from ase.calculators.singlepoint import SinglePointCalculator
-
-        energy, slopes = self(np.asarray(positions, float).reshape(-1, 3))
-        atoms, forces = self.atoms.copy(), np.zeros((len(self.atoms), 3))
-        forces[self.is_free] = -slopes
-        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
-        return atoms
+    return Problem(NumpyFunctions(energy.start, energy, check=check), energy.start)
 
 
 def to_atoms(result: Result, solutions: Iterable[Solution] | None = None) -> list[Atoms]:

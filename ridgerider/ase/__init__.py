@@ -1,0 +1,17 @@
+"""Atoms with any calculator of ASE: `pip install 'ridgerider[ase]'`.
+
+`explore` maps minima and transition states; `problem` is for `rr.search` and everything else.
+Energies and forces are the calculator's. An error of the calculator ends the leg that it happens
+on, and the run continues.
+"""
+
+from ridgerider.ase._bonds import Connected as Connected
+from ridgerider.ase._energy import EnergyAndForces as EnergyAndForces
+from ridgerider.ase._explore import explore as explore
+from ridgerider.ase._explore import resume as resume
+from ridgerider.ase._motions import CellMotions as CellMotions
+from ridgerider.ase._motions import CellSignature as CellSignature
+from ridgerider.ase._problem import movie as movie
+from ridgerider.ase._problem import problem as problem
+from ridgerider.ase._problem import to_atoms as to_atoms
+from ridgerider.ase._problem import write as write

@@ -1,0 +1,168 @@
+"""`ridgerider.ase.explore`: the map of the energy of some atoms."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import jax
+
+from ridgerider._check import check_choice, check_positive, needs
+from ridgerider._core.points.climb import Climb
+from ridgerider._core.problem.cost import Cost
+from ridgerider._core.problem.problem import Problem
+from ridgerider._search.engine.climbs import Climbs
+from ridgerider._search.engine.loop import Means
+from ridgerider._search.engine.run import begin_run
+from ridgerider._search.engine.run import resume as resume_run
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.load import check_rule
+from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.tree.orders import MAP_ORDERS, named_order, order_name
+from ridgerider._search.tree.tree import Budget, Settings
+from ridgerider.ase._bonds import Connected, Torsions, bond_graph, is_molecule
+from ridgerider.ase._energy import EnergyAndForces, check_apart, check_atoms
+from ridgerider.ase._forces import Forces
+from ridgerider.ase._motions import Motions, symmetry_of
+
+with needs("ase", "ridgerider.ase"):
+    from ase import Atoms
+
+WINDOW = {"keep": 3.0, "any": 10.0}  # eV
+# One HVP a step; conformers differ by turns about bonds, whose barriers are of index 1.
+CLIMBS = {
+    "keep": Climb(radius=0.1, max_radius=0.5, num_products=1, num_aside=0, num_second=0),
+    "any": Climb(radius=0.1, max_radius=0.3, num_products=1, num_aside=1, num_second=0),
+}
+Bonds = Literal["keep", "any"]
+
+
+def explore(
+    atoms: Atoms,
+    *,
+    bonds: Bonds | None = None,
+    window: float | None = None,
+    starts: Sequence[Atoms] = (),
+    climb: Climb | None = None,
+    max_force_calls: int | None = 10_000,
+    max_seconds: float | None = None,
+    max_modes: int | None = None,
+    round_size: int = 8,
+    order: str = "fewest_visits",
+    seed: int = 0,
+    out: str | PathLike | None = None,
+    name: str | None = None,
+    executor: Any = None,
+    progress: Any = None,
+) -> Landscape:
+    """The minima and transition states of some atoms: conformers, clusters, sites on a surface.
+
+    Rigid motions and equal atoms are recognised from the atoms, their cell and their constraints.
+    Steps, tolerances and differences are chosen by the noise of the forces, which is measured.
+
+    **Arguments**
+
+    - `atoms`: with a calculator; where they are now is where the map begins.
+    - `bonds`: "keep" discards points with other bonds, and climbs by turning about bonds:
+      conformers. "any" climbs along all soft modes and keeps the atoms in as many fragments:
+      clusters, surfaces, reactions. Default: "keep" for a molecule of nonmetals in no cell.
+    - `window`: points so far above the first minimum, in eV, are discarded. Default: 3 for "keep",
+      10 for "any".
+    - `starts`: other atoms to begin from, of the same species in the same order.
+    - `climb`: how ridges are climbed, with lengths in Angstrom.
+    - `max_force_calls`, `max_seconds`: no further round begins once these are used up; a round
+      consists of `round_size` climbs or descents.
+    - `max_modes`: of each minimum climb only so many of the softest modes.
+    - others: as for `rr.explore`. Each worker of an `executor` has its own calculator.
+
+    >>> from ase import Atoms
+    >>> from ase.calculators.lj import LennardJones
+    >>> import ridgerider.ase
+    >>> positions = [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0), (0.5, 0.4, 0.9)]
+    >>> atoms = Atoms("Ar4", positions, calculator=LennardJones(rc=10))
+    >>> landscape = ridgerider.ase.explore(atoms)
+    >>> len(landscape.minima()), len(landscape.saddles())
+    (1, 1)
+    """
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        problem, mover, bonds = _prepared(atoms, bonds, climb)
+        functions: Any = problem.loss
+        energy: EnergyAndForces = functions._value_and_grad
+        if window is not None:
+            check_positive("window", window)
+        valid = _valid(problem, bonds, WINDOW[bonds] if window is None else window)
+        others = [_like(atoms, energy, number, one) for number, one in enumerate(starts)]
+        functions.preparation = Cost(**functions.calls)
+        settings = Settings(seed, order_name(order), max_ridges=max_modes, round_size=round_size)
+        budget = Budget(None, max_seconds=max_seconds, max_calls=max_force_calls)
+        means = Means(executor, 3, progress, None)
+        key = named_order(order, seed, MAP_ORDERS)
+        of_map: dict[str, Any] = {
+            "out": out,
+            "name": name or energy.__name__,
+            "valid": valid,
+            "starts": others,
+        }
+        return begin_run(problem, mover, settings, key, budget, means, **of_map)
+
+
+def resume(
+    path: str | PathLike,
+    atoms: Atoms,
+    *,
+    climb: Climb | None = None,
+    max_force_calls: int | Literal["same"] | None = "same",
+    max_seconds: float | Literal["same"] | None = "same",
+    executor: Any = None,
+    progress: Any = None,
+) -> Landscape:
+    """Continue a map of `explore` from its run file `out`, to what it would have become.
+
+    `atoms` are those that it began with, and `climb` is to be given again if it was then.
+    """
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        stored = RunFile.open(path)
+        valid = stored.meta["valid"]
+        stored.close()
+        bonds = "keep" if valid is not None and valid["fields"]["bonds"] else "any"
+        problem, _, _ = _prepared(atoms, bonds, climb)
+        limits: dict[str, Any] = {"max_calls": max_force_calls, "max_seconds": max_seconds}
+        return resume_run(path, problem, climb, executor=executor, progress=progress, **limits)
+
+
+def _prepared(atoms: Any, bonds: Any, climb: Any) -> tuple[Problem, Climbs, Bonds]:
+    check_atoms(atoms)
+    check_apart(atoms)
+    energy = EnergyAndForces(atoms)
+    if bonds is None:
+        bonds = "keep" if is_molecule(energy.atoms) and energy.is_free.all() else "any"
+    check_choice("bonds", bonds, ("keep", "any"))
+    climb = CLIMBS[bonds] if climb is None else climb
+    check_rule("climb", climb, Climb)
+    motions = Motions(energy)
+    functions = Forces(energy, motions)
+    graph = bond_graph(energy.atoms)
+    if bonds == "keep" and motions.is_free and Torsions(graph).turns:
+        functions.chart = Torsions(graph)
+    problem = Problem(functions, energy.start)
+    return problem, Climbs(climb, symmetry_of(energy, motions, bonds == "keep")), bonds
+
+
+def _valid(problem: Problem, bonds: str, window: float) -> Connected | None:
+    functions: Any = problem.loss
+    energy = functions._value_and_grad
+    if energy.basis is not None:
+        return None
+    level = functions.at(energy.start.ravel())[0]
+    return Connected.of(energy.atoms, energy.is_free, bonds == "keep", level + window)
+
+
+def _like(atoms: Atoms, energy: EnergyAndForces, number: int, other: Any) -> Any:
+    """The coordinates of one of `starts`."""
+    if not isinstance(other, Atoms) or list(other.numbers) != list(atoms.numbers):
+        what = other.get_chemical_formula() if isinstance(other, Atoms) else type(other).__name__
+        raise ValueError(
+            f"`starts[{number}]` must be Atoms of the same species in the same order, "
+            f"{atoms.get_chemical_formula()}, not {what}."
+        )
+    check_apart(other)
+    return energy.coordinates(other.positions)
