@@ -78,7 +78,7 @@ class Place(eqx.Module):
     labels: Int[Array, " k"]
     is_up: Bool[Array, " k"]
     is_down: Bool[Array, " k"]
-    hessian: Float[Array, "n n"] | None = None  # of a function outside of JAX, to be used again
+    hessian: Any = None  # a matrix, of a function outside of JAX, to be used again
 
 
 def look_around(
