@@ -28,7 +28,7 @@ DIALECT = {
     r"\b(?:goes|went|going|go) on\b": "continues",
     r"\baddress(?:es)?\b(?= of (?:a|the|each) (?:leg|solution|minimum|path))": "fingerprint",
     r"\bof (?:its|one's|their|your|his|our) own\b": "separate, custom, your",
-    r"\bis no (?!longer|other|more)\w+": "is not a",
+    r"(?<!here\s)\bis no (?!longer|other|more)\w+": "is not a",
     r"\bhas none\b": "has no ...",
     r"\bto rounding: let\b": "use float64",
 }

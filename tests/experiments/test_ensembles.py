@@ -107,7 +107,7 @@ def test_the_table_of_the_documentation_is_the_commands():
     """`docs/images/ensembles.json` is what the command wrote to results.json, without the runs."""
     docs = Path(__file__).parents[2] / "docs"
     results = json.loads((docs / "images" / "ensembles.json").read_text())
-    assert ensembles.table(results) in (docs / "ensembles.md").read_text()
+    assert ensembles.table(results) in (docs / "results-ensembles.md").read_text()
     for of in results["arms"].values():
         assert of["verdict"] == ensembles.verdict(of["claim"])
 
