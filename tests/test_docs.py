@@ -12,7 +12,11 @@ DOCS = Path(__file__).parents[1] / "docs"
 API = "\n".join(path.read_text() for path in sorted((DOCS / "api").glob("*.rst")))
 
 
-PUBLIC = [name for name, value in vars(rr).items() if name[0] != "_" and callable(value)]
+PUBLIC = [
+    name
+    for name in (*vars(rr), *rr.LATER)
+    if name[0] != "_" and getattr(getattr(rr, name), "__module__", "").startswith("ridgerider")
+]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -9,19 +9,19 @@ with the points where new runs ended, reads true. A *step* is one move that was 
 a descent, a try of a ride together with its spectrum, a line search of
 `EigenvectorDescent`. What it computes is counted in the same ledger as a search, `Ends.cost`.
 
-=============================================  ===========================================
-method                                         the paper's name
-=============================================  ===========================================
-`GradientDescent(spread=1.0)`                  gradient descent from random starts
-`GradientDescent(spread=1e-3)`                 gradient descent from the saddle
-`RandomVectors()`                              random norm-one vectors from the saddle
-`RidgeRider(rider)`                            Ridge Rider itself, without a run file
-`RidgeRider(fixed_ridge(rider))`               Fixed-EV
-`RidgeRider(random_ridge(rider))`              Rand-Ridge+
-`RidgeRider(fixed_step(rider))`                fixed alpha + UpdateRidge
-`RidgeRider(fixed_step(fixed_ridge(rider)))`   fixed alpha + fixed ridge
-`EigenvectorDescent()`                         EVD
-=============================================  ===========================================
+================================================  ===========================================
+method                                            the paper's name
+================================================  ===========================================
+`GradientDescent(spread=1.0)`                     gradient descent from random starts
+`GradientDescent(spread=1e-3)`                    gradient descent from the saddle
+`RandomVectors()`                                 random norm-one vectors from the saddle
+`RidgeRider(rider)`                               Ridge Rider itself, without a run file
+`RidgeRider(fixed_ridge(rider))`                  Fixed-EV
+`RidgeRider(random_ridge(rider))`                 Rand-Ridge+
+`RidgeRider(fixed_step(rider))`                   fixed alpha + UpdateRidge
+`RidgeRider(fixed_step(fixed_ridge(rider)))`      fixed alpha + fixed ridge
+`EigenvectorDescent()`                            EVD
+================================================  ===========================================
 """
 
 from ridgerider.baselines._descents import EigenvectorDescent as EigenvectorDescent

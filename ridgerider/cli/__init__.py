@@ -35,7 +35,7 @@ def _say_version(is_asked: bool) -> None:
 def about(
     is_version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which it is."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Options of the command as a whole."""

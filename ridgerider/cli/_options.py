@@ -43,7 +43,10 @@ Engine = Annotated[
 NewProblem = Annotated[
     str, typer.Argument(help=f"MODULE:PROBLEM, or one of {', '.join(BUILT_IN)}.")
 ]
-Problem = Annotated[str | None, typer.Option(help="Where the problem is now, as MODULE:PROBLEM.")]
+Problem = Annotated[
+    str | None,
+    typer.Option(help="The problem, as MODULE:PROBLEM, if the run file does not name it."),
+]
 Run = Annotated[
     Path,
     typer.Argument(
@@ -54,7 +57,7 @@ Signature = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="What a solution does, from its parameters: those that do the same are one.",
+        help="Function of the parameters that is equal for equivalent solutions.",
     ),
 ]
 Metrics = Annotated[
@@ -69,14 +72,14 @@ Trust = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Ride in this many processes. With --dask: of its local cluster."),
+    typer.Option(help="Number of processes; with --dask local, of its workers."),
 ]
 Dask = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Ride on the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786, or "
-        "on a `local` one.",
+        help="Use the Dask cluster whose scheduler is at ADDRESS, such as tcp://host:8786, or a "
+        "`local` one.",
     ),
 ]
 
@@ -84,23 +87,26 @@ Dask = Annotated[
 ARGUMENTS: dict[str, tuple[Any, str]] = {
     "order": (
         str,
-        f"What comes next. Of a search: {', '.join(SEARCH_ORDERS)}; of a map: "
+        f"Which branch is next. For a search: {', '.join(SEARCH_ORDERS)}; for a map: "
         f"{', '.join(MAP_ORDERS)}.",
     ),
     "members": (
         str,
-        "Inside a repeated eigenvalue ride `branches`, one of each class, `all` of them, or `one`.",
+        "Directions inside a repeated eigenvalue: `branches` (one of each class), `all`, or `one`.",
     ),
-    "branch_at": (str, "Take the next turns at the `end` of a ride, or at the `saddle` below it."),
-    "max_ridges": (int | None, "At each point only this many of the most negative eigenvalues."),
-    "max_depth": (int | None, "The longest fingerprint, in turns."),
-    "max_modes": (int | None, "Of each minimum climb only this many of its softest modes."),
+    "branch_at": (str, "Branch at the `end` of a ride, or at the `saddle` below it."),
+    "max_ridges": (
+        int | None,
+        "Follow at most this many of the most negative eigenvalues at each point.",
+    ),
+    "max_depth": (int | None, "The largest number of turns in a fingerprint."),
+    "max_modes": (int | None, "Climb at most this many of the softest modes of each minimum."),
     "max_points": (int | None, "Stop once this many stationary points are known."),
-    "max_rides": (int | None, "Stop after this many rides; of a map, climbs and descents."),
+    "max_rides": (int | None, "Stop after this many rides (for a map: climbs and descents)."),
     "max_steps": (int | None, "Stop after this many steps."),
     "max_hvps": (int | None, "Stop after this many Hessian-vector products."),
-    "max_seconds": (float | None, "Stop after this many seconds, without those of compilation."),
-    "round_size": (int, "Branches chosen before their results come back: at most as many ride."),
+    "max_seconds": (float | None, "Stop after this many seconds, not counting compilation."),
+    "round_size": (int, "How many branches are chosen before their results are known."),
     "seed": (int, "Every random choice derives from it."),
 }
 BUDGET = ("max_rides", "max_steps", "max_hvps", "max_seconds")

@@ -94,10 +94,14 @@ def report(
 
 def watch(
     run: Run,
-    port: Annotated[int, typer.Option(help="Where to listen; if taken, at the next.")] = 8765,
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; if it is taken, the next one.")
+    ] = 8765,
     host: Annotated[
         str,
-        typer.Option(help="The interface to listen on. Any but this one shows the run to others."),
+        typer.Option(
+            help="The interface to listen on. Any other than the default shows the run to others."
+        ),
     ] = LOCAL[0],
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
@@ -117,7 +121,7 @@ def check(
     run: Run,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Drop what is damaged, so that `resume` rides it again."),
+        typer.Option("--repair", help="Drop what is damaged, so that `resume` repeats it."),
     ] = False,
 ) -> None:
     """Compare everything in a run file with its digests, and name the legs that are damaged."""
@@ -134,7 +138,7 @@ def check(
             f"ridgerider resume {shlex.quote(str(run))}"
         )
     else:
-        say("--repair drops what is damaged, and `resume` rides it again")
+        say("--repair drops what is damaged, and `resume` repeats it")
         raise typer.Exit(1)
 
 

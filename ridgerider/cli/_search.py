@@ -102,7 +102,9 @@ def search(
         say("note: the start is float32, and so was all of the search; use float64 for accuracy")
     size = max(1.0, float(np.linalg.norm(start.x))) * float(np.abs(start.eigenvalues).max())
     if norm > 0.1 * size:
-        say(f"note: |grad| at the start is {norm:.3g}: it is no saddle; rr.find_saddle finds one")
+        say(
+            f"note: |grad| at the start is {norm:.3g}: it is not a saddle; rr.find_saddle finds one"
+        )
 
 
 @takes(rr.explore, EXPLORE)
@@ -122,7 +124,7 @@ def explore(
         str | None,
         typer.Option(
             help="MODULE:FUNCTION of what belongs to the landscape, bounds LOW,HIGH, or none. "
-            "Default: what atoms and rastrigin are known for, else none."
+            "Default: connected clusters for atoms, bounds for rastrigin, else none."
         ),
     ] = None,
     signature: Signature = None,

@@ -111,7 +111,7 @@ def _print_search(path: Path, result: rr.Result) -> None:
     if num_links:
         say(f"{count(num_links, 'leg', 'legs')} reached points that were known, linked to these")
     if any(one.num_copies > 1 for one in minima):
-        say("symmetric copies were not ridden: --members all rides them, too")
+        say("symmetric copies were not followed: --members all follows them, too")
 
 
 def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]:

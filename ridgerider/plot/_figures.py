@@ -75,7 +75,7 @@ def ridden(result: Result, name: str | Fingerprint) -> list[Leg]:
     """The legs on the way to a ride and itself, with every point if there is a way to know them."""
     name = result.leg(name).fingerprint
     if not name:
-        raise ValueError("the start is no ride: name two rides such as 0+ and 1+.")
+        raise ValueError("the start is not a ride: name two rides such as 0+ and 1+.")
     way = [result.leg(Fingerprint(name[: depth + 1])) for depth in range(len(name))]
     if all("path" in one.trace for one in way) or not result.can_replay:
         return way
@@ -116,7 +116,7 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     """The tree of rides: height is loss, colour the eigenvalue of a ride, dots are minima.
 
     Both ways along a ridge lie mirrored, so that a symmetric loss makes a symmetric tree. Dotted
-    lines are descents: all that came to a minimum, and all others from where no ride leads on.
+    lines are descents: all that reached a minimum, and all others from where no ride leads on.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells

@@ -93,7 +93,7 @@ def test_two_ways_along_one_ridge_still_make_a_plane(result):
 @pytest.mark.parametrize(
     ("rides", "num_points", "message"),
     [
-        (("0+", ""), 5, "the start is no ride"),
+        (("0+", ""), 5, "the start is not a ride"),
         (("0+", "9+"), 5, r"`fingerprint` must be a leg of this run, but '9\+' was not ridden"),
         (("0+", "1+"), 1, "`num_points` must be a whole number of at least 2, not 1"),
     ],

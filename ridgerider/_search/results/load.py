@@ -49,7 +49,7 @@ def stored_part(name: str, stored: Any, given: Any) -> Any:
             return None if stored is None else rebuild(stored)
         except ValueError:
             raise ValueError(
-                f"the run has a `{name}` of your own, {one_line(stored)}: pass it again."
+                f"the run has a custom `{name}`, {one_line(stored)}: pass it again."
             ) from None
     if stored is None or stored != describe(given):
         what = one_line(describe(given))

@@ -108,7 +108,7 @@ def _locked(place: Path, path: Path) -> IO[str]:
             who = one_line(file.read(200) or "another process")
             file.close()
             raise OSError(
-                f"{one_line(path)} is being ridden by {who}: wait for it, or stop it first."
+                f"{one_line(path)} is being searched by {who}: wait for it, or stop it first."
             ) from None
         except OSError:  # a file system without locks
             return file

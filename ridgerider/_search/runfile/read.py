@@ -54,7 +54,7 @@ class RunFile:
                 what += f"; and {more} more" if more > 0 else ""
                 raise DamagedRun(
                     f"{one_line(path)} is damaged: {what}. `ridgerider check` names all of it, and "
-                    "with --repair lets `resume` ride it again."
+                    "with --repair lets `resume` repeat it."
                 )
             run._db.execute("PRAGMA synchronous = NORMAL")
         return run
@@ -372,7 +372,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
         is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
         is_ours = kind == "table" and name in schema.TABLES
         if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
-            raise Damage("the file", one_line(name), "it is no plain table")
+            raise Damage("the file", one_line(name), "it is not a plain table")
     if _pragma(db, "application_id") != schema.APPLICATION_ID:
         raise ValueError(f"{one_line(path)} is not a run file of ridgerider.")
     found = _pragma(db, "user_version")

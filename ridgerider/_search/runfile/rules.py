@@ -115,9 +115,7 @@ def _rebuilt(data: Any) -> Any:
     values = {name: _rebuilt(item) for name, item in data["fields"].items()}
     types = {item.name: item.type for item in dataclasses.fields(kind)}
     if not values.keys() <= types.keys():
-        raise ValueError(
-            f"the run was ridden with another version of {data['type']}: pass the `rider` again."
-        )
+        raise ValueError(f"the run used another version of {data['type']}: pass the `rider` again.")
     for name, value in values.items():
         if not _fits(types[name], value):
             raise ValueError(
@@ -138,7 +136,7 @@ def _look_up(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if attribute not in RULES.get(module, ()):
         raise ValueError(
-            f"the run was ridden with {one_line(name)}, a rule of your own or of another version: "
+            f"the run used {one_line(name)}, a custom rule or one of another version: "
             "pass the `rider` again."
         )
     return getattr(importlib.import_module(module), attribute)

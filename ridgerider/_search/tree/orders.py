@@ -104,9 +104,7 @@ def stored_order(name: str, seed: int, given: Order | str | None) -> Order:
     if given is None:
         if name in names:
             return named_order(name, seed, names)
-        raise ValueError(
-            f"the run has an order of your own, {one_line(name)}: pass it again as `order`."
-        )
+        raise ValueError(f"the run has a custom order, {one_line(name)}: pass it again as `order`.")
     if order_name(given) != name and not (
         name.startswith("{") and callable(given) and json.loads(name) == describe(given)
     ):

@@ -18,7 +18,7 @@ function jump(leg, text = nameOf(leg)) {
 function story(leg, trace) {
   const parts = [];
   if (!leg.parent) {
-    parts.push("The search set out here, at loss ", strong(show(leg.loss)), ". ");
+    parts.push("The search started here, at loss ", strong(show(leg.loss)), ". ");
   } else {
     const steps = trace ? trace.step.length - 1 : 0;
     parts.push("From ", jump(leg.parent), " this ride took ", strong(turnInWords(leg.turn)));
@@ -28,16 +28,16 @@ function story(leg, trace) {
     parts.push(`. It ended because ${leg.ended_by.map((reason) => REASONS[reason] || `the rule ${reason} fired`).join(", and ")}. `);
     if (steps) parts.push(certificate(trace, leg), " ");
   }
-  if (leg.linked_to !== undefined) parts.push("It came to the point where ", jump(byName.get(leg.linked_to) || legs[0]), " had come before, and leads on from there. ");
+  if (leg.linked_to !== undefined) parts.push("It reached the point that ", jump(byName.get(leg.linked_to) || legs[0]), " had reached before, and continues from there. ");
   else if (leg.num_ridges) parts.push(`${plural(leg.num_ridges, "ridge leads", "ridges lead")} on from here. `);
   else parts.push("No ridge leads on from here. ");
   const end = leg.solution;
   if (end) {
     const solution = leg.group, others = solution === undefined ? 0 : groups[solution].length - 1;
-    parts.push("Descent from its end came to rest at ", strong(ENDS[end.kind]), ` of loss ${show(levelOf(end))}, least eigenvalue ${show(end.least_eigenvalue, 4)}`,
+    parts.push("Descent from its end reached ", strong(ENDS[end.kind]), ` of loss ${show(levelOf(end))}, least eigenvalue ${show(end.least_eigenvalue, 4)}`,
       end.num_flat ? ` beside ${plural(end.num_flat, "flat direction", "flat directions")}. ` : ". ");
     if (end.doubt) parts.push(`Not verified: ${end.doubt}. `);
-    if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to ${data.signature ? `a solution that does the same (${data.labels[solution]})` : "the same one"}. `);
+    if (others) parts.push(`${plural(others, "other leg leads", "other legs lead")} to ${data.signature ? `an equivalent solution (${data.labels[solution]})` : "the same one"}. `);
   }
   return make("p", { class: "story" }, parts);
 }
@@ -78,7 +78,7 @@ function showLeg(leg) {
       ["loss at its end", show(leg.loss, 7)],
       leg.parent && ["ended by", leg.ended_by.join(", ")],
       leg.parent && ["steps", count(leg.num_steps)],
-      leg.linked_to !== undefined && ["came to the end of", leg.linked_to || "start"],
+      leg.linked_to !== undefined && ["ends at the end of", leg.linked_to || "start"],
       end && [`${end.kind}: loss`, show(levelOf(end), 7)],
       end && ["least eigenvalue", show(end.least_eigenvalue)],
       end && ["gradient norm", show(end.grad_norm, 3)],
@@ -101,7 +101,7 @@ function leadsOn(leg) {
   if (!leg.children.length && !open) return null;
   const chips = leg.children.slice(0, 60).map((child) => make("button", { class: "chip fp", onclick: () => select(child, "link") }, child.turn));
   if (leg.children.length > 60) chips.push(make("span", { class: "chip open" }, `and ${leg.children.length - 60} more`));
-  if (open) chips.push(make("span", { class: "chip open" }, `${count(open)} not ridden`));
+  if (open) chips.push(make("span", { class: "chip open" }, `${count(open)} not followed`));
   return make("div", {}, make("h3", {}, "Rides that lead on"), make("div", { class: "chips" }, chips));
 }
 

@@ -274,7 +274,7 @@ function describe(leg) {
   const parts = [short(nameOf(leg), 40), `loss ${show(leg.loss)}`];
   if (leg.eigenvalue !== null) parts.push(`eigenvalue ${show(leg.eigenvalue, 4)}`);
   if (leg.solution) parts.push(`${leg.solution.kind} at ${show(levelOf(leg.solution))}`);
-  if (leg.linked_to !== undefined) parts.push(`came to where ${leg.linked_to || "the start"} was`);
+  if (leg.linked_to !== undefined) parts.push(`ends where ${leg.linked_to || "the start"} ended`);
   if (leg.size > 1) parts.push(`${plural(leg.size - 1, "leg", "legs")} lead on`);
   return parts;
 }

@@ -87,14 +87,14 @@ def test_riders_survive_the_run_file(rider):
     ["os:system", "ridgerider._store:os", "ridgerider._store:os.system", "ridgerider:nothing"],
 )
 def test_only_trusted_names_are_looked_up(name):
-    with pytest.raises(ValueError, match="a rule of your own"):
+    with pytest.raises(ValueError, match="a custom rule"):
         rebuild({"function": name})
-    with pytest.raises(ValueError, match="a rule of your own"):
+    with pytest.raises(ValueError, match="a custom rule"):
         rebuild({"type": name, "fields": {}})
 
 
 def test_nothing_but_rules_is_built():
-    with pytest.raises(ValueError, match=r"ridden with ridgerider\.cli:main, a rule of your own"):
+    with pytest.raises(ValueError, match=r"the run used ridgerider\.cli:main, a custom rule"):
         rebuild({"type": "ridgerider.cli:main", "fields": {}})
 
 

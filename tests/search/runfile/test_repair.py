@@ -148,7 +148,7 @@ rr.resume(sys.argv[1], wells(2), max_rides=None)
 
 def test_a_second_resume_says_who_holds_the_run(copy):
     with held(copy):
-        with pytest.raises(OSError, match=r"copy.sqlite is being ridden by process \d+ on "):
+        with pytest.raises(OSError, match=r"copy.sqlite is being searched by process \d+ on "):
             rr.resume(copy, wells(2))
         other = threading.Thread(target=lambda: None)
         other.start()

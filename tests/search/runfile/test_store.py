@@ -112,12 +112,12 @@ def test_own_rules_and_orders_are_asked_for_again(tmp_path):
     rider = rr.Rider(stop=(*rr.Rider().stop, never))
     rr.search(wells(2), rider, out=path, max_rides=2, order=validation)
     with pytest.raises(
-        ValueError, match=r"ridden with .*never, a rule of your own or .*: pass the `rider`"
+        ValueError, match=r"the run used .*never, a custom rule or .*: pass the `rider`"
     ):
         rr.resume(path, wells(2))
     with pytest.raises(
         ValueError,
-        match=r"an order of your own, tests.search.runfile.test_store:validation: pass it again",
+        match=r"a custom order, tests.search.runfile.test_store:validation: pass it again",
     ):
         rr.resume(path, wells(2), rider)
     with pytest.raises(
