@@ -1,4 +1,4 @@
-"""The values that rules, movers and results are made of: for annotations and plug-ins of your own.
+"""The values that rules, movers and results are made of: for annotations and plug-ins of yours.
 
 >>> from ridgerider.types import Cost
 >>> int((Cost(hvps=2) + Cost(hvps=1)).hvps)

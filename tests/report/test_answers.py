@@ -396,7 +396,7 @@ def test_words_are_explained(page):
     words = page.inner_text("#glossary")
     for word in ("leg", "turn", "HVP", "fingerprint", "certificate", "multiplicity"):
         assert re.search(rf"^{word}$", words, re.M)
-    assert page.get_attribute("#legs th:first-child", "title").startswith("The address of a leg")
+    assert page.get_attribute("#legs th:first-child", "title").startswith("The path to a leg")
 
 
 def test_titles_of_charts_stay_off_their_ticks(page):

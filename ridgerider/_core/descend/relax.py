@@ -38,15 +38,15 @@ DECAY = 1 / 3  # of all steps, during which the rate falls to zero
 
 
 class Relax(HostFinish):
-    """Descend by mini-batches with a rate and a batch that are found on the way.
+    """Descend by mini-batches with a learning rate and a batch size that are chosen while it runs.
 
-    The finish of `Rider.for_networks`. Its steps are those of Adam. What it ends at is
-    "unverified": no gradient vanishes there, nor was one asked for.
+    The finish of `Rider.for_networks`. Its steps are those of Adam. Its end is
+    "unverified", because the gradient does not vanish there.
 
     **Arguments**
 
-    - `epochs`: how often the data are gone through.
-    - `min_steps`: at least so many steps may be taken, if that takes more epochs: data may be few.
+    - `epochs`: number of passes through the data.
+    - `min_steps`: at least this many steps, for small data sets, even if that takes more epochs.
       Three times as many where a batch is all of the data.
     - `target`: ends once the loss on a sample is at most this.
 

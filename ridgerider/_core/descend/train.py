@@ -36,7 +36,7 @@ MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is 
 class Train(HostFinish):
     """Train by mini-batches, as the end of a leg: `Rider(finish=Train(...))`.
 
-    What it ends at is no minimum but what training makes of one: its kind is "unverified", or
+    Training does not end at a minimum: the kind of its end is "unverified", or
     "unconverged" where the target was not reached. Where the loss is no longer finite, training
     ends at the last epoch at which it was. `Finish.history` has a row for each epoch.
 
@@ -48,10 +48,10 @@ class Train(HostFinish):
     - `batches`: a rule `batches(problem, key, step) -> problem` with a `size`; None: all of the
       data in each step, and one step in an epoch.
     - `epochs`: at most.
-    - `target`: of the loss on all data, looked at after each epoch; training ends there.
+    - `target`: training ends once the loss on all data, computed after each epoch, is at most this.
     - `metrics`: called as `metrics(params)` after each epoch, returns numbers by name.
-    - `folder`: a training that is interrupted goes on from its last whole epoch, which is kept
-      there, and one that had ended is not repeated.
+    - `folder`: a training that is interrupted continues from its last complete epoch, which is
+      stored there, and one that had ended is not repeated.
 
     >>> import ridgerider as rr
     >>> problem = rr.Problem(lambda x, y: jnp.mean((x - y) ** 2), jnp.zeros(()), jnp.ones(8))

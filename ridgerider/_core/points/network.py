@@ -124,9 +124,9 @@ def network_start(
     factor: float = 0.01,
     seed: int = 0,
 ) -> NetworkStart:
-    """A start near a saddle for any network: its last linear layer scaled, nothing else touched.
+    """A start near a saddle for any network: its last linear layer is scaled, nothing else.
 
-    Warns, with the reason, where the start is useless. `start.problem` is what to search.
+    Warns if the start is not usable, with the reason. `start.problem` is what to search.
 
     **Arguments**
 

@@ -16,7 +16,7 @@ from ridgerider._core.problem.problem import Problem, Scalar, Vector
 
 
 class Symmetry(eqx.Module):
-    """What is the same: see `ridgerider.symmetry` for those that are ready to use.
+    """Which points are equivalent; `ridgerider.symmetry` has common ones.
 
     **Arguments**
 

@@ -55,14 +55,14 @@ def _is_same_array(one: Any, two: Any) -> bool:
 
 
 class Problem(eqx.Module):
-    """A loss, the saddle to set out from, and the data.
+    """A loss, the point to start from, and the data.
 
     **Arguments**
 
     - `loss`: called as `loss(params, *args)`, returns a real scalar, twice differentiable.
     - `start`: any pytree of floating-point leaves of one dtype; where the search begins.
-    - `args`: data. Arrays given here are traced; arrays in a closure are baked into the
-      compiled program, which then compiles again for each of them.
+    - `args`: data. Arrays given here are traced; arrays in a closure are constants of the
+      compiled program, which is compiled again for each of them.
 
     `unit` is the unit of length in which step sizes and tolerances are given: 1, unless a run or
     `find_saddle` has measured another one around the start.

@@ -46,20 +46,20 @@ class Davidson(eqx.Module):
       direction's squared length at least, so no other overlaps more.
     - m > 1 says: that many Ritz values are in the cluster, which is followed as one space. The
       residual is then up to the cluster's width.
-    - 0 says: eigenvalues within 10 residuals were not told apart. The direction may be a mixture of
+    - 0 says: eigenvalues within 10 residuals were not separated. The direction may be a mixture of
       their eigenvectors; of their span it says the same as 1 does.
 
-    It does not say that the cluster has no more members: those that are orthogonal to all that was
-    looked at cannot be seen, nor do they matter to the direction.
+    It does not say that the cluster has no more members: those that are orthogonal to the
+    search space cannot be found, and do not affect the direction.
 
-    `neighbours` are Ritz values, so what was seen of the spectrum. The gap is NaN, unknown, unless
-    the search space became the whole space.
+    `neighbours` are Ritz values, the part of the spectrum that was found. The gap is NaN, unknown,
+    unless the search space became the whole space.
 
     **Arguments**
 
     - `tolerance`: of |H e - eigenvalue e| / max |eigenvalue|, with the largest one seen, for a
-      certificate; the spread inside a cluster does not count. None: spend `max_hvps` and take what
-      comes, without a certificate.
+      certificate; the spread inside a cluster does not count. None: spend `max_hvps` and return the
+      result without a certificate.
     - `max_hvps`: per update. As many basis vectors are held, with an image for each.
     - `cluster_tolerance`: Ritz values within this times max |eigenvalue| count as one eigenspace,
       onto which the old direction is projected. Default: eps^(2/3).

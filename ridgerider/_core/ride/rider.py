@@ -40,16 +40,16 @@ NETWORK_EFFORT: Effort = "little"
 
 
 class Rider(eqx.Module):
-    """How to ride: swap a field to swap a rule.
+    """How ridges are followed; each field is a rule that can be replaced.
 
     **Arguments**
 
     - `spectrum(problem, x, key) -> Spectrum`: the ridges at a point.
     - `update(problem, x, ridge, key) -> Tracked`: UpdateRidge, the same ridge at the next point.
     - `step(attempt, size) -> (Trial, size)`: how far to go; its field `size` is the first one to
-      try. None with `Follow`, which has a step rule and a corrector of its own.
-    - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that reads true ends the
-      ride.
+      try. None with `Follow`, which includes a step rule and a corrector.
+    - `stop`: EndRide, a tuple of rules `rule(ride) -> bool`; the first that returns true ends
+      the ride.
     - `correct(problem, x, ridge) -> (x, Cost)`: moves the point after a step, before the ridge is
       updated; or None.
     - `finish(problem, x, key, spectrum) -> Finish`: what happens at the end of a leg; or None.
@@ -80,7 +80,7 @@ class Rider(eqx.Module):
         follows = isinstance(self.update, Follow)
         if follows and not (self.step is None and self.correct is None):
             raise ValueError(
-                "`step` and `correct` must be None with `Follow`, which has both of its own, not "
+                "`step` and `correct` must be None with `Follow`, which includes both, not "
                 f"{self.step!r} and {self.correct!r}."
             )
         for name in ("spectrum", "update", "correct", "finish", "batch"):

@@ -58,7 +58,7 @@ class StepRule(Protocol):
 
 
 class FixedStep(eqx.Module):
-    """The same step size all the way.
+    """The same step size throughout.
 
     >>> FixedStep(0.05).size
     0.05
@@ -77,8 +77,8 @@ class Backtracking(eqx.Module):
     """The largest step, halved from `size`, that keeps the ridge: overlap >= `delta_break`.
 
     The last accepted size is remembered and tried first in the next step; after a step that needed
-    no halving it is doubled again, up to `size`. Below `min_size` the step is taken as it is, and
-    the stop rules judge it.
+    no halving it is doubled again, up to `size`. Below `min_size` the step is taken anyway, and
+    the stop rules decide.
 
     >>> Backtracking(delta_break=0.8).delta_break
     0.8

@@ -175,7 +175,7 @@ def project(
 
 
 class Keep(eqx.Module):
-    """The fixed ridge: never turn. The paper's ablation without UpdateRidge.
+    """A fixed ridge: the direction never changes. The paper's ablation without UpdateRidge.
 
     The eigenvalue is the curvature along the direction; the residual says how far it is from an
     eigenvector by now. The gap is unknown, hence NaN.

@@ -128,7 +128,7 @@ def seconds_compiling() -> float:
 
 
 def keep_compiled(folder: str | os.PathLike | None = None) -> Path:
-    """Keep compiled programs on disk, for the next process; say where.
+    """Keep compiled programs on disk, for the next process, and return the folder.
 
     Call it once, before a search. A program that was compiled before, by this process, by one that
     it starts or by an earlier one, is then read and not compiled again.

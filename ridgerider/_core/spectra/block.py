@@ -43,15 +43,15 @@ MAX_HVPS = {"block": 1000, "gradient": 40, "network": 30, "power": 10_000}
 class BlockSpectrum(eqx.Module):
     """The `k` most negative eigenpairs by Rayleigh-Ritz on Hessian-vector products.
 
-    Every pair says its residual and whether it converged. Once all have, what is orthogonal to them
-    is probed with a fresh random vector: copies of a repeated eigenvalue that were missed, and
+    Each pair has its residual and whether it converged. Once all have, their orthogonal complement
+    is probed with a new random vector: copies of a repeated eigenvalue that were missed, and
     whatever else lies below, take the places of the highest pairs. A probe spends at most half of
     the HVPs spent before it.
 
     A cluster is complete (`Cluster.is_complete`) if a probe ruled out that an eigenvalue in it or
     below it is missing, and if residuals are so small that they cannot make two clusters of one. A
-    probe overlooks an eigenvalue with a probability of at most 1e-4. Not complete is what was not
-    decided: where `k` cuts a cluster, where HVPs ran out, where the next eigenvalue is close.
+    probe misses an eigenvalue with a probability of at most 1e-4. It is not
+    complete if `k` cuts the cluster, if HVPs ran out, or if the next eigenvalue is close.
 
     **Arguments**
 
@@ -59,7 +59,7 @@ class BlockSpectrum(eqx.Module):
     - `tolerance`: converged once |H e - eigenvalue e| <= tolerance * max |eigenvalue| for all of a
       cluster, before the gauge turns them. Default: eps^(1/2), which makes the eigenvalues exact to
       rounding. The error of an eigenvalue is at most residual^2 / gap.
-    - `max_hvps`: never spend more. Pairs that have not converged by then say so. Default: 1000.
+    - `max_hvps`: at most this many. Pairs that have not converged are marked. Default: 1000.
     - `max_rows`: basis vectors held, with an image for each; with the compiled loop's own copy
       about 3 * max_rows vectors of memory. Default: k + 20. Fewer rows cost more HVPs.
     - `dense_below`: smaller problems, and those with fewer than 2 k parameters, are solved by

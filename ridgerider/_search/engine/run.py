@@ -149,8 +149,8 @@ def resume(
     Returns a `Result`, or the `Landscape` of a map.
 
     The problem must be the one the run began with. The rider (the `Climb` of a map), the symmetry
-    and `valid` are rebuilt from the file; hand them over if they contain functions of your own, and
-    `order` if that was one. Budgets are those of the run unless given, and count from its
+    and `valid` are rebuilt from the file; pass them again if they contain custom functions, and
+    `order` if it is one. Budgets are those of the run unless given, and count from its
     beginning.
 
     >>> import tempfile, jax.numpy as jnp

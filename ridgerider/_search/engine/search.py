@@ -42,7 +42,7 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
 ) -> Result:
-    """Ride the ridges that leave `problem.start`, branch, and repeat until the budget is used up.
+    """Follow the ridges from `problem.start`, branch where they end, and repeat within the budget.
 
     - `problem`: a `Problem`, or where to find one, as `module:attribute`. Workers then load it
       themselves, and only its name is sent to them.
@@ -52,7 +52,7 @@ def search(
     - `order`: which branch comes next: "breadth_first", "depth_first", "best_first",
       "steepest_first", "random", or your own key `order(branch)`, smallest first; `branch.x` is the
       point it leaves, e.g. for a validation loss.
-    - `members`: which directions inside a repeated eigenvalue are ridden, each both ways.
+    - `members`: which directions inside a repeated eigenvalue are followed, each both ways.
       "branches": of those that stay ridges (see `Spectrum.branches`) one of each class, as the
       others of a class lead to copies; "all" of them, or, if `rider.spectrum` has a gauge of its
       own, of the rows of its basis; "one": the first of these rows.
@@ -61,8 +61,8 @@ def search(
       fingerprint). "saddle": at that saddle, or, if the descent ends elsewhere, at the end of the
       ride. No point is branched at twice: a leg that ends where another had ended before is linked
       to that (`Leg.linked_to`).
-    - `symmetry`: what is the same before it is ridden, e.g. `rr.symmetry.units(...)` for a network.
-      Of equal branches one is ridden, and a leg that ends at a copy of a point is linked to it.
+    - `symmetry`: which points are equivalent, e.g. `rr.symmetry.units(...)` for a network.
+      Of equivalent branches one is followed; a leg that ends at a copy of a point is linked to it.
     - `max_ridges`: at each point only this many of the most negative eigenvalues. `max_depth`: the
       longest fingerprint, in turns.
     - `round_size`: how many branches are chosen before their results come back; no more workers

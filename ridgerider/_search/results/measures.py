@@ -32,13 +32,12 @@ ENDS = ("minimum", "at infinity", "ride")
 
 @dataclass(frozen=True)
 class Measures:
-    """What to note of each solution of a run: `rr.search(problem, measures=...)`.
+    """What to compute and store for each solution of a run: `rr.search(problem, measures=...)`.
 
-    - `signature(params)`: what a solution *is*, as anything that JSON can hold: text, numbers,
-      arrays. Solutions of equal signatures are one (numbers may differ by 1e-3 of their size);
-      None says that the point is no solution.
+    - `signature(params)`: equal for equivalent solutions: text, numbers or arrays. Numbers may
+      differ by 1e-3 of their size. None means that the point is not a solution.
     - `metrics`: by name, `metric(params)`: a number, or a vector of one number per example of a
-      validation set, of which the mean is kept. Of examples between 0 and 1 the report says how far
+      validation set, of which the mean is kept. For values between 0 and 1 the report says how far
       the mean may be from its expectation, whichever solution is chosen.
     - `kinds`: which points a signature counts: kinds of `Solution`, and "ride" for the end of a
       ride that no descent followed, in runs without a `finish`.

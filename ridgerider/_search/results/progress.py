@@ -88,7 +88,7 @@ class Progress:
 
 
 class Bar:
-    """A bar that grows in a notebook while a search rides; elsewhere a line every few seconds.
+    """A progress bar in a notebook during a search; elsewhere a line every few seconds.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import wells

@@ -272,7 +272,7 @@ class RunView:
 
 
 class Result(RunView):
-    """A tree of rides and the solutions at its ends. Reads the run file, so it costs no memory.
+    """The tree of rides and the solutions at their ends, read from the run file when needed.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr

@@ -70,7 +70,7 @@ class Turn:
 
 
 class Fingerprint(tuple[Turn, ...]):
-    """The address of a leg: its turns from the start. Prints and parses as `0+ 3- 1+`.
+    """The path to a leg: its turns from the start. Prints and parses as `0+ 3- 1+`.
 
     >>> fingerprint = Fingerprint.parse("0+ 3.2-")
     >>> fingerprint[1], str(fingerprint.parent), fingerprint.depth
