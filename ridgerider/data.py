@@ -1,6 +1,6 @@
 """Images to learn from: MNIST, the small digits, and images in a folder of the user.
 
-MNIST is looked for in the folder `RIDGERIDER_DATA`, or else in the user's cache. Every file is
+MNIST is read from the folder `RIDGERIDER_DATA`, or else in the user's cache. Every file is
 checked against its SHA-256 before it is used. Other images have no checksum; their shapes, types
 and ranges are checked.
 """

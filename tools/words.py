@@ -1,4 +1,4 @@
-"""Words that readers stumble over, and defaults that are no longer those of the code.
+"""Words that readers stumble over, and defaults and limits that are not those of the code.
 
     python -m tools.words            pages of the documentation, README, and texts in the code
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ridgerider as rr
+from ridgerider._core.spectra.spectrum import DENSE_BELOW
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,6 +33,11 @@ DIALECT = {
     r"\bhas none\b": "has no ...",
     r"\bto rounding: let\b": "use float64",
 }
+# Numbers that pages quote, as the code has them.
+LIMITS = {
+    r"(?i)\b(?:below|above) ([\d,]+) parameters": DENSE_BELOW,
+    r"(?i)\bbelow (0\.7\d+)": rr.RidgeLost().min_overlap,
+}
 QUOTED = re.compile(r"[Dd]efaults?:?\s+`(?:rr\.)?(\w+)\((\w+)=([^`]+)\)`")
 
 
@@ -43,11 +49,15 @@ def unusual(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def wrong_defaults(text: str) -> Iterator[str]:
-    """Quoted defaults that the signature does not have."""
+    """Quoted defaults and limits that the code does not have."""
     for name, argument, value in QUOTED.findall(text):
         default = inspect.signature(getattr(rr, name)).parameters[argument].default
         if repr(default) != value:
             yield f"{name}({argument}={value}), but the code has {default!r}"
+    for pattern, limit in LIMITS.items():
+        for value in re.findall(pattern, text):
+            if float(value.replace(",", "")) != limit:
+                yield f"{value}, but the code has {limit}"
 
 
 def shown(path: Path) -> str:

@@ -66,7 +66,7 @@ def reproduce(
 
 
 def _reproduce_all(out: Out, quick: bool, **given: Any) -> None:
-    # The same place each time: run again, it goes on where it was.
+    # The same place each time: run again, it continues.
     directory = out or Path("runs") / ("all-quick" if quick else "all")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"`--out` must be a directory, but {directory} is a file.")

@@ -20,7 +20,7 @@ def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
     """The disconnectivity graph: a leaf for each minimum, joined where a way first leads over.
 
     A line ends below at the loss of its minimum; lines join at the loss of the lowest highest
-    saddle between their minima. Minima that no way joins have lines of their own.
+    saddle between their minima. Minima that no path joins have separate lines.
 
     >>> import ridgerider as rr
     >>> from ridgerider.problems import mueller_brown

@@ -69,7 +69,7 @@ def verdict(reader: Reader) -> dict[str, Any]:
 
 
 def _state(reader: Reader) -> tuple[str, str, str]:
-    """Finished, stopped by a budget, or neither; what to say of it; and how to go on."""
+    """Finished, stopped by a budget, or neither; what to say of it; and how to continue."""
     num, waiting = reader.num_rides, reader.num_open
     go_on = f"ridgerider resume {shlex.quote(str(reader.path))}"
     if not waiting and reader.legs:

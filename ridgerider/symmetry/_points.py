@@ -2,7 +2,7 @@
 
 The signature of a set of points is made of its distances d_ij alone, so that no rigid motion and no
 mirror changes it: all distances, sorted for each pair of species, and the sorted eigenvalues of the
-matrices exp(-d_ij / s), weighted with the species, which tell apart sets with equal distances that
+matrices exp(-d_ij / s), weighted with the species, which distinguish sets with equal distances that
 are arranged differently. Both are continuous and blind to swaps.
 """
 

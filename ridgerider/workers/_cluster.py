@@ -12,9 +12,9 @@ def dask(
     lease: float | None = None,
     timeout: float = 10,
 ) -> Executor:
-    """A Dask cluster: the one whose scheduler is at `address`, or one of its own on this machine.
+    """A Dask cluster: the one whose scheduler is at `address`, or a new one on this machine.
 
-    - `num_workers`: of a cluster of its own; default: a worker for each core.
+    - `num_workers`: of a new cluster; default: a worker for each core.
     - `lease`: a worker that takes more seconds than this for a task ends itself, and Dask replaces
       it. The first task of a worker includes compiling.
     - `timeout`: how many seconds to wait for the scheduler.

@@ -16,7 +16,7 @@ def run(*args):
 def test_explore_show_resume_and_replay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = run("explore", "himmelblau", "--out", "map", "--max-rides", "5", "--valid", "-9,9")
-    assert "ways up climbed" in said
+    assert "ascent directions climbed" in said
     said = run("resume", "map", "--max-rides", "2000")
     assert "4 minima, 4 transition states, 1 component;" in said
     said = run("show", "map")

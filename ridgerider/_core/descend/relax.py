@@ -1,7 +1,7 @@
 """What a network's leg ends with: mini-batch descent that finds its own rate and batch.
 
 The first steps are taken several times, each with another learning rate, and those that lowered the
-loss most are kept. The rate that is fastest at first is too large later: a third of it goes on.
+loss most are kept. The rate that is fastest at first is too large later: a third of it is used.
 From then on, whenever two rounds in a row do not lower the loss on a fixed
 sample of the data, what is left to do is below the noise: the batch is doubled and the rate halved.
 Where a batch is all of the data, only rounds that raise the loss count.

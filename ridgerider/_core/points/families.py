@@ -30,9 +30,9 @@ class _Walk(eqx.Module):
 
 
 def walk(problem: Problem, a: Vector, b: Vector, reach: Scalar) -> Bool[Array, ""]:
-    """Whether steps along flat directions, each set right by Newton's, lead from `a` to `b`.
+    """Whether steps along flat directions, each corrected by Newton steps, lead from `a` to `b`.
 
-    The loss must not rise on the way, and no step may be set right by more than half its length. A
+    The loss must not rise on the way, and no step may be corrected by more than half its length. A
     walk that does not arrive proves nothing.
 
     >>> from ridgerider import Problem

@@ -30,7 +30,7 @@ from ridgerider._core.spectra.block import BlockSpectrum
 Apply = Callable[[PyTree, Array], Array]
 LossOf = Callable[[Array, Array], Scalar]
 LOOK = BlockSpectrum.for_networks()  # as `Rider.for_networks` looks
-NUM_LOOKED_AT = 32  # examples that the head is looked for with
+NUM_LOOKED_AT = 32  # examples with which the head is found
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
 USEFUL = 0.05
 

@@ -96,7 +96,7 @@ class _State(eqx.Module):
 
 
 class _Move(eqx.Module):
-    """A step in the modes; a kick leaves a stationary point that is no saddle."""
+    """A step in the modes; a kick leaves a stationary point that is not a saddle."""
 
     parts: Float[Array, " k"]
     is_kick: Bool[Array, ""]
@@ -145,7 +145,7 @@ def to_saddle(
         is_taken = is_right & ~is_over & ~is_end & new.is_finite
         is_long = jnp.any(jnp.abs(move.parts) >= 0.99 * radius) | move.is_bent
         is_good = (error < 0.5) & is_long
-        # Newton's steps go on from stationary to exact, as long as they gain something.
+        # Newton steps continue from stationary to exact, while they gain something.
         is_exact = new.is_saddle(index) & new.is_stationary(rounding) & is_taken
         is_done = is_over | is_end
         return _State(

@@ -6,9 +6,9 @@ point, g(x), and either products H(x) v or none, in which case these are differe
 
     D(h) = |v| (g(x + h u) - g(x - h u)) / 2h,    H v = (4 D(h) - D(2h)) / 3,
 
-four gradients for a product, and |D(h) - D(2h)| is what it may be off by: the error of D(h) and
+four gradients for an HVP, and |D(h) - D(2h)| is what it may be off by: the error of D(h) and
 the noise of the gradients, whichever is larger, and at least eps / `step` times its length. Third
-and fourth derivatives, which few ask for, are differences of products.
+and fourth derivatives, which few ask for, are differences of HVPs.
 """
 
 import math
@@ -57,7 +57,7 @@ class Functions:
     - `dtype`: of the arrays that the functions get.
     - `block`: how many points or vectors they take at a time.
     - `step`: of differences, relative to max(1, |x|); None where products are known.
-    - `noise`: what a product may be off by, relative to its length.
+    - `noise`: the error of an HVP, relative to its length.
     - `grad_noise`: what an entry of a gradient may be off by, beyond rounding.
     - `resolution`: how closely stationary points are known, a length; 0: to rounding.
     - `chart`: how steps bend; see `Domain`.

@@ -12,7 +12,7 @@ from ridgerider._core.problem.functions import STEPS, Block, Functions, Point, R
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
 CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times a typical one
-MAX_COORDINATES = 200  # that are looked at one by one to name the worst
+MAX_COORDINATES = 200  # that are compared one by one to name the worst
 
 
 class NumpyFunctions(Functions):
@@ -164,7 +164,7 @@ def check_products(functions: Functions, x: Point) -> None:
         worst = int(np.argmax(off))
         raise ValueError(
             "`hvp` or `hessian` must be the derivative of the gradient, but at coordinate "
-            f"{worst} a product is {product[worst]:.6g} where differences of gradients give "
+            f"{worst} an HVP is {product[worst]:.6g} where differences of gradients give "
             f"{image[worst]:.6g}. (check=False leaves this check out.)"
         )
 

@@ -110,7 +110,7 @@ class Problem(eqx.Module):
 
         They are called back from the compiled programs, one call at a time, must be deterministic,
         and must not call JAX themselves. What raises an error in the middle of a ride ends that
-        leg, with the error for its reason, and the search goes on.
+        leg, with the error for its reason, and the search continues.
 
         **Arguments**
 

@@ -1,13 +1,13 @@
 """UpdateRidge from Hessian-vector products: Rayleigh-Ritz, selected by overlap.
 
 The subspace starts at the old direction and grows by residuals; at each size the Ritz vector (or
-the cluster of them) that overlaps the old direction most is looked at, until its residual r is
+the cluster of them) that overlaps the old direction most is followed, until its residual r is
 small. What a residual proves, whatever the rest of the spectrum is:
 
     e lies within asin(r / d) of the span of the eigenvectors with |eigenvalue - e^T H e| <= d,
 
 for every d, as H - e^T H e stretches all else by more than d. So r alone leaves eigenvectors within
-some 10 r of each other mixed. From the old direction they cannot be told apart until r is below a
+some 10 r of each other mixed. From the old direction they cannot be separated until r is below a
 tenth of their distance, and no space of fewer vectors than there are parameters proves that there
 is no further eigenvalue nearby. Hence `resolve`, multiplicity 0 where it was not done, and a gap of
 NaN.

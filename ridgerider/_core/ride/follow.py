@@ -37,7 +37,7 @@ MAX_SIZE = 1.0
 MAX_MISTAKE = 0.5
 MIN_OVERLAP = 0.7072
 MAX_HALVINGS = 4
-WORTH_MORE = 0.1  # HVPs go on while they raise what the move is predicted to gain by this share
+WORTH_MORE = 0.1  # more HVPs while they raise what the move is predicted to gain by this share
 
 
 class LocalModel(eqx.Module):

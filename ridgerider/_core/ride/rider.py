@@ -245,5 +245,5 @@ def _on_batch(
 ) -> Problem:
     if batch is None:
         return problem
-    # A key of its own: the update draws from the one that is folded with the step.
+    # A separate key: the update draws from the one that is folded with the step.
     return batch(problem, jax.random.fold_in(key, 2**31), step)

@@ -23,7 +23,7 @@ from ridgerider._core.spectra.spectrum import Ridge
 class Trial(Certified, eqx.Module):
     """One attempted step: where it leads and what became of the ridge.
 
-    A step rule of your own gets trials from `attempt` and returns the one it takes:
+    A custom step rule gets trials from `attempt` and returns the one it takes:
 
     >>> import ridgerider as rr
     >>> class Shrinking(eqx.Module):

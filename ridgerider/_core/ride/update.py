@@ -85,7 +85,7 @@ class Tracked(Certified, eqx.Module):
 
     `loss` is that of the new point, where the update knows it.
 
-    An update of your own returns one, e.g. a ridge that is never turned nor looked at:
+    A custom update returns one, e.g. a ridge that never changes:
 
     >>> import ridgerider as rr
     >>> def blind(problem, x, ridge, key):

@@ -1,6 +1,6 @@
 r"""Ridges: eigenspaces of the Hessian with negative curvature.
 
-An eigenvalue that a symmetry repeats has no eigenvector of its own, only an eigenspace. So the
+An eigenvalue that a symmetry repeats has an eigenspace and no single eigenvector. So the
 spectrum is cut into *clusters*, runs of eigenvalues no wider than `tolerance * max |eigenvalue|`,
 and a ridge is a cluster together with one direction inside it, picked by a declared *gauge*:
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Probe = Callable[[Problem, Vector], Vector]
 Gauge = Literal["gradient", "random"] | Probe
 GAUGES = ("gradient", "random")
-# Problems with fewer parameters are looked at by dense Hessians, wherever the library may choose:
+# Problems with fewer parameters are solved by dense Hessians, wherever the library may choose:
 # a Hessian with its spectrum then takes some ten milliseconds.
 DENSE_BELOW = 300
 

@@ -1,8 +1,8 @@
 """Who rides: this process, or the workers of an executor.
 
 Branches are sent, legs come back in any order. A worker that dies, hangs beyond its lease or
-returns something that is no leg costs the legs it was riding: they are sent again, one by one. A
-leg on which `max_deaths` workers were lost is marked as failed, and the search goes on.
+returns something that is not a leg costs the legs it was riding: they are sent again, one by one. A
+leg on which `max_deaths` workers were lost is marked as failed, and the search continues.
 
 An executor says with `losses` which exceptions mean that a worker was lost, and with `capacity` how
 many tasks it can use at a time; neither is needed.
@@ -232,7 +232,7 @@ class Crew:
         for branch in task:
             self._deaths[branch.fingerprint] += 1
             if self._deaths[branch.fingerprint] < self._max_deaths:
-                # Alone, so that it is blamed for itself only; last, so that others go on.
+                # Alone, so that it is blamed for itself only; last, so that others continue.
                 self._waiting.append([branch])
             else:
                 reason = (f"failed: {self._max_deaths} workers lost, {fault}",)

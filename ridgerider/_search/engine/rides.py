@@ -310,7 +310,7 @@ def _directions(
     clusters: tuple[Cluster, ...],
 ) -> tuple[list[list[tuple[int, np.ndarray, Way]]], Cost]:
     """For each cluster the number, the row and the way of each direction that may be ridden."""
-    # A gauge of one's own says which direction is meant.
+    # A custom gauge says which direction is meant.
     has_gauge = getattr(rider.spectrum, "gauge", "gradient") != "gradient"
     is_repeated = any(cluster.multiplicity > 1 for cluster in clusters)
     if settings.members in ("branches", "all") and is_repeated and not has_gauge:

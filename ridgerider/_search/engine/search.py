@@ -54,8 +54,8 @@ def search(
       point it leaves, e.g. for a validation loss.
     - `members`: which directions inside a repeated eigenvalue are followed, each both ways.
       "branches": of those that stay ridges (see `Spectrum.branches`) one of each class, as the
-      others of a class lead to copies; "all" of them, or, if `rider.spectrum` has a gauge of its
-      own, of the rows of its basis; "one": the first of these rows.
+      others of a class lead to copies; "all" of them, or, if `rider.spectrum` has a custom
+      gauge, of the rows of its basis; "one": the first of these rows.
     - `branch_at`: where the next turns are taken. "end": at the end of a ride, as in the paper, or,
       if no ridge leaves it, at the saddle at which the descent from there ends (`v1+` in a
       fingerprint). "saddle": at that saddle, or, if the descent ends elsewhere, at the end of the
@@ -71,7 +71,7 @@ def search(
 
     **When to stop**: after `max_rides`; after the round in which `max_steps` or `max_hvps`, the sum
     over all legs, was reached; when `max_seconds` have passed, without those of compilation: a leg
-    that is cut off is not stored, and `resume` rides it from its beginning. None is no limit.
+    that is cut off is not stored, and `resume` rides it from its beginning. None means no limit.
 
     **How it is computed** (changes nothing in the result)
 

@@ -70,7 +70,7 @@ class Completeness:
             else f"{self.num_open} branches are open"
         )
         return (
-            f"{ridden} of {total} ways up climbed, all of them from {done} of "
+            f"{ridden} of {total} ascent directions climbed, all of them from {done} of "
             f"{len(self.climbed)} minima; {rest}. "
             f"Minima: {self.minima}. Transition states: {self.saddles}."
         )

@@ -51,7 +51,7 @@ class Store(RunFile):
             return store
         path = Path(path)
         check_new(path)
-        # Made beside its place and moved there whole: a kill leaves no file that is no run.
+        # Made beside its place and moved there whole: a kill leaves no incomplete file.
         with beside(path) as new:
             try:
                 Store.create_from_rows(new, rows)

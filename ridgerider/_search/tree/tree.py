@@ -402,5 +402,5 @@ class Budget:
         return any(limit is not None and used >= limit for limit, used in spent)
 
     def seconds_left(self, spent: float) -> float:
-        """How long the work may go on."""
+        """How long the work may continue."""
         return math.inf if self.max_seconds is None else self.max_seconds - spent
