@@ -25,8 +25,8 @@ method                                            the paper's name
 """
 
 from ridgerider.baselines._descents import EigenvectorDescent as EigenvectorDescent
+from ridgerider.baselines._descents import Ends as Ends
 from ridgerider.baselines._descents import GradientDescent as GradientDescent
-from ridgerider.baselines._method import Ends as Ends
 from ridgerider.baselines._rides import RandomVectors as RandomVectors
 from ridgerider.baselines._rides import RidgeRider as RidgeRider
 from ridgerider.baselines._rides import fixed_ridge as fixed_ridge

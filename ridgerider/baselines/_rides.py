@@ -26,7 +26,7 @@ from ridgerider._core.spectra.spectrum import Ridge, Spectrum
 from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.tree.orders import Order, named_order, with_priority
 from ridgerider._search.tree.tree import Branch, Fingerprint, Frontier, Turn
-from ridgerider.baselines._method import Method, Runs
+from ridgerider.baselines._descents import Method, Runs
 
 ROUND_SIZE = 16  # branches that are chosen at a time
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgerider.cli._options import Out, Seed
-from ridgerider.cli._places import directory_for
+from ridgerider.cli._options import Out, Seed, directory_for
 from ridgerider.cli._shown import say, shown_progress
 
 GROUP = "ridgerider.experiments"

@@ -1,8 +1,13 @@
-"""Options, each declared once; those of `rr.search` and `rr.explore` have their defaults there."""
+"""Options, each declared once, and where new runs are written.
+
+The options of `rr.search` and `rr.explore` have their defaults there.
+"""
 
 import inspect
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,3 +199,32 @@ class Command(TyperCommand):
                     if one.name == name and one.param_type_name == "option":
                         error.args = (f"`{one.opts[0]}`{str(error)[found.end() :]}",)
             raise
+
+
+def directory_for(out: Path | None, name: str) -> Path:
+    """Where to write: as asked for, or the first of runs/name, runs/name-2, ... that is free."""
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"`--out` must be a directory, but {out} is a file.")
+        return out
+    ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    places = (Path("runs") / f"{name}{end}" for end in ends)
+    return next(place for place in places if not place.exists())
+
+
+@contextmanager
+def new_run(out: Path | None, name: str) -> Iterator[Path]:
+    """The path of a new run file; directories made for it go again if nothing came of it."""
+    directory = directory_for(out, name.replace(":", "-"))
+    if (directory / RUN_FILE).exists():
+        raise ValueError(
+            f"`--out` holds a run already: resume {directory} or choose another directory."
+        )
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield directory / RUN_FILE
+    finally:
+        for path in missing:
+            if not any(path.iterdir()):
+                path.rmdir()

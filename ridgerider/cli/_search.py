@@ -31,10 +31,10 @@ from ridgerider.cli._options import (
     Trust,
     Workers,
     chosen_measures,
+    new_run,
     problem_name,
     takes,
 )
-from ridgerider.cli._places import new_run
 from ridgerider.cli._shown import print_run, say, shown_progress
 from ridgerider.problems import load_problem
 
