@@ -267,37 +267,30 @@ class RunFile:
                 self._db.execute("COMMIT")
         return found
 
-    def readable_rows(
-        self, table: str, after: int = 0, missing: dict[str, str] | None = None
-    ) -> Iterator[tuple[int, Row]]:
-        """Rows with their numbers, also beyond rows that cannot be read, which go to `missing`.
+    def readable_rows(self, table: str) -> Iterator[Row]:
+        """Rows, also beyond rows that cannot be read.
 
         Where rows have no numbers, those before the first that cannot be read.
         """
         if table not in schema.NUMBERED:
             with contextlib.suppress(sqlite3.Error):
-                yield from enumerate(select(self._db, table))
+                yield from select(self._db, table)
             return
         names = ("rowid", *schema.TABLES[table], "digest")
         where = "WHERE rowid > ? ORDER BY rowid LIMIT 1"
-        last, misses = math.inf, 0
+        last, after, misses = math.inf, 0, 0
         with contextlib.suppress(DamagedRun):
-            last = self.last_row(table)
+            last = self._number(f"SELECT coalesce(max(rowid), 0) FROM {table}")
         while misses < MAX_MISSES and after < last:
             try:
                 row = select_one(self._db, table, names, where, [after])
-            except sqlite3.Error as error:
+            except sqlite3.Error:
                 misses, after = misses + 1, after + 1
-                if missing is not None:
-                    missing[f"leg number {after}"] = one_line(error)
                 continue
             if row is None or row["rowid"] <= after:  # which a damaged index may find
                 return
             misses, after = 0, row.pop("rowid")
-            yield after, row
-
-    def last_row(self, table: str) -> int:
-        return self._number(f"SELECT coalesce(max(rowid), 0) FROM {table}")
+            yield row
 
     def rows(self, fingerprint: str) -> tuple[Row | None, Row | None]:
         """The rows of a leg and of its solution, unchecked."""

@@ -35,7 +35,7 @@ def check_run(path: str | os.PathLike) -> tuple[int, dict[str, str]]:
         found, size, names = run.damages(), None, set[str]()
         with contextlib.suppress(ValueError):
             size = schema.num_params(run.meta)
-        for _, row in run.readable_rows("legs"):
+        for row in run.readable_rows("legs"):
             name = row["fingerprint"]
             try:
                 checked_leg(row, run.rows(name)[1], size)
@@ -70,7 +70,7 @@ def repair(path: str | os.PathLike) -> tuple[list[str], Path]:
 def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
     """The rows that are what was written and can be used, and the legs that are dropped."""
     with RunFile.open_damaged(path) as run:
-        rows = {table: [row for _, row in run.readable_rows(table)] for table in schema.TABLES}
+        rows = {table: list(run.readable_rows(table)) for table in schema.TABLES}
     for table in schema.TABLES.keys() - {"legs"}:
         rows[table] = [row for row in rows[table] if _is_good(table, row)]
     meta = {}
