@@ -101,3 +101,28 @@ def perturbed(seed, n=400, size=0.05):
     noise = random.normal(size=(n, n))
     matrix = matrix + size * (noise + noise.T) / np.sqrt(8 * n)
     return rr.Problem(quadratic_loss, jnp.zeros(n), jnp.asarray(matrix)), columns
+
+
+def factorization_loss(params, target):
+    return jnp.sum((params["u"] @ params["v"].T - target) ** 2) / 2
+
+
+def factorization(singular_values=(3.0, 2.0, 1.0), rank=1, seed=0):
+    """|U V^T - M|^2 / 2 from the origin, M a random matrix with the given singular values.
+
+    It is stationary exactly where U V^T keeps some of the singular directions of M.
+    """
+    size, random = len(singular_values), np.random.default_rng(seed)
+    left, right = (np.linalg.qr(random.normal(size=(size, size)))[0] for _ in range(2))
+    target = jnp.asarray(left * np.asarray(singular_values) @ right.T)
+    zeros = jnp.zeros((size, rank), target.dtype)
+    return rr.Problem(factorization_loss, {"u": zeros, "v": zeros}, target)
+
+
+def stationary_losses(singular_values, rank):
+    """The losses at all stationary points, lowest first; the lowest one is that of the minima."""
+    squares = np.asarray(singular_values) ** 2 / 2
+    kept = np.stack(np.meshgrid(*[(0, 1)] * len(squares), indexing="ij"), axis=-1).reshape(
+        -1, len(squares)
+    )
+    return sorted({float(squares @ (1 - row)) for row in kept if row.sum() <= rank})

@@ -8,7 +8,6 @@ from ridgerider.problems.classifier import digits_classifier as digits_classifie
 from ridgerider.problems.colored import ColoredImages as ColoredImages
 from ridgerider.problems.colored import colored_digits as colored_digits
 from ridgerider.problems.colored import colored_mnist as colored_mnist
-from ridgerider.problems.factorization import factorization as factorization
 from ridgerider.problems.landscapes import himmelblau as himmelblau
 from ridgerider.problems.landscapes import is_one_cluster as is_one_cluster
 from ridgerider.problems.landscapes import lennard_jones as lennard_jones

@@ -243,7 +243,7 @@ def test_reproduce_writes_results_table_and_figures():
         ),
         (
             ["search", "mine"],
-            "must be one of surface, wells, factorization, levers, digits, tree, camel, "
+            "must be one of surface, wells, levers, digits, tree, camel, "
             "himmelblau, mueller-brown, rastrigin, atoms or module",
         ),
         (

@@ -19,7 +19,6 @@ NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 BUILT_IN = {
     "surface": "ridgerider.problems:surface",
     "wells": "ridgerider.problems:wells",
-    "factorization": "ridgerider.problems:factorization",
     "levers": "ridgerider.problems:levers",
     "digits": "ridgerider.problems:digits_classifier",
     "tree": "ridgerider.problems:tree",

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import factorization
-from tests.cases import follow, make_matrix, perturbed, quadratic_loss, ridge_along, spectrum_of
+from tests.cases import (
+    factorization,
+    follow,
+    make_matrix,
+    perturbed,
+    quadratic_loss,
+    ridge_along,
+    spectrum_of,
+)
 
 KEY = jax.random.key(0)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import factorization, wells
-from tests.cases import make_blocks, make_quadratic
+from ridgerider.problems import wells
+from tests.cases import factorization, make_blocks, make_quadratic
 from tests.core.ride.test_follow import with_spectrum
 
 KEY = jax.random.key(0)

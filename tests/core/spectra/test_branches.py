@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import factorization, levers
-from tests.cases import make_quadratic
+from ridgerider.problems import levers
+from tests.cases import factorization, make_quadratic
 
 KEY = jax.random.key(0)
 

@@ -23,9 +23,16 @@ from ridgerider._search.runfile.rules import describe, rebuild
 from ridgerider._search.same.points import Classes, is_same
 from ridgerider._search.tree.orders import best_first, steepest_first
 from ridgerider._search.tree.tree import Settings
-from ridgerider.problems import factorization, surface, wells
+from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss, wells_minima
-from tests.cases import make_blocks, make_cliff, make_quadratic, same_tree
+from tests.cases import (
+    factorization,
+    make_blocks,
+    make_cliff,
+    make_quadratic,
+    same_tree,
+    stationary_losses,
+)
 
 SIX = {"max_ridges": 1, "max_rides": None}
 
@@ -97,8 +104,6 @@ def test_members(members):
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_factorization_ends_at_its_known_stationary_points(rank):
-    from ridgerider.problems.factorization import stationary_losses
-
     values = (3.0, 2.0, 1.0)
     result = rr.search(factorization(values, rank), max_depth=3, max_rides=60)
     known = stationary_losses(values, rank)
