@@ -97,9 +97,8 @@ def look_around(
     enough = max(enough, 0.1 * resolution / float(here.size))
     ratios = [0.0]  # of the gradients after and before each step
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
-    if is_below and here.reach > FLAT * enough and bool(place.finish.is_saddle):
-        num_polish = MAX_POLISH
-    if is_below and here.reach > FARTHEST:
+    far = FLAT * enough if place.finish.is_saddle else FARTHEST
+    if is_below and here.reach > far:
         num_polish = MAX_POLISH
     while not (here.reach <= enough or _is_level(calls, here)) and num_polish < MAX_POLISH:
         x, before = domain.inside(np.asarray(here.x + here.step)), (place, here)
@@ -131,6 +130,8 @@ def look_around(
         place = _compared(calls, domain, place, here, max(ratios[-2:]) > KEPT)
     elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
+    if is_there and place.finish.kind == "minimum" and _falls_inward(calls, domain, here):
+        place = replace(place, finish=replace(place.finish, doubt_number=FALLS))
     cost = jax.tree.map(operator.sub, calls.cost, spent)
     matrix = known[0] if known is not None and calls.is_outside else None
     finish = replace(place.finish, is_converged=is_there, cost=cost)
@@ -201,9 +202,16 @@ def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: b
     # Nothing is to be decided along a symmetry.
     is_open &= np.sum((np.asarray(curvature.rows) @ domain.null(x)) ** 2, axis=1) < 0.5
     ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
-    ways += list(domain.inward(x))
     falls = any(_rise(calls, domain, x, loss, unit * way, slack, lengths) < 0 for way in ways)
     return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
+
+
+def _falls_inward(calls: Calls, domain: Domain, here: View) -> bool:
+    """Whether the loss falls from a bound, which a slope that is hardly steep does not tell."""
+    x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
+    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
+    ways = domain.inward(x).astype(x.dtype)
+    return any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
 
 
 def _rise(
@@ -213,7 +221,7 @@ def _rise(
     loss: float,
     way: Point,
     slack: float,
-    lengths: Sequence[float],
+    lengths: Sequence[float] = DISTANCES,
 ) -> float:
     """By how much the loss differs at the shortest distance at which it does."""
     for length in (*lengths, *(FARTHER if domain.is_bounded else ())):

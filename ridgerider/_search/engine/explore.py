@@ -5,6 +5,8 @@ from concurrent.futures import Executor
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from ridgerider._check import check_count
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
@@ -12,10 +14,12 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
+from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.load import check_rule, check_symmetry_kind
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Progress
+from ridgerider._search.runfile.locate import loaded
 from ridgerider._search.tree.orders import MAP_ORDERS, Order, named_order, order_name
 from ridgerider._search.tree.tree import Budget, Settings
 
@@ -24,8 +28,11 @@ def explore(
     problem: Problem | str,
     climb: Climb = Climb(),
     *,
+    bounds: Any = None,
+    share_of_starts: float | None = None,
     max_rides: int | None = 2000,
     max_points: int | None = None,
+    max_calls: int | None = None,
     max_seconds: float | None = None,
     order: str | Order = "fewest_visits",
     starts: Sequence[Any] = (),
@@ -40,6 +47,7 @@ def explore(
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
+    verbose: bool = True,
 ) -> Landscape:
     """Map a landscape: descend from the start, climb from minima, ride down from saddles, repeat.
 
@@ -49,6 +57,12 @@ def explore(
 
     **What is explored** (decides the map)
 
+    - `bounds`: pairs (low, high) for each parameter, None for no bound, or `scipy.optimize.Bounds`.
+      Climbs and descents slide along faces, and a minimum on a face is one in the sense of Karush,
+      Kuhn and Tucker.
+    - `share_of_starts`: how many of the legs are descents from starts all over the bounds, or
+      around the start where there are none: 0 to 1. Default: inside bounds, as starts and climbs
+      find new minima; else 0.
     - `order`: from which minimum to climb next: "fewest_visits" (of the softest modes that were not
       climbed yet), "lowest_first", "breadth_first", or your own key `order(branch)`, smallest
       first. Saddles are left before anything else is climbed.
@@ -62,10 +76,13 @@ def explore(
     - `round_size`: how many branches are chosen before their results come back.
 
     **When to stop**: after `max_rides` climbs and descents, when `max_seconds` have passed, after
-    the round in which `max_points` stationary points were known, or when nothing is left to climb.
+    the round in which `max_points` stationary points were known or `max_calls` evaluations of the
+    loss (values and Hessian-vector products) were made, or when no climb from a known point is
+    left.
 
     **How it is computed** (changes nothing in the map): `executor`, `max_deaths`, `out`, `name`,
-    `progress` and `measures` are those of `search`; `resume` continues from the run file.
+    `progress`, `measures` and `verbose` are those of `search`; `resume` continues from the run
+    file.
 
     >>> import jax.numpy as jnp
     >>> import ridgerider as rr
@@ -80,13 +97,27 @@ def explore(
         if value is not None:
             check_count(what, value)
     key = named_order(order, seed, MAP_ORDERS)
-    settings = Settings(seed, order_name(order), max_ridges=max_modes, round_size=round_size)
-    budget = Budget(max_rides, max_seconds=max_seconds, max_points=max_points)
-    means = Means(executor, max_deaths, progress, measures)
+    share = 0.0 if share_of_starts is None and bounds is None else share_of_starts
+    settings = Settings(
+        seed,
+        order_name(order),
+        max_ridges=max_modes,
+        round_size=round_size,
+        share_of_starts=share,
+    )
+    budget = Budget(max_rides, max_seconds=max_seconds, max_points=max_points, max_calls=max_calls)
+    means = Means(executor, max_deaths, progress, measures, verbose)
     check_rule("climb", climb, Climb)
     check_symmetry_kind(symmetry)
     if not isinstance(starts, list | tuple):
         raise ValueError(f"`starts` must be a list of parameters, not {type(starts).__name__}.")
-    mover = Climbs(climb, symmetry)
+    ends = None
+    if bounds is not None:
+        x = np.asarray(loaded(problem)[0].x0)
+        low, high = bounds_of(bounds, x.size)
+        if not ((low <= x) & (x <= high)).all():
+            raise ValueError(f"`start` must be within `bounds`, but it is {x.tolist()}.")
+        ends = tuple(low.tolist()), tuple(high.tolist())
+    mover = Climbs(climb, symmetry, ends)
     of_map = {"valid": valid, "starts": starts}
     return begin_run(problem, mover, settings, key, budget, means, out=out, name=name, **of_map)

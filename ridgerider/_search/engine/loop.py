@@ -90,6 +90,7 @@ class Means:
     max_deaths: int = 3
     progress: Callable[[Progress], None] | None = None
     measures: Measures | None = None
+    verbose: bool = True  # without `progress`: a line on a terminal
 
     def __post_init__(self) -> None:
         if self.progress is not None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,6 +18,7 @@ from ridgerider._core.runtime.clock import OutOfTime
 from ridgerider._search.engine.climbs import Climbs, NoMinimum
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
+from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.tree.orders import fewest_visits
 from ridgerider._search.tree.tree import Budget, Fingerprint, Settings
@@ -57,10 +58,14 @@ def minimize_all(
     hess: Callable[..., Any] | None = None,
     bounds: Any = None,
     *,
+    hessp: Callable[..., Any] | None = None,
+    constraints: Any = (),
+    options: dict[str, Any] | None = None,
     max_calls: int | None = 20_000,
     max_seconds: float | None = None,
     seed: int = 0,
     callback: Callable[[Any], None] | None = None,
+    verbose: bool = True,
 ) -> Minima:
     """The different minima of a function, best first.
 
@@ -77,18 +82,27 @@ def minimize_all(
       differentiated by JAX.
     - `x0`: where to begin.
     - `jac(x, *args)`: its gradient, or True if `fun` returns both. Without either the gradient is
-      differences of values.
-    - `hess(x, *args)`: its Hessian.
+      differences of values: "2-point", "3-point" (central) or "cs" (complex steps, for functions
+      that compute with complex numbers).
+    - `hess(x, *args)`: its Hessian, or `hessp(x, p, *args)`, its product with a vector.
     - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`. A
       minimum on a bound is one in the sense of Karush, Kuhn and Tucker.
     - `max_calls` of `fun`, those for differences included.
     - `seed`: every random choice derives from it.
-    - `callback(progress)`: called after each descent and climb with an `rr.types.Progress`.
+    - `callback(progress)`: called after each descent and climb with an `rr.types.Progress`. Without
+      it, and unless `verbose` is False, a line on a terminal tells how far it is, after two
+      seconds.
+    - `options`: those of SciPy that have a meaning here: `maxfun` or `maxfev`, as `max_calls`, and
+      `disp`, as `verbose`. `constraints` are refused.
 
-    Each result has `x`, `fun`, `success`, `message`, `status`, `active_bounds` (-1 at a
-    lower, 1 at an upper bound, else 0) and `least_eigenvalue`, that of the Hessian in units of the
-    bounds. The list has `nfev`, `njev`, `message`, `landscape` and `completeness`. If no minimum
-    could be verified, the end of a descent is returned alone, without `success`.
+    Ctrl-C ends it and returns what was found.
+
+    Each result has `x`, `fun`, `success`, `message`, `status`, `nit` (steps of its descent; 0 for
+    that from `x0`),
+    `active_bounds` (-1 at a lower, 1 at an upper bound, else 0) and `least_eigenvalue`, that of the
+    Hessian in units of the bounds, 0 where a direction is level. The list has `nfev`, `njev`,
+    `message`, `landscape` and `completeness`. If no minimum could be verified, the end of a descent
+    is returned alone, without `success`.
 
     >>> import numpy as np
     >>> import ridgerider as rr
@@ -99,28 +113,42 @@ def minimize_all(
     [[-1.02, -1.0], [-1.02, 1.0], [0.97, -1.0], [0.97, 1.0]]
     """
     check_callable("fun", fun, "fun(x, *args)")
+    if constraints is not None and constraints != () and constraints != []:
+        raise ValueError(
+            "`constraints` must be empty: use `bounds`, or add a penalty for what violates them to "
+            "`fun`."
+        )
+    for option, value in (options or {}).items():
+        if option in ("maxfun", "maxfev"):
+            max_calls = value
+        elif option == "disp":
+            verbose = bool(value)
+        else:
+            raise ValueError(f"`options` must be maxfun, maxfev or disp, not {option!r}.")
     check_count("seed", seed, 0, 2**31 - 1)
     if jac is not None and not isinstance(jac, bool) and jac not in DIFFERENCES:
         check_callable("jac", jac, "jac(x, *args)")
     if hess is not None:
         check_callable("hess", hess, "hess(x, *args)")
+    if hessp is not None:
+        check_callable("hessp", hessp, "hessp(x, p, *args)")
     if max_calls is not None:
         check_count("max_calls", max_calls)
-    began, means = time.perf_counter(), Means(progress=callback)
+    began, means = time.perf_counter(), Means(progress=callback, verbose=verbose)
     start, args = _start(x0), args if isinstance(args, tuple) else (args,)
-    low, high = _bounds(bounds, len(start))
-    if not (low < high).all():
-        raise ValueError("`bounds` must have each low below its high.")
+    low, high = bounds_of(bounds, len(start))
     if not ((low <= start) & (start <= high)).all():
         raise ValueError(f"`x0` must be within `bounds`, but it is {start.tolist()}.")
     is_closed = np.isfinite(low) & np.isfinite(high)
     origin, scale = np.where(is_closed, low, 0.0), np.where(is_closed, high - low, 1.0)
     ends = (low - origin) / scale, (high - origin) / scale
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        own = _with_args(fun, jac, hess, args)
+        own = _with_args(fun, jac, hess if hessp is None or hess else _columns(hessp), args)
         functions = Minimand(own[0], own[1], own[2], ends[0], ends[1], origin, scale)
+        functions.difference = jac if isinstance(jac, str) else "2-point"
         functions.max_calls = max_calls or math.inf
-        if own[1] is None and isinstance(functions.first_value(start), jax.Array):
+        is_plain = own[1] is None and functions.difference == "2-point"
+        if is_plain and isinstance(functions.first_value(start), jax.Array):
             functions.fun, functions.jac, functions.hess = _differentiated(own[0])
             problem, spent = measured(Problem(own[0], start))
             functions.num_fun += int(spent.values)
@@ -154,7 +182,10 @@ def minimize_all(
             reason = reason or "no point could be verified as a minimum"
             results = [_end_of_descent(functions, (start - origin) / scale, reason)]
         else:
-            results = sorted((_result(functions, one) for one in found), key=lambda one: one.fun)
+            assert landscape is not None
+            steps = [landscape.leg(one.fingerprint).num_steps for one in found]
+            results = [_result(functions, *each) for each in zip(found, steps, strict=True)]
+            results.sort(key=lambda one: one.fun)
     minima = Minima(results)
     minima.nfev, minima.njev, minima.nhev = functions.num_fun, functions.num_jac, functions.num_hess
     minima.landscape, minima.success = landscape, not reason
@@ -166,7 +197,7 @@ def minimize_all(
     return minima
 
 
-def _result(functions: Minimand, one: Any) -> "OptimizeResult":
+def _result(functions: Minimand, one: Any, num_steps: int) -> "OptimizeResult":
     from scipy.optimize import OptimizeResult
 
     x = np.asarray(one.params)
@@ -181,6 +212,7 @@ def _result(functions: Minimand, one: Any) -> "OptimizeResult":
         least_eigenvalue=one.least_eigenvalue,
         active_bounds=at_high.astype(int) - at_low.astype(int),
         visits=one.multiplicity,
+        nit=num_steps,
     )
 
 
@@ -198,12 +230,15 @@ def _end_of_descent(functions: Minimand, z: np.ndarray, reason: str) -> "Optimiz
         least_eigenvalue=math.nan,
         active_bounds=np.zeros(len(z), int),
         visits=0,
+        nit=0,
     )
 
 
 def _why(functions: Minimand, budget: Budget, seconds: float, landscape: Landscape) -> str:
     """Why it ended, and what failed."""
-    if functions.num_fun >= functions.max_calls:
+    if landscape.is_interrupted:
+        why = "it was interrupted"
+    elif functions.num_fun >= functions.max_calls:
         why = f"`max_calls`, {budget.max_calls:,}, were used up"
     elif budget.max_seconds is not None and seconds >= budget.max_seconds:
         why = f"`max_seconds`, {budget.max_seconds:g}, have passed"
@@ -223,6 +258,15 @@ def _differentiated(fun: Any) -> tuple:
         return float(value), np.asarray(grad)
 
     return value_and_grad, True, lambda x: np.asarray(matrix(x))
+
+
+def _columns(hessp: Any) -> Callable[..., np.ndarray]:
+    """The Hessian by its products with the axes."""
+
+    def hess(x: np.ndarray, *args: Any) -> np.ndarray:
+        return np.array([hessp(x, axis, *args) for axis in np.eye(len(x))])
+
+    return hess
 
 
 def _with_args(fun: Any, jac: Any, hess: Any, args: tuple[Any, ...]) -> tuple:
@@ -254,18 +298,3 @@ def _start(x0: Any) -> np.ndarray:
     if x.ndim > 1 or not x.size:
         raise ValueError(f"`x0` must be one row of numbers, not of shape {x.shape}.")
     return np.atleast_1d(x)
-
-
-def _bounds(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
-    if bounds is None:
-        return np.full(size, -np.inf), np.full(size, np.inf)
-    if hasattr(bounds, "lb"):
-        low, high = (np.broadcast_to(one, size).astype(float) for one in (bounds.lb, bounds.ub))
-        return low, high
-    if not isinstance(bounds, Sequence | np.ndarray) or len(bounds) != size:
-        raise ValueError(f"`bounds` must be {size} pairs (low, high), not {bounds!r}.")
-    pairs = [
-        (-np.inf if low is None else low, np.inf if high is None else high) for low, high in bounds
-    ]
-    low, high = np.array(pairs, float).T
-    return low, high

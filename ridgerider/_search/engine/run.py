@@ -29,6 +29,7 @@ from ridgerider._search.engine.climbs import with_starts
 from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
 from ridgerider._search.results.load import stored_mover, stored_part, view
 from ridgerider._search.results.measures import Measures
+from ridgerider._search.results.progress import Line
 from ridgerider._search.runfile.files import check_new, held
 from ridgerider._search.runfile.locate import loaded, made_here
 from ridgerider._search.runfile.rules import check_problem, describe, describe_problem
@@ -82,13 +83,21 @@ def begin_run(
         "settings": asdict(settings),
         "budget": asdict(budget),
         "starts": [one.tolist() for one in others],
+        "bounds": mover.bounds,
     }
     order, guard = mover.ordered(order), _guard(valid)
-    with limited(budget.seconds_left(0.0)):
+    with limited(budget.seconds_left(0.0)), Line(means.verbose and not means.progress) as line:
         root, children = _begin(job, order, others, guard)
         store = Store.create(out, meta, replace(root, cost=root.cost + spent), children)
         with _under_way(store, means.executor, before):
-            Engine(job, order, budget, store, means, guard).run()
+            engine = Engine(job, order, budget, store, means, guard)
+            line.done = engine.done
+            try:
+                engine.run()
+            except KeyboardInterrupt:
+                if not settings.until_enough:  # it can be resumed, or its file
+                    raise
+                store.set_meta("is_interrupted", True)
     return view(store, problem, mover)
 
 
@@ -143,6 +152,7 @@ def resume(
     max_deaths: int = 3,
     progress: Any = None,
     measures: Measures | None = None,
+    verbose: bool = True,
 ) -> Any:
     """Continue a search or a map from its run file, to what it would have become uninterrupted.
 
@@ -162,7 +172,7 @@ def resume(
     >>> len(rr.resume(path, problem, max_rides=2))
     2
     """
-    means = Means(executor, max_deaths, progress, measures)
+    means = Means(executor, max_deaths, progress, measures, verbose)
     limits: dict[str, Any] = {"max_rides": max_rides, "max_steps": max_steps, "max_hvps": max_hvps}
     limits |= {"max_seconds": max_seconds, "max_points": max_points, "max_calls": max_calls}
     problem, source = loaded(problem)
@@ -189,7 +199,9 @@ def resume(
                 starts = [np.asarray(one, problem.dtype) for one in meta.get("starts", ())]
                 begun, children = _begin(job, own, starts, guard)
                 store.settle(replace(begun, cost=begun.cost + root.cost), children)
-            Engine(job, own, budget, store, means, guard).run()
+            engine = Engine(job, own, budget, store, means, guard)
+            with Line(means.verbose and not means.progress, engine.done):
+                engine.run()
     return view(store, problem, mover)
 
 

@@ -41,6 +41,7 @@ def search(
     max_deaths: int = 3,
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
+    verbose: bool = True,
 ) -> Result:
     """Follow the ridges from `problem.start`, branch where they end, and repeat within the budget.
 
@@ -81,6 +82,8 @@ def search(
     - `out`: a new run file. Every leg is stored as it ends, and `resume` continues after any
       interruption.
     - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
+    - `verbose`: without `progress`, a line on a terminal, or in a notebook, tells after two seconds
+      how far it is; False, or `RIDGERIDER_QUIET` in the environment, switches it off.
     - `progress`: called with a `Progress` after every leg, such as `Bar()`, and after every epoch
       of a training (`Train`) that ends one in this process.
     - `measures`: a signature and metrics, noted of each solution as it is found; see `Measures`.
@@ -97,7 +100,7 @@ def search(
         seed, order_name(order), members, max_ridges, max_depth, round_size, branch_at
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
-    means = Means(executor, max_deaths, progress, measures)
+    means = Means(executor, max_deaths, progress, measures, verbose)
     check_rule("rider", rider, Rider)
     check_symmetry_kind(symmetry)
     mover = Rides(rider, symmetry)

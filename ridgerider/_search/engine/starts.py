@@ -8,7 +8,9 @@ are sums over rounds, so that the order of arrival, an interruption or a repair 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -80,12 +82,17 @@ class Yields:
         """Whether hardly any minimum is missing, by the number of starts and of minima.
 
         With w minima after k descents from random points their expected number is
-        w (k - 1) / (k - w - 2) (Boender and Rinnooy Kan); at least a few times as many starts as
-        there are parameters are made in any case.
+        w (k - 1) / (k - w - 2) (Boender and Rinnooy Kan). At least a few times as many starts as
+        there are parameters are made in any case, and two thirds of all work since the last
+        minimum was found.
         """
         w, k = self.num_minima + 1, self.starts.num_hits
-        least = 20 + 10 * size
-        return k >= least and k > w + 2 and math.floor(w * (k - 1) / (k - w - 2) + 0.5) <= w
+        least, arms = 30 + 15 * size, (self.starts, self.climbs)
+        if not (k >= least and k > w + 2 and math.floor(w * (k - 1) / (k - w - 2) + 0.5) <= w):
+            return False
+        last = max((n for arm in arms for n, found in arm.found.items() if found), default=0)
+        work = [(number, spent) for arm in arms for number, spent in arm.work.items()]
+        return sum(spent for n, spent in work if n > last) >= 2 / 3 * sum(one for _, one in work)
 
 
 def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.ndarray:
@@ -120,3 +127,23 @@ def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.
     )
     ends = np.where(is_closed, low, 0), np.where(is_closed, high, 1)
     return np.where(is_closed, ends[0] + parts * (ends[1] - ends[0]), open_).astype(x0.dtype)
+
+
+def bounds_of(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds as SciPy takes them: pairs (low, high), None for no bound, or a `Bounds`.
+
+    >>> bounds_of([(0, 1), (None, 2)], 2)
+    (array([  0., -inf]), array([1., 2.]))
+    """
+    if bounds is None:
+        return np.full(size, -np.inf), np.full(size, np.inf)
+    if hasattr(bounds, "lb"):
+        low, high = (np.broadcast_to(one, size).astype(float) for one in (bounds.lb, bounds.ub))
+    elif not isinstance(bounds, Sequence | np.ndarray) or len(bounds) != size:
+        raise ValueError(f"`bounds` must be {size} pairs (low, high), not {bounds!r}.")
+    else:
+        pairs = [(-np.inf if a is None else a, np.inf if b is None else b) for a, b in bounds]
+        low, high = np.array(pairs, float).T
+    if not (low < high).all():
+        raise ValueError("`bounds` must have each low below its high.")
+    return low, high

@@ -7,20 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """How many there are, from how often each was found (Chao), with an interval of 95 %.
+    """How many there are, with an interval of 95 %.
 
-    With `once` of them found once and `twice` twice: found + once (once - 1) / 2 (twice + 1). It is
-    a lower bound in expectation, and says nothing of what cannot be reached.
+    From two samples that are independent of one another (`is_overlap`), by Chapman's formula; or
+    from how often each was found, by Chao's, which is a lower bound in expectation and says nothing
+    of what cannot be reached in this way.
     """
 
     found: int
     estimate: float
     low: float
     high: float
+    is_overlap: bool = False
 
     @staticmethod
     def of(counts: Iterable[int]) -> "Estimate":
         """From the number of visits to each.
+
+        With `once` of them found once and `twice` twice: found + once (once - 1) / 2 (twice + 1).
 
         >>> Estimate.of([3, 2, 5, 2, 4]).estimate
         5.0
@@ -38,9 +42,32 @@ class Estimate:
         spread = math.exp(1.96 * math.sqrt(math.log(1 + variance / missing**2)))
         return Estimate(found, found + missing, found + missing / spread, found + missing * spread)
 
+    def or_overlap(self, one: int, two: int, both: int) -> "Estimate":
+        """By samples of `one` and `two` with `both` in common, and no less than this estimate.
+
+        (one + 1) (two + 1) / (both + 1) - 1. A sample of fewer than two says nothing.
+
+        >>> Estimate.of([3, 3, 3]).or_overlap(2, 2, 1)
+        Estimate(found=3, estimate=3.5, low=3.0, high=5.19..., is_overlap=True)
+        """
+        if min(one, two) < 2:
+            return self
+        estimate = (one + 1) * (two + 1) / (both + 1) - 1
+        parts = (one + 1) * (two + 1) * (one - both) * (two - both)
+        spread = 1.96 * math.sqrt(parts / ((both + 1) ** 2 * (both + 2)))
+        return Estimate(
+            self.found,
+            max(self.estimate, estimate),
+            max(self.low, estimate - spread),
+            max(self.high, estimate + spread),
+            is_overlap=True,
+        )
+
     def __str__(self) -> str:
-        about = f"about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"
-        return f"{self.found} found, {about} within reach of such rides"
+        if self.is_overlap:
+            about = f"about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"
+            return f"{self.found} found, {about} by the overlap of starts and climbs"
+        return f"{self.found} found, at least {self.estimate:.0f} by how often each was found"
 
 
 @dataclass(frozen=True)
@@ -58,14 +85,14 @@ class Completeness:
 
     @property
     def is_exhausted(self) -> bool:
-        """Nothing is left to climb."""
+        """No climb from the points that are known is left; others may exist all the same."""
         return self.num_open == 0
 
     def __str__(self) -> str:
         ridden, total = (sum(counts) for counts in zip(*self.climbed, strict=True))
         done = sum(one == most for one, most in self.climbed)
         rest = (
-            "nothing is left to climb"
+            "no climb from these points is left, others may exist"
             if self.is_exhausted
             else f"{self.num_open} branches are open"
         )

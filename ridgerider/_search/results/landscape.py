@@ -232,12 +232,22 @@ class Landscape(RunView):
         for one in self.minima():
             total = sum(1 if way.is_even else 2 for way in self._legs[one.fingerprint].ways)
             climbed.append((ridden[one.fingerprint], total))
+        ends = {name: self._links.get(name, name) for name in self.fingerprints() if name}
+        known = {one.fingerprint for one in self.minima()}
+        by_starts = {end for name, end in ends.items() if name[-1].start} & known
+        by_climbs = {end for name, end in ends.items() if not name[-1].start} & known
+        minima = Estimate.of(one.multiplicity for one in self.minima())
         return Completeness(
             climbed=tuple(climbed),
             num_open=self.num_open(),
-            minima=Estimate.of(one.multiplicity for one in self.minima()),
+            minima=minima.or_overlap(len(by_starts), len(by_climbs), len(by_starts & by_climbs)),
             saddles=Estimate.of(one.multiplicity for one in self.saddles()),
         )
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it before its budget did."""
+        return bool(self._store.meta.get("is_interrupted"))
 
     # --- inside
 

@@ -39,7 +39,8 @@ def stored_mover(
     check_symmetry_kind(symmetry)
     if isinstance(rule, Rider):
         return Rides(rule, symmetry)
-    return Climbs(rule, symmetry)
+    ends = meta.get("bounds")
+    return Climbs(rule, symmetry, None if ends is None else (tuple(ends[0]), tuple(ends[1])))
 
 
 def stored_part(name: str, stored: Any, given: Any) -> Any:

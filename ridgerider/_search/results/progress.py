@@ -1,7 +1,10 @@
 """How far a search has come, and a bar that shows it in a notebook."""
 
 import operator
+import os
+import shutil
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +120,54 @@ class Bar:
             self._shown = display(done, display_id=True)
         else:
             self._shown.update(done)
+
+
+class Line:
+    """A context: from two seconds on, a line tells how far a run is, and how to stop it.
+
+    On a terminal, as one line of the error stream that is written again and again, and in a
+    notebook; nowhere else. `RIDGERIDER_QUIET` in the environment switches it off.
+
+    >>> with Line(is_wanted=True) as line:
+    ...     line.done.num_rides = 3  # no terminal: nothing is written
+    """
+
+    silence, every = 2.0, 1.0  # seconds before the first line, and between two
+
+    def __init__(self, is_wanted: bool, done: Progress | None = None):
+        self.done = Progress() if done is None else done
+        is_seen = sys.stderr is not None and sys.stderr.isatty()
+        self._is_on = is_wanted and not os.environ.get("RIDGERIDER_QUIET")
+        self._is_on &= is_seen or _is_notebook()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> "Line":
+        if self._is_on:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._is_on:
+            self._thread.join()
+
+    def _tell(self) -> None:
+        began, bar = time.monotonic(), Bar()
+        if self._over.wait(self.silence):
+            return
+        while True:
+            if _is_notebook():
+                bar(self.done)
+            else:
+                doing = str(self.done) if self.done.num_rides else "the first descent"
+                spent = f"ridgerider, {time.monotonic() - began:.0f} s: {doing}"
+                text = f"{spent} (Ctrl-C stops it)"[: shutil.get_terminal_size().columns - 1]
+                print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+            if self._over.wait(self.every):
+                break
+        if not _is_notebook():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _is_notebook() -> bool:

@@ -13,6 +13,7 @@ from ridgerider.problems import himmelblau, wells
 RUNS = {
     "search": (rr.search, wells(3), {"members": "all", "max_depth": 2, "round_size": 5}),
     "explore": (rr.explore, himmelblau(), {"round_size": 5}),
+    "explore in bounds": (rr.explore, himmelblau(), {"round_size": 5, "bounds": [(-5, 5)] * 2}),
 }
 
 

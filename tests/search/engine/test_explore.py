@@ -365,3 +365,30 @@ def test_dask_makes_the_same_map():
     with rr.workers.dask(num_workers=2) as cluster:
         found = rr.explore("himmelblau", round_size=8, executor=cluster)
     assert table_of(found) == table_of(rr.explore("himmelblau", round_size=8))
+
+
+def test_bounds_hold_minima_on_faces_and_starts_fill_them():
+    problem = rr.Problem(lambda x: -x[0] + (x[1] ** 2 - 1) ** 2, jnp.array([0.0, 0.2]))
+    bounds = [(-1, 1), (-2, 2)]
+    landscape = rr.explore(problem, bounds=bounds, max_rides=60, round_size=6)
+    found = sorted(np.round(np.asarray(one.params), 3).tolist() for one in landscape.minima())
+    assert found == [[1.0, -1.0], [1.0, 1.0]]
+    (saddle,) = landscape.saddles()
+    np.testing.assert_allclose(saddle.params, [1, 0], atol=1e-4)
+    assert landscape.barrier(0, 1) == pytest.approx(0.0, abs=1e-6)
+    names = [name for name in landscape.fingerprints() if name]
+    assert any(name[-1].start for name in names) and any(name[-1].up for name in names)
+    only = rr.explore(problem, bounds=bounds, max_rides=12, share_of_starts=1.0, round_size=6)
+    assert all(name[-1].start for name in only.fingerprints() if name)
+    few = rr.explore(problem, bounds=bounds, max_calls=60, round_size=6)
+    assert len(few) < len(landscape)
+
+
+def test_bounds_are_checked():
+    problem = rr.Problem(lambda x: x @ x, jnp.array([0.5]))
+    with pytest.raises(ValueError, match="`start` must be within `bounds`"):
+        rr.explore(problem, bounds=[(1, 2)])
+    with pytest.raises(ValueError, match="`bounds` must be 1 pairs"):
+        rr.explore(problem, bounds=[(1, 2), (1, 2)])
+    with pytest.raises(ValueError, match="`share_of_starts`"):
+        rr.explore(problem, share_of_starts=2.0)

@@ -142,6 +142,11 @@ LINES = {
         (-np.pi / 2, 2 * np.pi),
         [-np.pi / 2, 2 * np.pi / 3, 4 * np.pi / 3],
     ),
+    "a maximum and an inflection": (
+        lambda x: np.sin(x) ** 3 + np.cos(x) ** 3,
+        (0, 2 * np.pi),
+        [np.pi / 4, np.pi, 3 * np.pi / 2],
+    ),
     "an inflection": (lambda x: x**3 + x**6, (-2, 2), [-(0.5 ** (1 / 3))]),
     "a flat maximum": (lambda x: -((x**2 - 1) ** 2) * x**4 + x**8, (-2, 2), [-(3**-0.5), 3**-0.5]),
     "a flat minimum": (lambda x: x**4, (-2, 3), [0.0]),
@@ -153,6 +158,28 @@ def test_lines_have_the_minima_of_their_roots(name):
     function, bounds, exact = LINES[name]
     found = rr.minimize_all(lambda x: float(function(x[0])), [bounds[1] / 3], bounds=[bounds])
     np.testing.assert_allclose(sorted(one.x[0] for one in found), exact, atol=2e-3)
+
+
+def test_a_narrow_curved_valley_in_wide_bounds():
+    def wayburn_seader(x):
+        ring = 1.613 - 4 * (x[0] - 0.3125) ** 2 - 4 * (x[1] - 1.625) ** 2
+        return ring**2 + (x[1] - 1) ** 2
+
+    found = rr.minimize_all(wayburn_seader, [100.0, -40.0], bounds=[(-500, 500)] * 2)
+    exact = 0.3125 + np.sqrt(1.613 / 4 - 0.625**2) * np.array([-1, 1])
+    assert found.success
+    for one in found:  # both are minima; in such bounds they are close
+        assert abs(one.x[1] - 1) < 1e-3 and np.abs(one.x[0] - exact).min() < 1e-3
+
+
+@pytest.mark.parametrize("x0", [0.0, np.pi / 2, 3.0])  # a maximum, a saddle's place, flat
+def test_starts_at_a_maximum_or_on_a_plateau(x0):
+    def fun(x):
+        return float(np.cos(2 * x[0])) if abs(x[0]) < 2.3 else float(np.cos(4.6))
+
+    found = rr.minimize_all(fun, [x0], bounds=[(-4, 4)], max_calls=3000)
+    best = sorted(one.x[0] for one in found if one.fun < -0.99)
+    np.testing.assert_allclose(best, [-np.pi / 2, np.pi / 2], atol=1e-4)
 
 
 def test_a_start_that_leads_nowhere_is_replaced():
@@ -176,6 +203,49 @@ def test_the_message_says_that_the_time_was_up():
 
     found = rr.minimize_all(slow, [0.3, 0.4], bounds=[(-2, 2)] * 2, max_seconds=0.5)
     assert "`max_seconds`, 0.5, have passed" in found.message and found[0].success
+
+
+@pytest.mark.parametrize("jac", ["2-point", "3-point", "cs"])
+def test_differences_by_their_names(jac):
+    calls = []
+
+    def fun(x):
+        calls.append(np.iscomplexobj(x))
+        return np.sum((x**2 - 1) ** 2) + 0.2 * x[0]
+
+    found = rr.minimize_all(fun, [0.3], bounds=[(-2, 2)], jac=jac)
+    exact = np.sort(np.roots([4, 0, -4, 0.2]))[[0, 2]]
+    np.testing.assert_allclose([one.x[0] for one in found], exact, atol=1e-6)
+    assert found.nfev == len(calls) and any(calls) == (jac == "cs")
+    assert any(one.nit > 0 for one in found)
+
+
+def test_products_with_the_hessian():
+    def hessp(x, p):
+        return (12 * x**2 - 4) * p
+
+    def slopes(x):
+        return 4 * x * (x**2 - 1) + np.eye(len(x))[0] * 0.2
+
+    found = rr.minimize_all(wells, [0.3, 0.4], jac=slopes, hessp=hessp, bounds=[(-2, 2)] * 2)
+    assert len(found) == 4 and found.nhev > 0
+
+
+def test_an_interrupt_returns_what_was_found():
+    def tell(done):
+        if done.num_minima >= 2:
+            raise KeyboardInterrupt
+
+    found = rr.minimize_all(wells, [0.3, 0.4], bounds=[(-2, 2)] * 2, callback=tell)
+    assert len(found) >= 2 and "it was interrupted" in found.message
+
+
+def test_the_estimate_needs_starts_and_climbs():
+    found = rr.minimize_all(wells, [0.3, 0.4], bounds=[(-2, 2)] * 2)
+    complete = found.completeness
+    assert complete.minima.found == len(found) == 4
+    assert complete.minima.low <= complete.minima.estimate <= complete.minima.high
+    assert "nothing is left" not in str(complete)
 
 
 def test_the_same_seed_finds_the_same():
@@ -204,4 +274,7 @@ def test_bad_input_is_refused():
     refused("`max_calls` must be a whole number", wells, [0.0], max_calls=0)
     refused("`jac` must be callable", wells, [0.0], jac="none")
     refused("`hess` must be callable", wells, [0.0], hess=True)
+    refused("`hessp` must be callable", wells, [0.0], hessp=3)
+    refused("`constraints` must be empty: use `bounds`", wells, [0.0], constraints={"type": "eq"})
+    refused("`options` must be maxfun", wells, [0.0], options={"gtol": 1e-3})
     refused("wrong sign", wells, [0.1], jac=lambda x: -4 * x * (x**2 - 1) - 0.2)
