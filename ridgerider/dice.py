@@ -153,77 +153,29 @@ def dice_loss(
     return jnp.mean(dice.contributions(log_probabilities, advantages, trajectories.mask))
 
 
-def gradient(
-    params: Float[Array, " n"],
-    environment: Environment,
-    trajectories: Trajectories,
-    advantages: Float[Array, "samples time"],
-    dice: Dice = Dice(),
-) -> SampledMean:
-    """The gradient of the loss, minus the expected return, with standard errors.
-
-    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
-    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
-    >>> paths = environment.sample(policy, jax.random.key(0), 1000)
-    >>> found = gradient(policy, environment, paths, Dice().advantages(paths, jnp.zeros((1000, 3))))
-    >>> found.mean.shape, bool(jnp.all(found.error < 0.2))
-    ((8,), True)
-    """
-    return _estimate(jax.grad, params, environment, trajectories, advantages, dice)
-
-
-def hessian(
-    params: Float[Array, " n"],
-    environment: Environment,
-    trajectories: Trajectories,
-    advantages: Float[Array, "samples time"],
-    dice: Dice = Dice(),
-) -> SampledMean:
-    """The Hessian of the loss, with standard errors. Each trajectory's is formed: small n only.
-
-    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
-    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
-    >>> paths = environment.sample(policy, jax.random.key(0), 100)
-    >>> advantages = Dice().advantages(paths, jnp.zeros((100, 3)))
-    >>> hessian(policy, environment, paths, advantages).mean.shape
-    (8, 8)
-    """
-    return _estimate(jax.hessian, params, environment, trajectories, advantages, dice)
-
-
-def hvp(
-    params: Float[Array, " n"],
-    vector: Float[Array, " n"],
-    environment: Environment,
-    trajectories: Trajectories,
-    advantages: Float[Array, "samples time"],
-    dice: Dice = Dice(),
-) -> SampledMean:
-    """The Hessian times a vector, with standard errors.
-
-    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
-    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
-    >>> paths = environment.sample(policy, jax.random.key(0), 100)
-    >>> advantages = Dice().advantages(paths, jnp.zeros((100, 3)))
-    >>> hvp(policy, jnp.ones(8), environment, paths, advantages).mean.shape
-    (8,)
-    """
-
-    def along_vector(loss: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        return lambda x: jax.jvp(jax.grad(loss), (x,), (vector,))[1]
-
-    return _estimate(along_vector, params, environment, trajectories, advantages, dice)
-
-
-def _estimate(
+def estimate(
     derivative: Callable[[Callable[[Array], Array]], Callable[[Array], Array]],
     params: Float[Array, " n"],
     environment: Environment,
     trajectories: Trajectories,
     advantages: Float[Array, "samples time"],
-    dice: Dice,
+    dice: Dice = Dice(),
 ) -> SampledMean:
-    """The mean of a derivative over trajectories, and its standard error."""
+    """A derivative of the loss, minus the expected return, with standard errors.
+
+    **Arguments**
+
+    - `derivative`: a transformation of functions: `jax.grad`, `jax.hessian` for few parameters,
+      or one that returns Hessian-vector products.
+
+    >>> from ridgerider.problems.sampled_tree import TreeEnvironment, make_tree
+    >>> environment, policy = TreeEnvironment(make_tree(3, seed=3)), jnp.zeros(8)
+    >>> paths = environment.sample(policy, jax.random.key(0), 1000)
+    >>> advantages = Dice().advantages(paths, jnp.zeros((1000, 3)))
+    >>> found = estimate(jax.grad, policy, environment, paths, advantages)
+    >>> found.mean.shape, bool(jnp.all(found.error < 0.2))
+    ((8,), True)
+    """
     _check(trajectories, advantages)
 
     def of_one(trajectory: Trajectories, advantages: Float[Array, " time"]) -> Array:

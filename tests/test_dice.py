@@ -19,11 +19,15 @@ def estimates(environment, policy, key, num_samples, settings=dice.Dice(), value
     advantages = settings.advantages(paths, values[paths.states])
     given = (environment, paths, advantages, settings)
     vector = jnp.linspace(-1, 1, len(policy))
+
+    def products(loss):
+        return lambda x: jax.jvp(jax.grad(loss), (x,), (vector,))[1]
+
     return (
         paths,
-        dice.gradient(policy, *given),
-        dice.hessian(policy, *given),
-        dice.hvp(policy, vector, *given),
+        dice.estimate(jax.grad, policy, *given),
+        dice.estimate(jax.hessian, policy, *given),
+        dice.estimate(products, policy, *given),
         dice.dice_loss(policy, *given),
     )
 
@@ -144,8 +148,9 @@ def make_paths(**shapes):
 )
 def test_bad_trajectories(paths, message):
     _, environment, policy = make_pair(0)
+    given = jnp.asarray(policy), environment, paths, jnp.zeros(paths.actions.shape)
     with pytest.raises(ValueError, match=message):
-        dice.gradient(jnp.asarray(policy), environment, paths, jnp.zeros(paths.actions.shape))
+        dice.estimate(jax.grad, *given)
 
 
 def test_bad_settings():
