@@ -88,8 +88,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 collect_ignore_glob = ["docs/gallery/*.py"]  # programs: tests/test_gallery.py runs them
 
 # Packages that only some users have. An example that needs one is skipped where it is missing.
-OPTIONAL = ("torch", "ase", "distributed", "pandas", "matplotlib")
-BRIDGES = {"torch": "ridgerider/torch.py", "ase": "ridgerider/ase.py"}
+OPTIONAL = ("torch", "ase", "tblite", "distributed", "pandas", "matplotlib")
+BRIDGES = {"torch": "ridgerider/torch.py", "ase": "ridgerider/ase/*.py"}
 MAX_MAPS = 10_000  # Linux allows 65_530 by default
 ANOTHER_MACHINE = Path(__file__).parent / "tests" / "another_machine"
 

@@ -43,6 +43,7 @@ from ridgerider._core.ride.update import RandomRidge as RandomRidge
 from ridgerider._core.runtime.compile import keep_compiled as keep_compiled
 from ridgerider._core.spectra.block import BlockSpectrum as BlockSpectrum
 from ridgerider._core.spectra.spectrum import DenseSpectrum as DenseSpectrum
+from ridgerider._search.engine.connect import connect as connect
 from ridgerider._search.engine.explore import explore as explore
 from ridgerider._search.engine.minimize import minimize_all as minimize_all
 from ridgerider._search.engine.run import resume as resume

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import jax
 
-from ridgerider._check import check_choice, check_positive, needs
+from ridgerider._check import check_choice, check_count, check_positive, needs
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
+from ridgerider._search.engine.connect import connected
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.run import resume as resume_run
@@ -45,6 +46,7 @@ def explore(
     climb: Climb | None = None,
     max_force_calls: int | None = 10_000,
     max_seconds: float | None = None,
+    max_rides: int | None = None,
     max_modes: int | None = None,
     round_size: int = 8,
     order: str = "fewest_visits",
@@ -70,7 +72,7 @@ def explore(
     - `starts`: other atoms to begin from, of the same species in the same order.
     - `climb`: how ridges are climbed, with lengths in Angstrom.
     - `max_force_calls`, `max_seconds`: no further round begins once these are used up; a round
-      consists of `round_size` climbs or descents.
+      consists of `round_size` climbs or descents. `max_rides` limits climbs and descents.
     - `max_modes`: of each minimum climb only so many of the softest modes.
     - others: as for `rr.explore`. Each worker of an `executor` has its own calculator.
 
@@ -93,7 +95,7 @@ def explore(
         others = [_like(atoms, energy, number, one) for number, one in enumerate(starts)]
         functions.preparation = Cost(**functions.calls)
         settings = Settings(seed, order_name(order), max_ridges=max_modes, round_size=round_size)
-        budget = Budget(None, max_seconds=max_seconds, max_calls=max_force_calls)
+        budget = Budget(max_rides, max_seconds=max_seconds, max_calls=max_force_calls)
         means = Means(executor, 3, progress, None)
         key = named_order(order, seed, MAP_ORDERS)
         of_map: dict[str, Any] = {
@@ -103,6 +105,47 @@ def explore(
             "starts": others,
         }
         return begin_run(problem, mover, settings, key, budget, means, **of_map)
+
+
+def connect(
+    initial: Atoms,
+    final: Atoms,
+    *,
+    bonds: Bonds | None = None,
+    window: float | None = None,
+    climb: Climb | None = None,
+    num_images: int = 5,
+    max_force_calls: int | None = 10_000,
+    out: str | PathLike | None = None,
+) -> Landscape:
+    """What lies between two structures: transition states on a path from one to the other.
+
+    As `rr.connect`, with the settings of `explore`. Atoms of `final` have the order of `initial`.
+
+    >>> from ase import Atoms
+    >>> from ase.calculators.lj import LennardJones
+    >>> import ridgerider.ase
+    >>> one = Atoms("Ar4", [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0), (0.5, 0.4, 0.9)])
+    >>> one.calc = LennardJones(rc=10)
+    >>> two = one[[0, 1, 3, 2]]  # the same with two atoms swapped
+    >>> landscape = ridgerider.ase.connect(one, two)
+    >>> len(landscape.saddles())
+    1
+    """
+    check_count("num_images", num_images)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        first = explore(
+            initial,
+            bonds=bonds,
+            window=window,
+            starts=[final],
+            climb=climb,
+            max_force_calls=max_force_calls,
+            max_rides=1,
+            round_size=1,  # no climb is begun
+            out=out,
+        )
+        return connected(first, num_images=num_images, max_calls=max_force_calls)
 
 
 def resume(

@@ -102,7 +102,7 @@ class Forces(Functions):
         noise = float(np.abs(np.diff(table, 4, axis=0)).max() / 70**0.5)
         rows = self.motions.rows(x)
         if len(rows):  # forces do not push along rigid motions
-            lengths = np.linalg.norm(rows, axis=1)
+            lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-9)
             noise = max(noise, float(np.abs(rows @ grad / lengths).max()))
         turned = self.motions.turned(x)
         if turned is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from ridgerider._check import needs
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.results.result import Result
+from ridgerider._search.results.result import Result, RunView
 from ridgerider._search.results.solutions import Solution
 from ridgerider.ase._energy import EnergyAndForces, check_atoms
 
@@ -57,7 +57,7 @@ def to_atoms(result: Result, solutions: Iterable[Solution] | None = None) -> lis
     >>> bool(energy.at(ends.positions).get_potential_energy() < 0)
     True
     """
-    energy, found = _energy_of(result), []
+    energy, found = energy_of(result), []
     for solution in result.minima() if solutions is None else solutions:
         atoms = energy.at(solution.params)
         atoms.info |= {
@@ -74,7 +74,7 @@ def movie(result: Result, fingerprint: str) -> list[Atoms]:
 
     In `info` each has its `fingerprint`, `step`, and the `eigenvalue` of the ridge there.
     """
-    energy, frames, legs = _energy_of(result), [], result.replay(fingerprint)
+    energy, frames, legs = energy_of(result), [], result.replay(fingerprint)
     for leg in legs:
         for step, x in enumerate(leg.trace["path"]):
             frames.append(energy.at(x))
@@ -97,7 +97,13 @@ def write(path: str | os.PathLike, atoms: Atoms | list[Atoms]) -> Path:
     return path
 
 
-def _energy_of(result: Result) -> EnergyAndForces:
+def is_free(result: RunView) -> bool:
+    """Whether rigid motions leave the energy of a map unchanged."""
+    motions = getattr(None if result.problem is None else result.problem.loss, "motions", None)
+    return bool(getattr(motions, "is_free", False))
+
+
+def energy_of(result: RunView) -> EnergyAndForces:
     functions: Any = None if result.problem is None else result.problem.loss
     energy = getattr(functions, "_value_and_grad", None)
     if not isinstance(energy, EnergyAndForces):

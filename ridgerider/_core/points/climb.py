@@ -242,6 +242,7 @@ def move_from(
         is_up,
         is_second,
         begin=x,
+        has_crossed=is_up and not direction.any(),  # from a guess: along the slope
     )
     while move.ending == GOES_ON:
         _step(calls, plan, domain, move)

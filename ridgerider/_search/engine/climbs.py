@@ -5,6 +5,7 @@ The mover of `explore`. A leg of a map leads from one stationary point to anothe
 points only.
 """
 
+import math
 import operator
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is div
 CLOSE = 1e-3  # minima so close are compared by the values between them
 NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
 FURTHER = 3  # times that a descent is continued with a new Hessian
+HINT = 1e-3  # the first step from a guess, in units of the radius
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
 
 
@@ -135,8 +137,8 @@ class Climbs(eqx.Module):
     def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]:
         """Climb, or descend, along each branch. What is at the ends is not computed yet."""
         del settings  # nothing is random
-        calls, domain = _host(problem, self)
-        plan = _plan(problem, self)
+        calls, domain = host(problem, self)
+        plan = plan_of(problem, self)
         known: dict[bytes, tuple[Any, int]] = {}  # the Hessian of a point that many leave
         legs = list[Leg]()
         for branch in map(_landed, branches):
@@ -203,9 +205,9 @@ class Climbs(eqx.Module):
         for _ in range(FURTHER):
             if leg.ended_by != ("unconverged",):
                 break
-            began, (calls, domain) = time.perf_counter(), _host(problem, self)
+            began, (calls, domain) = time.perf_counter(), host(problem, self)
             with problem.ledger() as ledger:
-                first, x = _plan(problem, self).radius / 4, np.asarray(leg.x)
+                first, x = plan_of(problem, self).radius / 4, np.asarray(leg.x)
                 end = descend(calls, domain, x, first, hessian=calls.expansion(x)[2])
             (cost,) = ledger.charge([calls.cost])
             cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
@@ -224,14 +226,14 @@ class Climbs(eqx.Module):
         turns = [
             Turn(index, sign, member, up=_is_climbed(leg, index, member, way))
             for (index, member), way in zip(leg.turns, leg.ways, strict=True)
-            for sign in ((1,) if way.is_even else (1, -1))
+            for sign in ((-1,) if is_guess(way) else (1,) if way.is_even else (1, -1))
         ]
         most = settings.max_ridges
         return [leg.branch(one) for one in turns if most is None or not one.up or one.index < most]
 
     def values(self, problem: Problem) -> Callable[[np.ndarray], float] | None:
         """The loss, where a few values tell what belongs together."""
-        return None if self.bounds is None else _host(problem, self)[0].value
+        return None if self.bounds is None else host(problem, self)[0].value
 
     def known(self, problem: Problem, store: Store, valid: Valid | None = None) -> "MapPoints":
         return MapPoints(problem, self, store, valid)
@@ -349,7 +351,7 @@ def _is_start(leg: Leg) -> bool:
 
 def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray, is_below: bool = False) -> Place:
     num_modes = None if climbs.rule.has_matrix(problem) else NUM_MODES
-    return look_around(*_host(problem, climbs), num_modes, x, is_below)
+    return look_around(*host(problem, climbs), num_modes, x, is_below)
 
 
 def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
@@ -375,18 +377,26 @@ def is_jump(way: Way) -> bool:
     return not way.order and way.is_even
 
 
-def with_starts(root: Leg, starts: list[np.ndarray]) -> Leg:
-    """The first minimum with jumps to other starts: further members of its last cluster."""
+def is_guess(way: Way) -> bool:
+    """Whether a jump lands close to a saddle, and a climb begins there."""
+    return is_jump(way) and way.kappa == 1.0
+
+
+def with_starts(root: Leg, starts: list[np.ndarray], is_guess: bool = False) -> Leg:
+    """The first minimum with jumps to other starts: further members of its last cluster.
+
+    A jump to a guess of a saddle, from which to climb, has the sign -1.
+    """
     if not starts:
         return root
-    last = len(root.clusters) - 1
+    last, sign, kappa = len(root.clusters) - 1, -1 if is_guess else 1, 1.0 if is_guess else math.nan
     taken = [member for index, member in root.turns if index == last]
     first = max([root.clusters[last].multiplicity, *(member + 1 for member in taken)])
     return replace(
         root,
         turns=(*root.turns, *((last, first + number) for number in range(len(starts)))),
-        directions=np.concatenate([root.directions, np.stack(starts) - root.x]),
-        ways=(*root.ways, *(Way(order=0, is_even=True) for _ in starts)),
+        directions=np.concatenate([root.directions, sign * (np.stack(starts) - root.x)]),
+        ways=(*root.ways, *(Way(order=0, is_even=True, kappa=kappa) for _ in starts)),
     )
 
 
@@ -396,7 +406,10 @@ def _landed(branch: Branch) -> Branch:
     if branch.fingerprint[-1].up or branch.eigenvalue < 0:
         return branch
     x = branch.x + branch.direction
-    return replace(branch, x=x, direction=np.zeros_like(x), hessian=None)
+    direction = np.zeros_like(x)
+    if branch.fingerprint[-1].sign < 0:  # a guess: the path leads on from where it came
+        direction = HINT * branch.direction / max(float(np.linalg.norm(branch.direction)), 1e-300)
+    return replace(branch, x=x, direction=direction.astype(x.dtype), hessian=None)
 
 
 def _no_minimum(problem: Problem, leg: Leg) -> str:
@@ -414,7 +427,7 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
 # --- moves
 
 
-def _host(problem: Problem, climbs: Climbs) -> tuple[Calls, Domain]:
+def host(problem: Problem, climbs: Climbs) -> tuple[Calls, Domain]:
     """The problem for loops on the host, with a count of its own; it is compiled once."""
     calls, domain = _compiled_once(Identity(problem), Identity(climbs.symmetry), climbs.bounds)
     return calls.anew(), domain
@@ -430,7 +443,7 @@ def _compiled_once(
     return Calls(problem.value), Domain(problem.value, symmetry.value, *ends)
 
 
-def _plan(problem: Problem, climbs: Climbs) -> Plan:
+def plan_of(problem: Problem, climbs: Climbs) -> Plan:
     """The rule for this problem; inside bounds lengths are shares of the narrowest width."""
     plan = Plan.of(climbs.rule, problem)
     if climbs.bounds is None:
@@ -478,6 +491,7 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
     x, direction = branch.x, branch.direction
     assert x is not None and direction is not None
     name, turn, is_second = x.tobytes(), branch.fingerprint[-1], False
+    is_from_guess = not turn.up and turn.sign < 0 and branch.eigenvalue > 0
     is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
     if plan.is_kept or (plan.has_matrix and is_from_climb):
         if name not in known:
@@ -487,9 +501,13 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
         hessian, index = known[name]
         # From a transition state along one of its modes; mixtures let go of it.
         is_second = turn.up and turn.member < branch.multiplicity and index == 1
+        if is_from_guess:  # along the lowest mode
+            direction = np.zeros_like(x)
     else:
         hessian = None
-    return move_from(calls, plan, domain, x, direction, hessian, turn.up, is_second)
+    return move_from(
+        calls, plan, domain, x, direction, hessian, turn.up or is_from_guess, is_second
+    )
 
 
 # --- legs

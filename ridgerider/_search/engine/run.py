@@ -85,7 +85,7 @@ def begin_run(
         "starts": [one.tolist() for one in others],
         "bounds": mover.bounds,
     }
-    order, guard = mover.ordered(order), _guard(valid)
+    order, guard = mover.ordered(order), guard_of(valid)
     with limited(budget.seconds_left(0.0)), Line(means.verbose and not means.progress) as line:
         root, children = _begin(job, order, others, guard)
         store = Store.create(out, meta, replace(root, cost=root.cost + spent), children)
@@ -184,9 +184,9 @@ def resume(
         mover = stored_mover(path, meta, rider, symmetry)
         check_problem(meta, problem, path)
         own = mover.ordered(stored_order(settings.order, settings.seed, order))
-        valid = stored_part("valid", meta["valid"], _plain(valid))
+        valid = stored_valid(meta, valid)
         problem = problem.with_unit(settings.unit)
-        job, guard = Job(problem, mover, settings, source), _guard(valid)
+        job, guard = Job(problem, mover, settings, source), guard_of(valid)
         check_sendable(job, executor)
         if measures:
             measures.check(problem)
@@ -262,7 +262,7 @@ def _is_box(valid: Any) -> bool:
     return isinstance(valid, tuple | list) and len(valid) == 2
 
 
-def _guard(valid: Any) -> Valid | None:
+def guard_of(valid: Any) -> Valid | None:
     """`valid` as a function of the vector and its loss, which its own `max_loss` limits."""
     if valid is None:
         return None
@@ -271,6 +271,11 @@ def _guard(valid: Any) -> Valid | None:
         return lambda problem, x, loss: bool(np.all((low <= x) & (x <= high)))
     most = getattr(valid, "max_loss", math.inf)
     return lambda problem, x, loss: bool(not loss > most and valid(problem.unravel(jnp.asarray(x))))
+
+
+def stored_valid(meta: dict[str, Any], valid: Any = None) -> Any:
+    """`valid` of a run, from its file or as it is given again."""
+    return stored_part("valid", meta["valid"], _plain(valid))
 
 
 def _plain(valid: Any) -> Any:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ridgerider._check import check_count
-from ridgerider._search.engine.climbs import is_jump
+from ridgerider._search.engine.climbs import is_guess, is_jump
 from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.result import RunView
 from ridgerider._search.results.solutions import Solutions, Stationary
@@ -139,12 +139,35 @@ class Landscape(RunView):
         >>> here, there, round(float(landscape.barrier(here, there)), 3)
         (1, 0, 1.008)
         """
+        return [self._minimum_at.get(name) for name in self.start_names()]
+
+    def start_names(self) -> list[Fingerprint]:
+        """The fingerprints of the legs that lead to the minima of `starts()`."""
         root = self.leg(Fingerprint())
         names = [root.fingerprint]
         for (index, member), way in zip(root.turns, root.ways, strict=True):
-            if is_jump(way):
+            if is_jump(way) and not is_guess(way):
                 names.append(root.fingerprint.child(Turn(index, 1, member)))
-        return [self._minimum_at.get(name) for name in names]
+        return names
+
+    def connect(
+        self, a: Any, b: Any, *, num_images: int = 7, max_calls: int | None = None
+    ) -> "Landscape":
+        """The map with what lies between two minima; see `rr.connect`. It needs the problem.
+
+        The legs are added to this run, and to its file if it has one.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import mueller_brown
+        >>> landscape = rr.explore(mueller_brown(), max_rides=3)
+        >>> len(landscape.connect(0, 1).components()) <= len(landscape.components())
+        True
+        """
+        from ridgerider._search.engine.connect import connected
+
+        minima = self.minima()
+        names = tuple(minima[self._number(one)].fingerprint for one in (a, b))
+        return connected(self, (names[0], names[1]), num_images, max_calls)
 
     # --- paths
 
