@@ -120,17 +120,22 @@ def connect(
 ) -> Landscape:
     """What lies between two structures: transition states on a path from one to the other.
 
-    As `rr.connect`, with the settings of `explore`. Atoms of `final` have the order of `initial`.
+    As `rr.connect`, with the settings of `explore`. Atoms of `final` have the order of `initial`,
+    and no two of them may meet on the straight path between the two.
 
-    >>> from ase import Atoms
-    >>> from ase.calculators.lj import LennardJones
+    >>> from ase.build import add_adsorbate, fcc100
+    >>> from ase.calculators.emt import EMT
+    >>> from ase.constraints import FixAtoms
     >>> import ridgerider.ase
-    >>> one = Atoms("Ar4", [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0), (0.5, 0.4, 0.9)])
-    >>> one.calc = LennardJones(rc=10)
-    >>> two = one[[0, 1, 3, 2]]  # the same with two atoms swapped
-    >>> landscape = ridgerider.ase.connect(one, two)
-    >>> len(landscape.saddles())
-    1
+    >>> slab = fcc100("Al", size=(2, 2, 3), vacuum=4.0)
+    >>> add_adsorbate(slab, "Au", 1.7, "hollow")
+    >>> slab.set_constraint(FixAtoms(mask=slab.get_tags() > 1))
+    >>> slab.calc = EMT()
+    >>> other = slab.copy()
+    >>> other.positions[-1, 0] += slab.cell[0, 0] / 2
+    >>> landscape = ridgerider.ase.connect(slab, other)
+    >>> round(landscape.saddles()[0].loss - landscape.minima()[0].loss, 3)
+    0.374
     """
     check_count("num_images", num_images)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

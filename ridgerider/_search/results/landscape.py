@@ -159,8 +159,8 @@ class Landscape(RunView):
 
         >>> import ridgerider as rr
         >>> from ridgerider.problems import mueller_brown
-        >>> landscape = rr.explore(mueller_brown(), max_rides=3)
-        >>> len(landscape.connect(0, 1).components()) <= len(landscape.components())
+        >>> landscape = rr.explore(mueller_brown(), max_rides=20)
+        >>> landscape.connect(0, 1).barrier(0, 1).saddle is not None
         True
         """
         from ridgerider._search.engine.connect import connected
