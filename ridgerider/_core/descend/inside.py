@@ -34,10 +34,12 @@ class Descent:
     grad: Point
     losses: list[float]
     is_far: bool = False
+    is_long: bool = False  # it took as many steps as it may
+    is_lost: bool = False  # right ahead the loss is not finite
 
     @property
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self.loss) and np.isfinite(self.grad).all())
+        return bool(np.isfinite(self.loss) and np.isfinite(self.grad).all() and not self.is_lost)
 
 
 def descend(

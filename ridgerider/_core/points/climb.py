@@ -1,4 +1,4 @@
-r"""Up from a minimum to a saddle along one ridge, and down from a saddle: one loop for both.
+r"""Up from a minimum to a saddle along one ridge, and down from a saddle.
 
 In the eigenbasis of the Hessian, where the gradient has the parts g_i, a step moves by
 
@@ -15,9 +15,11 @@ the next gradient; an error counts against the gradient or its change, whichever
 What a symmetry generates (shifts, rotations) is projected out of the Hessian and of the step.
 
 The Hessian is formed at each step, or it is kept and updated (quasi-Newton): after a step with
-the change of the gradient, and before it by HVPs along the ridge and along the modes in which the
-step is longest (Bofill's mixture of the symmetric rank-one and Powell's update). Then a step
-costs one gradient and a few HVPs.
+the change of the gradient (Bofill's mixture of the symmetric rank-one and Powell's update), then by
+HVPs along the ridge and along the modes in which the next step will be longest (Powell's). So a
+step costs one gradient, a few HVPs and one eigendecomposition.
+
+A *descent* from a saddle is one by BFGS (`slide`), which needs gradients alone.
 
 Of many parameters there is no matrix: the modes are then the Ritz vectors of a small space, which
 the ridge, the gradient, the step before and the last turn of the ridge span, with their images
@@ -37,12 +39,16 @@ import numpy as np
 from jaxtyping import Float
 
 from ridgerider._check import check_choice, check_count, check_positive
+from ridgerider._core.descend.bfgs import slide
+from ridgerider._core.descend.inside import Descent
+from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.problem import Number, Problem
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
 
 Matrix = Float[np.ndarray, "n n"]
+Seen = tuple[float, Point, Matrix | None]
 # Why a climb or a descent is over, by number.
 ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps", "at_bounds")
 GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS, AT_BOUNDS = range(6)
@@ -168,14 +174,10 @@ class Plan:
 
 @dataclass
 class Modes:
-    """Eigenvalues, ascending, with unit rows; those of `is_null` are no directions to step along.
-
-    Curvature up to `cut` is rounding.
-    """
+    """Eigenvalues, ascending, with unit rows. Curvature up to `cut` is rounding."""
 
     eigenvalues: Point
     rows: Rows
-    is_null: np.ndarray
     cut: float
     residual: float = 0.0  # of the ridge, |H e - lambda e|
 
@@ -198,6 +200,7 @@ class Move:
     is_up: bool = False
     is_second: bool = False  # from a transition state, whose own ridge is kept
     has_crossed: bool = False  # the ridge curved downwards before
+    residual: float = 0.0  # of the ridge, |H e - lambda e|
     begin: Point = field(default_factory=lambda: np.zeros(0))
     memory: list[Point] = field(default_factory=list)  # the step before, how the ridge has turned
     ending: int = GOES_ON
@@ -220,32 +223,37 @@ def move_from(
 
     The direction says how far the first step goes, too, in units of the radius.
     """
-    first = domain.inside(x + plan.radius * direction)
-    if plan.has_matrix and (not plan.is_kept or hessian is None):
-        loss, grad, hessian = calls.expansion(first)
-    else:
-        loss, grad = calls.value_and_grad(first)
-        carriers = domain.carriers(x, first)
-        if hessian is not None and carriers is not None:
-            hessian = carriers[0] @ hessian @ carriers[0].T
-        elif hessian is not None:  # the gradient at `x` is zero
-            hessian = updated(hessian, first - x, grad) if plan.has_matrix else None
     size = max(_norm(direction), float(np.finfo(x.dtype).tiny))
-    move = Move(
-        first,
-        loss,
-        grad,
-        direction / size,
-        plan.radius,
-        plan.unit,
-        hessian,
-        is_up,
-        is_second,
-        begin=x,
-        has_crossed=is_up and not direction.any(),  # from a guess: along the slope
-    )
+    first, direction = domain.inside(x + plan.radius * direction), direction / size
+    if plan.has_matrix and hessian is None and (plan.is_kept or not is_up):
+        hessian = calls.hessian(x)
+    if hessian is not None and not is_up and domain.chart is None:
+        lengths = plan.radius, plan.max_distance * _size(plan, x), plan.resolution
+        return move_of(slide(calls, domain, first, hessian, *lengths, DOWN * plan.max_steps), plan)
+    move = Move(x, math.nan, np.zeros_like(x), direction, plan.radius, plan.unit, begin=x)
+    move.is_up, move.is_second, modes = is_up, is_second, None
+    move.has_crossed = is_up and not direction.any()  # from a guess: along the slope
+    if hessian is not None and plan.is_kept:
+        held = domain.beyond(x, first - x)
+        move.hessian, modes = hessian, modes_of(hessian, domain.with_held(domain.null(x), held))
+    seen = _look(calls, plan, first)
+    if not _is_finite(seen):
+        move.ending, modes = NOT_FINITE, None
+    _arrive(calls, plan, move, modes, first, first - x, domain.carriers(x, first), seen)
     while move.ending == GOES_ON:
         _step(calls, plan, domain, move)
+    return move
+
+
+def move_of(end: Descent, plan: Plan) -> Move:
+    """A descent as a move without a ridge."""
+    nothing = (math.nan,) * (len(TRACE) - 1)
+    trace = [(loss, *nothing) for loss in end.losses[:-1]] or [(end.loss, *nothing)]
+    still = np.zeros_like(end.x)
+    move = Move(end.x, end.loss, end.grad, still, plan.radius, plan.unit, trace=trace)
+    move.ending = STATIONARY if end.is_finite else NOT_FINITE
+    if end.is_far or end.is_long:
+        move.ending = RAN_AWAY if end.is_far else MAX_STEPS
     return move
 
 
@@ -254,104 +262,120 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     null, slope, generator = domain.level(x, move.grad)
     if slope > move.asymmetry:
         move.asymmetry, move.generator = slope, generator
-    if move.is_up and plan.is_kept:
-        residual = _update_by_hvps(calls, domain, move, null, plan.num_products)
-    else:
-        residual = 0.0
-    held = domain.held(x, move.grad)
+    held, size = domain.held(x, move.grad), max(_norm(x), plan.unit)
+    nearly = max(10 * tolerance * size, plan.resolution)
     while True:
         if move.hessian is None:
             modes = _modes_by_hvps(calls, move, null, plan.num_products)
-            residual = modes.residual
+            move.residual = modes.residual
         else:
             modes = modes_of(move.hessian, domain.with_held(null, held))
-        if modes.is_null.all():
+        if not len(modes.rows):
             move.ending = AT_BOUNDS if move.is_up else STATIONARY
             return
+        values, slopes = modes.eigenvalues, modes.rows @ move.grad
         direction, row, overlap = _ridge(modes, move)
-        parts, newton, level = _parts(modes, row, direction, move)
-        size = max(_norm(x), plan.unit)
+        is_down = bool(values[row] < -modes.cut)
+        newton, level = _newton(modes, slopes)
         # A Newton step so short is the last one: the next would be rounding, or noise.
-        enough = max(10 * tolerance * size, plan.resolution)
-        is_there = _norm(newton) <= enough
-        is_there &= level <= enough * np.abs(modes.eigenvalues).max()
-        is_there &= bool(modes.is_down[row]) or not move.is_up
-        parts = newton if is_there else parts
+        is_there = _norm(newton) <= nearly and level <= nearly * float(np.abs(values).max())
+        is_there = is_there and (is_down or not move.is_up)
+        parts = newton if is_there else _parts(modes, row, direction, slopes, move)
         away = parts @ modes.rows
         beyond = domain.beyond(x, away) & ~held
         if not beyond.any() or move.hessian is None:
             break
         held = held | beyond
     new = domain.moved(x, away)
-    predicted, carriers = (modes.eigenvalues * parts) @ modes.rows, domain.carriers(x, new)
+    predicted, carriers = (values * parts) @ modes.rows, domain.carriers(x, new)
     away = new - x if carriers is None else away
-    is_formed = move.hessian is not None and not plan.is_kept
-    if is_formed:
-        loss, grad, formed = calls.expansion(new)
-    else:
-        loss, grad = calls.value_and_grad(new)
+    gaps = np.abs(np.delete(values, row) - values[row])
+    numbers = float(values[row]), overlap, move.residual, float(gaps.min(initial=np.inf))
+    move.trace.append((move.loss, *numbers, _norm(away), _norm(move.grad)))
+    up = 1 if plan.has_matrix else UP
+    is_last = len(move.trace) >= (up if move.is_up else DOWN) * plan.max_steps
+    is_far = _norm(new - move.begin) > plan.max_distance * _size(plan, move.begin)
+    seen = loss, grad, _ = _look(calls, plan, new)
     back = grad if carriers is None else carriers[1] @ grad  # as seen from `x`
-    error = _prediction_error(move.grad, back, predicted)
-    is_finite = bool(np.isfinite(loss) and np.isfinite(grad).all())
+    error, is_finite = _prediction_error(move.grad, back, predicted), _is_finite(seen)
     slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
     is_taken = is_finite and (move.is_up or loss <= move.loss + slack or is_there)
-    if plan.is_kept:
-        if is_finite:
-            assert move.hessian is not None
-            move.hessian = updated(move.hessian, away, back - move.grad)
-    elif is_formed and is_taken:
-        move.hessian = formed
-    is_other = ~modes.is_null
-    is_other[row] = False
-    gaps = np.abs(modes.eigenvalues - modes.eigenvalues[row])[is_other]
-    move.trace.append(
-        (
-            move.loss,
-            float(modes.eigenvalues[row]),
-            overlap,
-            residual,
-            float(gaps.min(initial=np.inf)),
-            _norm(away),
-            _norm(move.grad),
-        )
-    )
+    turn = direction - move.direction
+    if is_taken:
+        is_over = is_there or is_last or is_far
+        _arrive(calls, plan, move, None if is_over else modes, new, away, carriers, seen)
+        direction = direction if carriers is None else direction @ carriers[1]
+    elif is_finite and move.hessian is not None and plan.is_kept:
+        move.hessian = updated(move.hessian, away, back - move.grad)
     if is_taken and not error > 1:
         grown = min(1.5 * move.radius, plan.max_radius)
         move.radius = grown if error < 0.3 else move.radius
     else:
         move.radius /= 2
-    # The unit is along one parameter; a start at zero has as many as there are.
-    size = max(_norm(move.begin), plan.unit, min(1.0, plan.unit * math.sqrt(len(x))))
-    up = 1 if plan.has_matrix else UP
-    most = (up if move.is_up else DOWN) * plan.max_steps
-    is_far = _norm(new - move.begin) > plan.max_distance * size
     if is_there and is_finite:
         move.ending = STATIONARY
-    elif not is_finite and move.radius < tolerance * size:
+    elif not is_finite and move.radius < tolerance * _size(plan, move.begin):
         move.ending = NOT_FINITE
     elif is_far and is_taken:
         move.ending = RAN_AWAY
-    elif len(move.trace) >= most:
+    elif is_last:
         move.ending = MAX_STEPS
     elif not away.any():
         move.ending = AT_BOUNDS
     if move.hessian is None:
-        move.memory = [away, direction - move.direction]
-    move.direction, move.has_crossed = direction, move.has_crossed or bool(modes.is_down[row])
-    if is_taken:
-        move.x, move.loss, move.grad = new, loss, grad
-        if carriers is not None and move.hessian is not None:
-            move.hessian = carriers[0] @ move.hessian @ carriers[0].T
-            move.direction = direction @ carriers[1]
+        move.memory = [away, turn]
+    move.direction, move.has_crossed = direction, move.has_crossed or is_down
 
 
-def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point, Point, float]:
-    """The step in the modes, and Newton's, both without any part along null directions.
+def _size(plan: Plan, x: Point) -> float:
+    """Of the parameters. The unit is along one; a start at zero has as many as there are."""
+    return max(_norm(x), plan.unit, min(1.0, plan.unit * math.sqrt(len(x))))
 
-    Newton's step knows nothing of the slope along flat modes, which comes last.
-    """
-    values, slopes = modes.eigenvalues, modes.rows @ move.grad
-    sizes, tiny = np.abs(values), np.finfo(slopes.dtype).tiny
+
+def _look(calls: Calls, plan: Plan, x: Point) -> Seen:
+    """Loss and gradient, with the Hessian where that is formed."""
+    if plan.has_matrix and not plan.is_kept:
+        return calls.expansion(x)
+    return *calls.value_and_grad(x), None
+
+
+def _is_finite(seen: Seen) -> bool:
+    return bool(np.isfinite(seen[0]) and np.isfinite(seen[1]).all())
+
+
+def _arrive(
+    calls: Calls,
+    plan: Plan,
+    move: Move,
+    modes: Modes | None,
+    x: Point,
+    away: Point,
+    carriers: tuple[Matrix, Matrix] | None,
+    seen: Seen,
+) -> None:
+    """Go to `x`, a step `away`, where a kept Hessian is corrected along some of the modes."""
+    loss, grad, formed = seen
+    if move.hessian is not None and plan.is_kept and modes is not None:
+        back = grad if carriers is None else carriers[1] @ grad
+        hessian = updated(move.hessian, away, back - move.grad)
+        rows = _rows(modes, back, move, plan) if move.is_up else modes.rows[:0]
+        if carriers is not None:
+            hessian = carriers[0] @ hessian @ carriers[0].T
+            rows = np.linalg.qr((rows @ carriers[1]).T)[0].T
+        if len(rows):
+            images = calls.hvps(x, rows)
+            hessian = updated_along(hessian, rows, images)
+            move.residual = _norm(images[0] - (rows[0] @ images[0]) * rows[0])
+        move.hessian = hessian
+    elif formed is not None:
+        move.hessian = formed
+    move.x, move.loss, move.grad = x, loss, grad
+
+
+def _parts(modes: Modes, row: int, direction: Point, slopes: Point, move: Move) -> Point:
+    """The step in the modes, from the slopes along them."""
+    values, tiny = modes.eigenvalues, float(np.finfo(slopes.dtype).tiny)
+    sizes = np.abs(values)
     down = -2 * slopes / (sizes + np.hypot(sizes, 2 * slopes / move.unit) + tiny)
     step = down.copy()
     if move.is_second:
@@ -363,12 +387,33 @@ def _parts(modes: Modes, row: int, direction: Point, move: Move) -> tuple[Point,
         ahead = slopes[row] if move.has_crossed else modes.rows[row] @ direction
         push = -move.radius if ahead < 0 else move.radius
         step[row] = push if values[row] > 0 else -down[row]
-    step = np.where(modes.is_null, 0, np.clip(step, -move.radius, move.radius))
-    longest = 2.5 * move.radius
-    step = step * min(1.0, longest / max(_norm(step), float(tiny)))
-    is_flat = modes.is_null | (sizes <= modes.cut)
-    newton = np.where(is_flat, 0, -slopes / np.where(is_flat, 1, values))
-    return step, newton, _norm(slopes[is_flat & ~modes.is_null])
+    step = np.minimum(np.maximum(step, -move.radius), move.radius)
+    return step * min(1.0, 2.5 * move.radius / max(_norm(step), tiny))
+
+
+def _newton(modes: Modes, slopes: Point) -> tuple[Point, float]:
+    """Newton's step in the modes, and the slope along flat ones, of which it knows nothing."""
+    is_flat = np.abs(modes.eigenvalues) <= modes.cut
+    if not is_flat.any():
+        return -slopes / modes.eigenvalues, 0.0
+    newton = np.where(is_flat, 0, -slopes / np.where(is_flat, 1, modes.eigenvalues))
+    return newton, _norm(slopes[is_flat])
+
+
+def _rows(modes: Modes, grad: Point, move: Move, plan: Plan) -> Rows:
+    """The ridge, and the modes along which the step from where this slope is will be longest.
+
+    HVPs along these correct the Hessian. The modes are those of the point before: this saves an
+    eigendecomposition. There are always as many rows, since another number is another program.
+    """
+    rows = np.zeros((plan.num_products, len(grad)), grad.dtype)
+    if len(modes.rows):
+        direction, row, _ = _ridge(modes, move)
+        lengths = np.abs(_parts(modes, row, direction, modes.rows @ grad, move))
+        lengths[row] = np.inf
+        chosen = np.argsort(-lengths, kind="stable")[: plan.num_products]
+        rows[: len(chosen)] = modes.rows[chosen]
+    return rows
 
 
 def _ridge(modes: Modes, move: Move) -> tuple[Point, int, float]:
@@ -378,28 +423,26 @@ def _ridge(modes: Modes, move: Move) -> tuple[Point, int, float]:
     """
     is_down = modes.is_down
     first = 1 if move.is_second and is_down[0] and len(is_down) > 1 else 0
-    is_free = ~modes.is_null & (np.arange(len(is_down)) >= first)
-    overlaps = np.where(is_free, modes.rows @ move.direction, 0)
-    nearest = int(np.argmax(np.abs(overlaps)))
+    overlaps = modes.rows @ move.direction
+    nearest = first + int(np.argmax(np.abs(overlaps[first:])))
     row = first if not is_down[nearest] and is_down[first] else nearest
     mode, overlap = modes.rows[row], float(overlaps[row])
     return (-mode if overlap < 0 else mode), row, abs(overlap)
 
 
 def modes_of(hessian: Matrix, null: Float[np.ndarray, "n k"]) -> Modes:
-    """All modes; those that the columns `null` span come last."""
+    """All modes outside of the space that the columns `null` span."""
+    count = len(hessian) - null.shape[1]
     if null.shape[1]:
-        outside = hessian - null @ (null.T @ hessian)
-        outside = outside - (outside @ null) @ null.T
-        hessian = outside + 2 * np.linalg.norm(hessian) * null @ null.T  # above all others
-    try:
-        eigenvalues, columns = np.linalg.eigh(hessian)
-    except np.linalg.LinAlgError:  # not finite
-        eigenvalues, columns = np.full(len(hessian), np.nan), np.eye(len(hessian))
-    is_null = np.sum((null.T @ columns) ** 2, axis=0) > 0.5
-    largest = np.max(np.abs(eigenvalues), initial=0, where=~is_null)
+        images = hessian @ null
+        above = math.sqrt(float(np.vdot(hessian, hessian)))  # half of where those come, at the end
+        lift = (images - null @ (null.T @ images) / 2 - above * null) @ null.T
+        hessian = hessian - lift - lift.T
+    eigenvalues, columns = eigh(hessian)
+    eigenvalues = eigenvalues[:count]
+    largest = np.max(np.abs(eigenvalues), initial=0)
     cut = float(tolerance_of(None, hessian.dtype) * largest)
-    return Modes(eigenvalues, columns.T, is_null, cut)
+    return Modes(eigenvalues, columns.T[:count], cut)
 
 
 def _modes_by_hvps(
@@ -428,38 +471,22 @@ def _modes_by_hvps(
         rows = np.concatenate([rows, row])
         images = np.concatenate([images, outside(calls.hvps(move.x, row)[0])[None]])
     if not len(rows):  # no slope, and no way to go
-        return Modes(np.zeros(1), np.zeros((1, len(move.x))), np.ones(1, bool), 0.0)
+        return Modes(np.zeros(0), rows, 0.0)
     projected = rows @ images.T
-    values, mix = np.linalg.eigh((projected + projected.T) / 2)
+    values, mix = eigh((projected + projected.T) / 2)
     ritz = mix.T @ rows
-    modes = Modes(
-        values,
-        ritz,
-        np.zeros(len(values), bool),
-        float(tolerance_of(None, calls.dtype) * np.abs(values).max()),
-    )
+    modes = Modes(values, ritz, float(tolerance_of(None, calls.dtype) * np.abs(values).max()))
     row = _ridge(modes, move)[1]
     modes.residual = _norm(mix[:, row] @ images - values[row] * ritz[row])
     return modes
 
 
-def _update_by_hvps(
-    calls: Calls, domain: Domain, move: Move, null: Float[np.ndarray, "n k"], num_products: int
-) -> float:
-    """The Hessian updated along the ridge and where the step would go; the ridge's residual.
-
-    Along modes, which are orthogonal, so that what one HVP has corrected the next ones leave.
-    """
-    assert move.hessian is not None
-    modes = modes_of(move.hessian, domain.with_held(null, domain.held(move.x, move.grad)))
-    direction, row, _ = _ridge(modes, move)
-    lengths = np.abs(_parts(modes, row, direction, move)[0])
-    lengths[row] = np.inf
-    rows = modes.rows[np.argsort(-lengths, kind="stable")[:num_products]]
-    images = calls.hvps(move.x, rows)
-    for one, image in zip(rows, images, strict=True):
-        move.hessian = updated(move.hessian, one, image)
-    return _norm(images[0] - (rows[0] @ images[0]) * rows[0])
+def updated_along(hessian: Matrix, rows: Rows, images: Rows) -> Matrix:
+    """The nearest symmetric matrix with these HVPs along orthonormal rows (Powell's update)."""
+    wrong = images - rows @ hessian
+    inside = wrong @ rows.T
+    change = rows.T @ (wrong - (inside + inside.T) @ rows / 4)
+    return hessian + change + change.T
 
 
 def updated(hessian: Matrix, step: Point, change: Point) -> Matrix:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.descend.finish import Finish, finish_of
+from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
@@ -258,7 +259,7 @@ def _seen(
 
 
 def _lowest(hessian: Float[np.ndarray, "n n"]) -> Point:
-    return np.linalg.eigh(hessian)[1][:, 0] if np.isfinite(hessian).all() else hessian[0]
+    return eigh(hessian)[1][:, 0]
 
 
 def _by_hessian(

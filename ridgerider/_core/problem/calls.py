@@ -24,7 +24,7 @@ from ridgerider._core.problem.cost import COUNTED, Cost
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.runtime.clock import check_time
-from ridgerider._core.runtime.compile import program_of
+from ridgerider._core.runtime.compile import Effort, program_of
 
 Point = Float[np.ndarray, " n"]
 Rows = Float[np.ndarray, "k n"]
@@ -127,14 +127,14 @@ def _programs(problem: Problem) -> Named:
     """Compiled functions of the vector."""
     spread = any(len(one.sharding.device_set) > 1 for one in jax.tree.leaves(problem.start))
 
-    def program(function: Callable[..., Any]) -> Callable[..., Any]:
-        run = program_of(problem, function)
+    def program(function: Callable[..., Any], effort: Effort = "little") -> Callable[..., Any]:
+        run = program_of(problem, function, effort)
         return (lambda x, *rest: fetch(run(place(problem, x), *rest))) if spread else run
 
     programs = {
         "value": program(_value),
         "value_and_grad": program(_value_and_grad),
-        "hvps": program(_hvps),
+        "hvps": program(_hvps, "small"),
         "hessian": program(_hessian),
     }
     return {

@@ -19,7 +19,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-Effort = Literal["full", "little", "none"]
+Effort = Literal["full", "little", "none", "small"]
 LEVEL = "xla_backend_optimization_level"
 # XLA's older way to generate code for processors, in one part rather than many, takes less than
 # half of the time, and rides are as fast. Other devices ignore these.
@@ -28,8 +28,14 @@ FAST_TO_COMPILE: dict[str, Any] = {
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 # With little optimisation programs compile in half of that time, and products of networks take a
-# third longer at most; with none in a tenth, and convolutions take twenty times as long.
-LEVELS = {"full": {}, "little": {LEVEL: 1}, "none": {LEVEL: 0}}
+# third longer at most; with none in a tenth, and convolutions take twenty times as long. Small
+# programs that are called often take half of the time in the newer way, in fewer parts.
+LEVELS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "little": {LEVEL: 1},
+    "none": {LEVEL: 0},
+    "small": {LEVEL: 1, "xla_cpu_use_fusion_emitters": True},
+}
 
 
 @functools.cache
@@ -57,7 +63,9 @@ class Identity:
         return isinstance(other, Identity) and self.value is other.value
 
 
-def program_of(tree: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def program_of(
+    tree: Any, function: Callable[..., Any], effort: Effort = "little"
+) -> Callable[..., Any]:
     """`function(tree, *arrays)` as a program of `arrays`, whose calls take little time.
 
     The arrays of the pytree are arguments of the program, all else of it is static: another pytree
@@ -70,13 +78,17 @@ def program_of(tree: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     arrays, static = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     others, whole = jax.tree.flatten(static)
-    program = _program(function, structure, tuple(map(Identity, others)), whole)
+    program = _program(function, structure, tuple(map(Identity, others)), whole, effort)
     return lambda *rest: program(leaves, *rest)
 
 
 @functools.lru_cache(maxsize=256)
 def _program(
-    function: Callable[..., Any], structure: Any, others: tuple[Identity, ...], whole: Any
+    function: Callable[..., Any],
+    structure: Any,
+    others: tuple[Identity, ...],
+    whole: Any,
+    effort: Effort,
 ) -> Callable[..., Any]:
     static = jax.tree.unflatten(whole, [one.value for one in others])
 
@@ -84,7 +96,7 @@ def _program(
     def run(leaves: list[Any], *rest: Any) -> Any:
         return function(eqx.combine(jax.tree.unflatten(structure, leaves), static), *rest)
 
-    return jax.jit(run, **_options("little"))
+    return jax.jit(run, **_options(effort))
 
 
 @functools.cache

@@ -23,7 +23,6 @@ from ridgerider._core.points.climb import (
     ENDINGS,
     NOT_FINITE,
     NUM_MODES,
-    RAN_AWAY,
     STATIONARY,
     TRACE,
     Climb,
@@ -31,6 +30,7 @@ from ridgerider._core.points.climb import (
     Plan,
     modes_of,
     move_from,
+    move_of,
 )
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.stationary import Place, look_around
@@ -465,12 +465,7 @@ def _descend(calls: Calls, plan: Plan, domain: Domain, branch: Branch) -> Move:
     assert branch.x is not None and branch.direction is not None
     most = plan.max_distance * max(1.0, float(np.linalg.norm(branch.x)))
     end = descend(calls, domain, domain.inside(branch.x), plan.radius / 4, most)
-    ending = STATIONARY if end.is_finite else NOT_FINITE
-    nothing = (np.nan,) * (len(TRACE) - 1)
-    trace = [(loss, *nothing) for loss in end.losses[:-1]] or [(end.loss, *nothing)]
-    move = Move(end.x, end.loss, end.grad, branch.direction, plan.radius, plan.unit, trace=trace)
-    move.ending = RAN_AWAY if end.is_far else ending
-    return move
+    return move_of(end, plan)
 
 
 class NoMinimum(ValueError):
@@ -493,11 +488,11 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
     name, turn, is_second = x.tobytes(), branch.fingerprint[-1], False
     is_from_guess = not turn.up and turn.sign < 0 and branch.eigenvalue > 0
     is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
-    if plan.is_kept or (plan.has_matrix and is_from_climb):
+    if plan.is_kept or (plan.has_matrix and (is_from_climb or not turn.up)):
         if name not in known:
             matrix = calls.hessian(x) if branch.hessian is None else branch.hessian
             modes = modes_of(matrix, domain.null(x))
-            known[name] = matrix, int(np.sum(modes.is_down & ~modes.is_null))
+            known[name] = matrix, int(np.sum(modes.is_down))
         hessian, index = known[name]
         # From a transition state along one of its modes; mixtures let go of it.
         is_second = turn.up and turn.member < branch.multiplicity and index == 1
