@@ -25,6 +25,9 @@ from ridgerider.coordination._game import Game as Game
 from ridgerider.coordination._other_play import Baseline as Baseline
 from ridgerider.coordination._other_play import other_play as other_play
 from ridgerider.coordination._other_play import play_alone as play_alone
+from ridgerider.coordination._payoff_game import PayoffGame as PayoffGame
+from ridgerider.coordination._payoff_game import card_game as card_game
+from ridgerider.coordination._payoff_game import signalling as signalling
 from ridgerider.coordination._symmetry import SymmetryGroup as SymmetryGroup
 from ridgerider.coordination._symmetry import SymmetryReport as SymmetryReport
 from ridgerider.coordination._symmetry import symmetry_report as symmetry_report

@@ -1,5 +1,6 @@
 """Algorithm 3: ride in many runs, and deploy what plays best with strangers."""
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +13,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._check import check_count
 from ridgerider._core.descend.finish import Descend, Finish
-from ridgerider._core.points.find_saddle import Saddle, find_saddle
+from ridgerider._core.points.find_saddle import Saddle
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.rider import Rider
@@ -22,19 +23,14 @@ from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.engine.search import search
 from ridgerider._search.results.notebook import aligned
 from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
-from ridgerider.coordination._game import (
-    Game,
-    NegativeEntropy,
-    check_game,
-    cross_play,
-    game_problem,
-    means,
-)
+from ridgerider.coordination._game import Game, check_game, cross_play, means
+from ridgerider.coordination._saddles import common_saddles, softened
 from ridgerider.coordination._symmetry import SymmetryReport, symmetry_report
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
 CLUSTER_TOLERANCE = 3e-5
-NOISE = 0.01  # of the start, so that runs are independent
+# Of the entropy bonus, if there is one: what policies are polished with, one after the other.
+ANNEALING = (0.5, 0.25, 0.125, 0.0625, 0.0)
 # Two paths whose self-play differs by less, relatively, are images of each other.
 TIE = 1e-6
 # Moves a policy off a symmetry axis before it is polished, so that rounding does not choose the
@@ -56,7 +52,9 @@ Unsigned = tuple[tuple[int, int], ...]  # a fingerprint without signs: (index, m
 class Candidate:
     """A fingerprint, and how the policies that independent runs find for it play together.
 
-    - `fingerprint`: the ridges, e.g. `0` or `3.2 1`, without signs: each run takes the best.
+    - `fingerprint`: the ridges, e.g. `0` or `3.2 1`, without signs: each run takes the way with the
+      best self-play at its end. Where the rides had a bonus for entropy, `0, other way` takes the
+      one with the worst.
     - `cross_play`: averaged over all pairs of runs, a run with itself included, as in the paper.
     - `with_strangers`: the same over different runs; what a stranger can expect.
     - `multiplicity`: of the eigenvalue; the largest, if several ridges are ridden.
@@ -96,6 +94,7 @@ class Coordination:
       from, the last axis the candidate.
     - `saddles`: where the runs set out from. `symmetry`: what the first one's spectrum says.
     - `num_dropped`: fingerprints that some runs could ride and others could not.
+    - `bonus`: for entropy, during the rides, where the game itself has no saddle inside; 0: none.
 
     >>> from ridgerider.problems import Levers
     >>> print(coordinate(Levers((1.0, 1.0, 0.8)), num_runs=3, seed=1))
@@ -110,6 +109,7 @@ class Coordination:
     symmetry: SymmetryReport
     num_dropped: int
     cost: Cost
+    bonus: float = 0.0
 
     @property
     def best(self) -> Candidate:
@@ -126,7 +126,10 @@ class Coordination:
         for one in self.candidates:
             numbers = (one.confidence, one.self_play, one.cross_play)
             rows.append((one.fingerprint, str(one.multiplicity), *(f"{n:.3f}" for n in numbers)))
-        return aligned(rows)
+        lines = [aligned(rows)]
+        if self.bonus:
+            lines.append(f"ridden with an entropy bonus of {self.bonus:.3g}, annealed to zero")
+        return "\n".join(lines)
 
 
 def coordinate(
@@ -143,7 +146,9 @@ def coordinate(
 
     **Arguments**
 
-    - `game`: see `Game`; `ridgerider.problems.Levers` is one.
+    - `game`: see `Game`; `ridgerider.problems.Levers` is one, and `coordination.PayoffGame` makes
+      one from a payoff function. A game with no saddle inside gets a bonus for entropy, chosen
+      alike for all runs, which is annealed to zero when policies are polished.
     - `max_depth`: ride every fingerprint of up to this many ridges.
     - `max_ridges`: at each point only this many of the most negative eigenvalues.
     - `members`: of a repeated eigenvalue ride "one" member of the run's random basis or "all" of
@@ -160,18 +165,15 @@ def coordinate(
     """
     check_count("max_depth", max_depth)
     check_game(game, num_runs)
-    problem, regularizer = game_problem(game), NegativeEntropy(game)
+    states = [
+        np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
+        for number in range(num_runs)
+    ]
+    seeds = [int(state[0] >> 1) for state in states]
+    saddles, bonus = common_saddles(game, seeds)
+    problem = softened(game, bonus)
     runs = []
-    for number in range(num_runs):
-        state = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
-        run_seed = int(state[0] >> 1)
-        saddle = find_saddle(problem, regularizer, noise=NOISE, num_starts=1, seed=run_seed)
-        if not saddle.is_strict:
-            raise ValueError(
-                "`game` must have a saddle near its `start`, where the gradient of self-play "
-                f"vanishes and some curvature leads up, but run {number} found none. "
-                f"{saddle.reason}"
-            )
+    for run_seed, saddle in zip(seeds, saddles, strict=True):
         result = search(
             problem.with_start(saddle.params),
             replace(rider, finish=None),
@@ -183,7 +185,7 @@ def coordinate(
         )
         legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
         runs.append(_Run(run_seed, saddle, legs))
-    return _compare(game, problem, rider, runs)
+    return _compare(game, bonus, rider, runs)
 
 
 @dataclass(frozen=True)
@@ -207,36 +209,44 @@ class _Run:
             paths = longer
         return paths
 
-    def choose(self, ridges: Unsigned) -> tuple[list[Leg], float]:
-        """The path with the best self-play, and by how much; 0 if it is a matter of symmetry."""
-        paths = sorted(self.paths(ridges), key=lambda path: path[-1].loss)
+    def choose(self, ridges: Unsigned, is_best: bool = True) -> tuple[list[Leg], float]:
+        """The path with the best self-play, and by how much; 0 if it is a matter of symmetry.
+
+        Or the one with the worst, which is another name that needs no agreement.
+        """
+        sign = 1 if is_best else -1
+        paths = sorted(self.paths(ridges), key=lambda path: sign * path[-1].loss)
         best = paths[0][-1].loss
-        tied = [path for path in paths if path[-1].loss - best <= TIE * abs(best)]
+        tied = [path for path in paths if sign * (path[-1].loss - best) <= TIE * abs(best)]
         if len(tied) > 1:
             by_key = {hashed("way", self.seed, path[-1].fingerprint): path for path in tied}
             return by_key[min(by_key)], 0.0
-        return paths[0], (paths[1][-1].loss - best if len(paths) > 1 else float("inf"))
+        return paths[0], (abs(paths[1][-1].loss - best) if len(paths) > 1 else float("inf"))
 
 
-def _compare(game: Game, problem: Problem, rider: Rider, runs: list[_Run]) -> Coordination:
+def _compare(game: Game, bonus: float, rider: Rider, runs: list[_Run]) -> Coordination:
     """Let all runs play with each other, fingerprint by fingerprint."""
+    problem = softened(game, bonus)
+    stages = [softened(game, part * bonus) for part in ANNEALING] if bonus else [problem]
     known = {_unsigned(name) for run in runs for name in run.legs} - {()}
     shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
     if not shared:
         raise ValueError("`game` must have a ridge that all runs can ride, but there is none.")
     candidates, scores, cost = [], [], Cost()
-    for ridges in shared:
-        chosen = [run.choose(ridges) for run in runs]
+    # With a bonus the better way at the end of the ride may be the worse one without.
+    for ridges, is_best in itertools.product(shared, (True, False) if bonus else (True,)):
+        chosen = [run.choose(ridges, is_best) for run in runs]
         xs = []
         for run, (path, _) in zip(runs, chosen, strict=True):
             x = jnp.asarray(path[-1].x)
-            if rider.finish is not None:
-                finish = _polish(problem, rider, x, branch_key(run.seed, path[-1].fingerprint))
+            for stage in stages if rider.finish is not None else ():
+                finish = _polish(stage, rider, x, branch_key(run.seed, path[-1].fingerprint))
                 x, cost = finish.x, cost + jax.device_get(finish.cost)
             xs.append(x)
         policies = jax.vmap(problem.unravel)(jnp.stack(xs))
         scores.append(np.asarray(cross_play(game, policies)))
-        candidates.append(_candidate(ridges, chosen, policies, scores[-1]))
+        name = _name(ridges) + ("" if is_best else ", other way")
+        candidates.append(_candidate(name, ridges, chosen, policies, scores[-1]))
     for run in runs:
         cost = sum((leg.cost for leg in run.legs.values()), cost + run.saddle.cost)
     first = problem.with_start(runs[0].saddle.params)
@@ -248,6 +258,7 @@ def _compare(game: Game, problem: Problem, rider: Rider, runs: list[_Run]) -> Co
         symmetry=symmetry_report(first, rider.spectrum, reversible),
         num_dropped=len(known) - len(shared),
         cost=cost,
+        bonus=bonus,
     )
 
 
@@ -259,7 +270,11 @@ def _polish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Fin
 
 
 def _candidate(
-    ridges: Unsigned, chosen: list[tuple[list[Leg], float]], policies: PyTree, scores: np.ndarray
+    name: str,
+    ridges: Unsigned,
+    chosen: list[tuple[list[Leg], float]],
+    policies: PyTree,
+    scores: np.ndarray,
 ) -> Candidate:
     paths, margins = zip(*chosen, strict=True)
     # For each ridge the cluster it was taken from, in each run.
@@ -267,7 +282,7 @@ def _candidate(
         [path[depth].clusters[index] for path in paths] for depth, (index, _) in enumerate(ridges)
     ]
     return Candidate(
-        fingerprint=_name(ridges),
+        fingerprint=name,
         **means(scores),
         multiplicity=max(cluster.multiplicity for column in clusters for cluster in column),
         confidence=min(map(index_confidence, clusters)),

@@ -53,6 +53,26 @@ def game_problem(game: Game) -> Problem:
     return Problem(payoff_loss, game.start, game)
 
 
+class Softened(eqx.Module):
+    """A game whose self-play has a bonus for entropy; strangers are paid without it."""
+
+    game: Game
+    bonus: Float[Array, ""]
+
+    @property
+    def start(self) -> PyTree:
+        return self.game.start
+
+    def self_play(self, params: PyTree) -> Scalar:
+        return self.game.self_play(params) + self.bonus * self.game.entropy(params)
+
+    def cross_play(self, *params: PyTree) -> Scalar:
+        return self.game.cross_play(*params)
+
+    def entropy(self, params: PyTree) -> Scalar:
+        return self.game.entropy(params)
+
+
 class NegativeEntropy(eqx.Module):
     game: Game
 

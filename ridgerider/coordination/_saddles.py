@@ -1,0 +1,103 @@
+"""Where runs set out from: a saddle inside, of the game or of the game with an entropy bonus."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ridgerider._core.points.find_saddle import Saddle, find_saddle
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider.coordination._game import Game, NegativeEntropy, Softened, game_problem
+
+NOISE = 0.01  # of the start, so that runs are independent
+MORE = 3  # Morse indices that are tried, from that of the start
+NUM_SAMPLES = 64  # policies that measure the scale of payoffs
+NUM_HALVINGS = 10  # of the bonus, from that scale down
+NUM_STEPS = 50  # of Newton's method for each bonus
+
+
+def softened(game: Game, bonus: float) -> Problem:
+    """Minus the payoff of self-play, with a bonus for entropy unless that is zero."""
+    problem = game_problem(game)
+    if not bonus:
+        return problem
+    return game_problem(Softened(game, jnp.asarray(bonus, problem.dtype)))
+
+
+def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
+    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none without."""
+    saddles = [_saddle(game, seed) for seed in seeds]
+    lost = [number for number, one in enumerate(saddles) if not one.is_strict]
+    if not lost:
+        return saddles, 0.0
+    bonuses = _ladder(game)
+    steepness = [
+        -one.clusters[0].eigenvalue if one.is_strict else 0.0
+        for one in _followed(game, bonuses, None)
+    ]
+    best = int(np.argmax(steepness))
+    if steepness[best] > 0:
+        found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
+        if all(one.is_strict for one in found):
+            return found, bonuses[best]
+    raise ValueError(
+        "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
+        f"some curvature leads up, but run {lost[0]} found none, nor did any with a bonus for "
+        f"entropy. {saddles[lost[0]].reason}"
+    )
+
+
+def _saddle(game: Game, seed: int) -> Saddle:
+    """The strict saddle with the most ridges that is found from this start.
+
+    A policy that gives up an action has a small gradient, too, and fewer ridges: runs that set out
+    from there would number them otherwise.
+    """
+    problem = game_problem(game)
+    how: dict[str, Any] = {"noise": NOISE, "num_starts": 1, "seed": seed}
+    found = [find_saddle(problem, NegativeEntropy(game), **how)]
+    first = max(find_saddle(problem, max_steps=0, **how).morse_index, 1)
+    for index in range(first, min(first + MORE, problem.size + 1)):
+        found.append(find_saddle(problem, index=index, **how))
+    strict = [one for one in found if one.is_strict]
+    return max(strict, key=lambda one: one.morse_index) if strict else found[0]
+
+
+def _ladder(game: Game) -> list[float]:
+    """Bonuses to try: from the range of payoffs of sharp policies, each half of the one before."""
+    problem = game_problem(game)
+    shape = (NUM_SAMPLES, problem.size)
+    x = 3 * jax.random.normal(jax.random.key(0), shape, problem.dtype)
+    scale = float(jnp.ptp(jax.jit(jax.vmap(problem.value))(x)))
+    return [scale * 0.5**number for number in range(NUM_HALVINGS)]
+
+
+def _followed(game: Game, bonuses: list[float], seed: int | None) -> list[Saddle]:
+    """The stationary point that is unique for a large bonus, followed to smaller ones."""
+    x, found = game_problem(game).x0, []
+    if seed is not None:
+        x = x + NOISE * jax.random.normal(jax.random.key(seed), x.shape, x.dtype)
+    for bonus in bonuses:
+        problem = softened(game, bonus)
+        x = _stationary(problem, x)
+        here = problem.with_start(problem.unravel(x))
+        found.append(find_saddle(here, max_steps=0, num_starts=1))
+    return found
+
+
+@eqx.filter_jit
+def _stationary(problem: Problem, x: Vector) -> Vector:
+    """Newton's method on the gradient, with steps of at most one; flat directions stay."""
+
+    def step(_: int, x: Float[Array, " n"]) -> Vector:
+        eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
+        sizes = jnp.abs(eigenvalues)
+        is_flat = sizes < 1e-6 * jnp.max(sizes)
+        slopes = columns.T @ problem.grad(x)
+        move = columns @ jnp.where(is_flat, 0, slopes / jnp.where(is_flat, 1, eigenvalues))
+        return x - move / jnp.maximum(jnp.linalg.norm(move), 1)
+
+    return jax.lax.fori_loop(0, NUM_STEPS, step, x)
