@@ -56,7 +56,8 @@ class Candidate:
       best self-play at its end. Where the rides had a bonus for entropy, `0, other way` takes the
       one with the worst.
     - `cross_play`: averaged over all pairs of runs, a run with itself included, as in the paper.
-    - `with_strangers`: the same over different runs; what a stranger can expect.
+    - `with_strangers`: the same over different runs; what a stranger can expect. Its
+      `standard_error` is zero where all runs agree, and large where tied policies met by luck.
     - `multiplicity`: of the eigenvalue; the largest, if several ridges are ridden.
     - `confidence`: how surely the same index is the same ridge in another run, gap / (gap +
       spread): the gap to the nearest other eigenvalue against the spread of this one over runs. 0
@@ -75,6 +76,7 @@ class Candidate:
     fingerprint: str
     cross_play: float
     with_strangers: float
+    standard_error: float
     self_play: float
     multiplicity: int
     confidence: float
@@ -88,7 +90,8 @@ class Coordination:
     """What `coordinate` found.
 
     - `candidates`: one for each fingerprint that all runs could ride, in their order.
-    - `best`: the one that plays best with strangers, and `params`: its policy from the first run,
+    - `best`: the one that plays best with strangers, two standard errors below its mean, and
+      `params`: its policy from the first run,
       to be deployed.
     - `scores`: the cross-play of every combination of runs; axis k is the run that player k comes
       from, the last axis the candidate.
@@ -113,7 +116,7 @@ class Coordination:
 
     @property
     def best(self) -> Candidate:
-        return max(self.candidates, key=lambda one: one.with_strangers)
+        return max(self.candidates, key=lambda one: one.with_strangers - 2 * one.standard_error)
 
     @property
     def params(self) -> PyTree:

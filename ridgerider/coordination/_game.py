@@ -136,12 +136,21 @@ def cross_play(game: Game, policies: PyTree[Float[Array, "runs ..."]]) -> Float[
 def means(scores: np.ndarray) -> dict[str, float]:
     """Of the payoffs of all combinations of runs: all of them, a run with itself, and strangers.
 
-    With strangers every player comes from another run.
+    With strangers every player comes from another run; `standard_error` is that of their mean, from
+    the spread of what each run gets with strangers.
+
+    >>> means(np.array([[1.0, 0.0], [0.0, 1.0]]))["with_strangers"]
+    0.0
     """
     runs = np.indices(scores.shape).reshape(scores.ndim, -1).T
     num_sources = np.array([len(set(row)) for row in runs])
+    flat, is_strange = scores.ravel(), num_sources == scores.ndim
+    by_run = [
+        flat[is_strange & (runs == number).any(axis=1)].mean() for number in range(len(scores))
+    ]
     return {
         "cross_play": float(scores.mean()),
-        "self_play": float(scores.ravel()[num_sources == 1].mean()),
-        "with_strangers": float(scores.ravel()[num_sources == scores.ndim].mean()),
+        "self_play": float(flat[num_sources == 1].mean()),
+        "with_strangers": float(flat[is_strange].mean()),
+        "standard_error": float(scores.ndim * np.std(by_run, ddof=1) / np.sqrt(len(scores))),
     }

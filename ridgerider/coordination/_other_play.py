@@ -40,6 +40,7 @@ class Baseline:
     self_play: float
     cross_play: float
     with_strangers: float
+    standard_error: float
 
 
 def play_alone(game: Game, num_runs: int = 25, *, seed: int = 0) -> Baseline:
