@@ -75,13 +75,13 @@ class PayoffGame(eqx.Module):
 
     def optimum(self) -> float:
         """The best payoff of deterministic policies, which no others exceed, by enumeration."""
-        tables = [_deterministic(*shape) for shape in self.shapes]
-        count = math.prod(map(len, tables))
+        count = math.prod(actions**observations for observations, actions in self.shapes)
         if count > MAX_POLICIES:
             raise ValueError(
                 f"`shapes` must allow at most {MAX_POLICIES} joint policies to enumerate, not "
                 f"{count}."
             )
+        tables = [_deterministic(*shape) for shape in self.shapes]
 
         def best(first: Policy) -> Scalar:
             rest = [jnp.asarray(one) for one in tables[1:]]

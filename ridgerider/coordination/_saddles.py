@@ -13,6 +13,7 @@ from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider.coordination._game import Game, NegativeEntropy, Softened, game_problem
 
 NOISE = 0.01  # of the start, so that runs are independent
+FAR = 10.0  # a parameter that moved further has given up an action
 MORE = 3  # Morse indices that are tried, from that of the start
 NUM_SAMPLES = 64  # policies that measure the scale of payoffs
 NUM_HALVINGS = 10  # of the bonus, from that scale down
@@ -28,10 +29,9 @@ def softened(game: Game, bonus: float) -> Problem:
 
 
 def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
-    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none without."""
+    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none inside."""
     saddles = [_saddle(game, seed) for seed in seeds]
-    lost = [number for number, one in enumerate(saddles) if not one.is_strict]
-    if not lost:
+    if all(one.is_strict and _is_inside(game, one) for one in saddles):
         return saddles, 0.0
     bonuses = _ladder(game)
     steepness = [
@@ -43,6 +43,9 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
         found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
         if all(one.is_strict for one in found):
             return found, bonuses[best]
+    lost = [number for number, one in enumerate(saddles) if not one.is_strict]
+    if not lost:  # all of them have given up some action
+        return saddles, 0.0
     raise ValueError(
         "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
         f"some curvature leads up, but run {lost[0]} found none, nor did any with a bonus for "
@@ -63,7 +66,15 @@ def _saddle(game: Game, seed: int) -> Saddle:
     for index in range(first, min(first + MORE, problem.size + 1)):
         found.append(find_saddle(problem, index=index, **how))
     strict = [one for one in found if one.is_strict]
-    return max(strict, key=lambda one: one.morse_index) if strict else found[0]
+    if not strict:
+        return found[0]
+    return max(strict, key=lambda one: (_is_inside(game, one), one.morse_index))
+
+
+def _is_inside(game: Game, saddle: Saddle) -> bool:
+    """Whether no action was given up: its logit would be far off."""
+    problem = game_problem(game)
+    return bool(jnp.max(jnp.abs(problem.ravel(saddle.params) - problem.x0)) < FAR)
 
 
 def _ladder(game: Game) -> list[float]:
