@@ -70,6 +70,7 @@ def problem(
     (3, ['bias', 'weight'])
     """
     check_callable("loss", loss, "loss(outputs, targets)")
+    module = _plain(module)
     names = _checked(module, data, params)
     functions = ModuleFunctions(module, loss, data, names)
     x = functions.start()
@@ -114,6 +115,7 @@ def network_start(
     ("['2.bias']", "['2.weight']")
     """
     check_positive("factor", factor)
+    module = _plain(module)
     names = _checked(module, (inputs, targets), "all")
     if head is not None:
         chosen = jax.tree.leaves(head({name: name for name in names}))
@@ -125,8 +127,8 @@ def network_start(
                 f"{type(layer).__name__}: name the last layer as head=lambda params: ..."
             )
         chosen = [name for name in names if name.rpartition(".")[0] == last]
-    scaled = copy.deepcopy(module)
-    with torch.no_grad():
+    with _running, torch.no_grad():  # another thread may have put its parameters into the module
+        scaled = copy.deepcopy(module)
         num_outputs = module(inputs[:1]).shape[-1]
         for name in chosen:
             scaled.get_parameter(name).mul_(factor)
@@ -143,6 +145,11 @@ def network_start(
     start = problem(scaled, loss, inputs, targets)
     is_head = {name: name in chosen for name in names}
     return start_at(start, start.start, is_head, factor, seed)
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside of one by `torch.compile`, whose programs have no second derivatives."""
+    return getattr(module, "_orig_mod", module)
 
 
 def _is_leaf(module: torch.nn.Module) -> bool:
@@ -168,8 +175,13 @@ class ModuleFunctions(Functions):
         self.module, self.criterion, self.data, self.names = module, loss, data, names
         given = dict(module.named_parameters())
         # Copies: the module is the user's, who may continue to train it.
-        tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
-        self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        with _running:
+            tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
+            self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        every = dict(module.named_parameters(remove_duplicate=False))
+        # A parameter in several places goes by its first name.
+        first_names = {id(tensor): name for name, tensor in reversed(list(given.items()))}
+        self.same = {name: first_names[id(tensor)] for name, tensor in every.items()}
         self.sizes = [given[name].numel() for name in names]
         first = given[names[0]]
         self.device, self.is_vectorized = first.device, True
@@ -193,7 +205,8 @@ class ModuleFunctions(Functions):
         with torch.no_grad():
             new = self._parameters(self._tensor(np.array(x, self.dtype)))
         names = self.module.state_dict().keys()
-        return {name: new.get(name, self.fixed[name]).detach().clone() for name in names}
+        found = {name: new.get(self.same.get(name, name), self.fixed[name]) for name in names}
+        return {name: tensor.detach().clone() for name, tensor in found.items()}
 
     def _parameters(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         parts = zip(self.names, x.split(self.sizes), strict=True)
@@ -254,6 +267,7 @@ class ModuleFunctions(Functions):
         inputs = data[:-1] or data
         with _alone():
             state = {**self.fixed, **self._parameters(x)}
+            state = {name: of for name, of in state.items() if self.same.get(name, name) == name}
             outputs = functional_call(self.module, state, tuple(inputs))
             return self.criterion(outputs, *data[len(inputs) :])
 

@@ -29,10 +29,19 @@ EXPERIMENTS = (
     "theory",
     "ensembles",
     "invariance",
+    "ensemble-depth",
     "clusters",
 )
 # These train networks, in single precision, as the paper does; all others are in double.
-IN_SINGLE = ("mnist", "mnist-diversity", "mnist-sweep", "colored-mnist", "ensembles", "invariance")
+IN_SINGLE = (
+    "mnist",
+    "mnist-diversity",
+    "mnist-sweep",
+    "colored-mnist",
+    "ensembles",
+    "invariance",
+    "ensemble-depth",
+)
 OWN_DATA = ("mnist", "mnist-diversity", "ensembles")  # those that take images of one's own
 
 

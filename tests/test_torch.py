@@ -355,6 +355,126 @@ def test_threads_do_not_share_parameters():
         assert all(threads.map(work, range(60)))
 
 
+class Block(nn.Module):
+    """A residual block with group normalisation."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.first = nn.Conv1d(channels, channels, 3, padding=1)
+        self.norm = nn.GroupNorm(2, channels)
+
+    def forward(self, x):
+        return x + torch.tanh(self.norm(self.first(x)))
+
+
+def resnet():
+    torch.manual_seed(0)
+    inner = [nn.Conv1d(1, 4, 3, padding=1), Block(4), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
+    return nn.Sequential(*inner, nn.Linear(4, 3))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.inner(x.swapaxes(1, 2))[0][:, -1])
+
+
+def gru():
+    torch.manual_seed(0)
+    return Recurrent()
+
+
+def signals(count=12):
+    random = torch.Generator().manual_seed(1)
+    return torch.randn(count, 1, 8, generator=random), torch.arange(count) % 3
+
+
+def start_of(module, inputs, labels):
+    start = ridgerider.torch.network_start(module, inputs, labels)
+    return start.loss, start.eigenvalues
+
+
+@pytest.mark.parametrize("make", [resnet, gru])
+def test_starts_on_many_threads_are_one(make):
+    module, (inputs, labels) = make(), signals()
+    expected = start_of(module, inputs, labels)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: start_of(module, inputs, labels), range(6)))
+    assert found == [expected] * 6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [resnet, gru])
+def test_a_thousand_starts_are_one(make):
+    module, (inputs, labels) = make(), signals()
+    expected = start_of(module, inputs, labels)
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(lambda _: start_of(module, inputs, labels), range(1000)))
+    assert found == {expected}
+
+
+def test_training_mode_without_randomness_and_buffers():
+    """Buffers are part of the state, and a mode without effect is no reason to refuse."""
+    module, (inputs, labels) = resnet(), signals()
+    module.register_buffer("counter", torch.zeros(3))
+    assert module.training
+    assert start_of(module, inputs, labels) == start_of(module.eval(), inputs, labels)
+    problem = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels)
+    assert problem.params_of(problem.x0)["counter"].tolist() == [0, 0, 0]
+    module[1].norm = nn.BatchNorm1d(4)
+    with pytest.raises(ValueError, match=r"must be in evaluation mode, since 1\.norm"):
+        ridgerider.torch.network_start(module.train(), inputs, labels)
+
+
+def test_hooks_are_called_and_may_change_outputs():
+    module, (inputs, labels) = resnet(), signals()
+    plain = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels)
+    module[0].register_forward_hook(lambda _, given, out: 2 * out)
+    hooked = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels)
+    with torch.no_grad():
+        expected = float(F.cross_entropy(module(inputs), labels))
+    assert float(hooked.value(hooked.x0)) == pytest.approx(expected, rel=1e-5)
+    assert float(plain.value(plain.x0)) == pytest.approx(expected, rel=1e-5)  # the same module
+
+
+class Tied(nn.Module):
+    """One weight in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3, bias=False).double()
+        self.outer = nn.Linear(3, 3, bias=False).double()
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x)))
+
+
+def test_shared_parameters_are_one():
+    inputs, _ = examples(torch.float64)
+    module = Tied()
+    problem = ridgerider.torch.problem(module, F.mse_loss, inputs[:, :3], inputs[:, :3])
+    assert problem.size == 9
+    expected = torch.autograd.functional.hessian(
+        lambda w: F.mse_loss(torch.tanh(inputs[:, :3] @ w.T) @ w.T, inputs[:, :3]),
+        module.inner.weight.detach(),
+    ).reshape(9, 9)
+    np.testing.assert_allclose(problem.hessian(problem.x0), expected, atol=1e-10)
+    state = problem.params_of(2 * problem.x0)
+    module.load_state_dict(state)
+    assert module.outer.weight is module.inner.weight
+    np.testing.assert_allclose(state["outer.weight"], state["inner.weight"])
+
+
+def test_a_compiled_module_is_the_module():
+    module, (inputs, labels) = resnet(), signals()
+    compiled = torch.compile(module, backend="eager")
+    assert start_of(compiled, inputs, labels) == start_of(module, inputs, labels)
+
+
 class Noisy(nn.Module):
     def __init__(self):
         super().__init__()
