@@ -22,9 +22,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 # Programs that run for a moment are not worth optimising: the first two flags halve the processor
-# time of all tests, the next two take a third off what compilation is left (most of a program of
-# ours is loops in loops, and nearly all of its passes over HLO analyse those). With an XLA_FLAGS of
-# your own programs are compiled as for a user: that is how `make test-all` runs the long proofs.
+# time of all tests, the next two save a few percent more. With an XLA_FLAGS of your own, programs
+# are compiled as for a user: that is how `make test-all` runs the long proofs.
 # The last: on a busy machine XLA's thread pool was once seen to wait for itself, in a program
 # vmapped over a thousand eigh.
 LOOPS = "while-loop-trip-count-annotator,simplify-while-loops,while-loop-invariant-code-motion"
