@@ -12,7 +12,7 @@ NEEDS = [
     "tests/test_torch.py",
     "tests/test_ase.py",
     "tests/workers/test_workers.py::test_workers_may_leave_and_join",
-    "docs/takeaway.md",
+    "docs/choosing.md",
     "ridgerider/plot/_figures.py",
 ]
 NAMES = {"torch": "PyTorch", "ase": "ASE"}
@@ -25,6 +25,8 @@ def test_what_needs_a_missing_package_is_skipped():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "failed" not in done.stdout and "error" not in done.stdout, done.stdout
     for package in OPTIONAL:
+        if package == "tblite":  # its example needs ASE, too, which is missing first
+            continue
         assert f"{NAMES.get(package, package)} is not installed" in done.stdout, done.stdout
 
 

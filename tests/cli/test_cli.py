@@ -430,5 +430,6 @@ def test_options_of_search_have_its_defaults():
     for name in _options.SEARCH:
         assert options[name].default == known[name].default
     # Nothing that decides a search is missing from the command line, but for what it makes itself.
-    made = {"rider", "name", "executor", "max_deaths", "progress", "measures", "symmetry"}
+    made = {"rider", "name", "executor", "max_deaths", "measures", "symmetry"}
+    made |= {"progress", "verbose"}
     assert known.keys() - options.keys() == made

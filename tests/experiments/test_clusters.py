@@ -43,7 +43,7 @@ def test_starts_are_different_minima_and_their_cost_is_counted():
 
 def test_the_guide_says_what_the_stored_results_say():
     results = json.loads((DOCS / "results" / "clusters.json").read_text())
-    page = " ".join((DOCS / "map.md").read_text().split())
+    page = " ".join((DOCS / "benchmarks.md").read_text().split())
     for atoms, of in results["clusters"].items():
         minima = f"{of['minima']}, {of['saddles']}"
         published = f"{of['published_minima']}, {of['published_saddles'] or '-'}"
@@ -54,7 +54,4 @@ def test_the_guide_says_what_the_stored_results_say():
     assert sum(of["wrong_indices"] for of in results["clusters"].values()) == 0
     top, seven = results["topsearch"], results["clusters"]["7"]
     ratio = top["per_point"] / seven["per_point"]
-    assert f"Each costs it {ratio:.0f} times as many gradients" in page
-    points, seconds = seven["minima"] + seven["saddles"], seven["wall_seconds"]
-    assert f"takes {top['seconds']:.0f} s where the map of all {points} points" in page
-    assert f"points takes {seconds:.0f} s" in page
+    assert f"needs {ratio:.0f} times as many gradients" in page

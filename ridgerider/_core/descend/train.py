@@ -53,6 +53,7 @@ class Train(HostFinish):
     - `folder`: a training that is interrupted continues from its last complete epoch, which is
       stored there, and one that had ended is not repeated.
 
+    >>> import optax
     >>> import ridgerider as rr
     >>> problem = rr.Problem(lambda x, y: jnp.mean((x - y) ** 2), jnp.zeros(()), jnp.ones(8))
     >>> train = Train(optax.sgd(0.25), Batches(4), epochs=20, target=1e-3)
