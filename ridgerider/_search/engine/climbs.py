@@ -489,7 +489,8 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
     is_from_guess = not turn.up and turn.sign < 0 and branch.eigenvalue > 0
     is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
     if plan.is_kept or (plan.has_matrix and (is_from_climb or not turn.up)):
-        if name not in known:
+        # Of few parameters each leg has its own: then no leg's cost depends on who came before it.
+        if name not in known or not plan.is_kept:
             matrix = calls.hessian(x) if branch.hessian is None else branch.hessian
             modes = modes_of(matrix, domain.null(x))
             known[name] = matrix, int(np.sum(modes.is_down))
