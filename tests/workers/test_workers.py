@@ -156,7 +156,7 @@ def kill_early(up, starting, is_over, count, early):
     random, killed = np.random.default_rng(1), [0, 0]
     while sum(killed) < count and not is_over.is_set():
         is_early = killed[1] < min(early, 2 * killed[0])
-        pids = starting() if is_early else up()
+        pids = [pid for pid in (starting() if is_early else up()) if pid is not None]
         if pids:
             time.sleep(random.uniform(0, 0.3))
             with suppress(ProcessLookupError):
