@@ -73,7 +73,7 @@ def explore(
     - `climb`: how ridges are climbed, with lengths in Angstrom.
     - `max_force_calls`, `max_seconds`: no further round begins once these are used up; a round
       consists of `round_size` climbs or descents. `max_rides` limits climbs and descents.
-    - `max_modes`: of each minimum climb only so many of the softest modes.
+    - `max_modes`: climb at most this many of the softest modes of each minimum.
     - others: as for `rr.explore`. Each worker of an `executor` has its own calculator.
 
     >>> from ase import Atoms

@@ -4,13 +4,14 @@ The paper asks for a direction e and an eigenvalue with
 
     H_i e = eigenvalue * e,  eigenvalue < 0,  for the Hessian H_i of every environment i.
 
-`fit` goes from a table with a group column to a classifier and a verdict. For models of one's own:
-such a pair rarely exists, so the parameters are split into a featurizer and a ridden part, and
+Such a pair rarely exists, so the parameters are split into a featurizer and a ridden part, and
 
 - `ride_common`, the paper's Algorithm 4, trains the featurizer until there is one;
 - `consistent_ridge` takes the features as they are and finds the steepest direction along which all
   environments curve alike; `Agree` follows it, `consistency` scores any directions, and
   `shared_features` projects out what environments disagree on.
+
+`fit` goes from a table with a group column to a classifier and a verdict in one call.
 """
 
 from ridgerider.environments._algorithm_4 import Algorithm4 as Algorithm4
