@@ -12,7 +12,6 @@ One thread at a time runs a module: compiled programs call back from several thr
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from ridgerider._check import check_callable, check_choice, check_positive, needs
 from ridgerider._core.points.network import NetworkStart, start_at
-from ridgerider._core.problem.functions import Block, Functions, Point, Rows, is_equal
+from ridgerider._core.problem.functions import CALLING, Block, Functions, Point, Rows, is_equal
 from ridgerider._core.problem.numpy_functions import check_gradient
 from ridgerider._core.problem.problem import Problem
 
@@ -35,7 +34,6 @@ NOT_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
 )
 BLOCK = 16  # HVPs that are computed at a time for a dense Hessian
-_running = threading.RLock()  # of all modules: two problems may share one, or parts of one
 
 
 def problem(
@@ -127,7 +125,7 @@ def network_start(
                 f"{type(layer).__name__}: name the last layer as head=lambda params: ..."
             )
         chosen = [name for name in names if name.rpartition(".")[0] == last]
-    with _running, torch.no_grad():  # another thread may have put its parameters into the module
+    with CALLING, torch.no_grad():  # another thread may have put its parameters into the module
         scaled = copy.deepcopy(module)
         num_outputs = module(inputs[:1]).shape[-1]
         for name in chosen:
@@ -175,7 +173,7 @@ class ModuleFunctions(Functions):
         self.module, self.criterion, self.data, self.names = module, loss, data, names
         given = dict(module.named_parameters())
         # Copies: the module is the user's, who may continue to train it.
-        with _running:
+        with CALLING:
             tensors = {**module.state_dict(), **given, **dict(module.named_buffers())}
             self.fixed = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         every = dict(module.named_parameters(remove_duplicate=False))
@@ -313,7 +311,7 @@ class ModuleFunctions(Functions):
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """One thread at a time, with attention by operations that can be differentiated twice."""
-    with _running:
+    with CALLING:
         was_fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:

@@ -1,5 +1,9 @@
 """Atoms with calculators: the minima of the same potential in JAX, fixed atoms, cells, movies."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from ase.constraints import FixAtoms, FixBondLength
 from ase.io import read
 
 import ridgerider.ase
+from ridgerider.ase import _energy
 
 CUTOFF = 20.0
 SHORT = rr.Rider(max_steps=15)
@@ -172,6 +177,38 @@ def test_fixed_atoms_and_cells():
     before = crystal.positions.copy()
     problem.value(problem.x0 + 1)
     assert np.array_equal(crystal.positions, before)
+
+
+class Slow(LennardJones):
+    """A pause between its input and its results."""
+
+    def calculate(self, *args, **kwargs):
+        time.sleep(1e-3)
+        super().calculate(*args, **kwargs)
+
+
+def test_threads_share_a_calculator(monkeypatch):
+    calculator, ends = Slow(), [(0, 0, 0), (1.2, 0, 0)]
+    energies = [
+        ridgerider.ase.EnergyAndForces(Atoms("Ar2", ends, calculator=calculator)) for _ in range(2)
+    ]
+
+    def work(number):
+        positions = np.array([[0.0, 0, 0], [1 + 0.01 * number, 0, 0]])
+        atoms = Atoms("Ar2", positions, calculator=LennardJones())
+        try:
+            energy, forces = energies[number % 2](positions)
+        except Exception:  # where another thread was in between
+            return False
+        return energy == atoms.get_potential_energy() and (forces == -atoms.get_forces()).all()
+
+    def are_right():
+        with ThreadPoolExecutor(6) as threads:
+            return all(threads.map(work, range(60)))
+
+    assert are_right()
+    monkeypatch.setattr(_energy, "CALLING", nullcontext())
+    assert not are_right()  # the test sees what the lock prevents
 
 
 class Fails(LennardJones):

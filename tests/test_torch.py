@@ -4,6 +4,7 @@ import copy
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._core.problem import functions
+from ridgerider.workers import process_pool
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: ridgerider[torch]")
 import torch.nn.functional as F  # noqa: E402
@@ -342,7 +345,7 @@ class Slow(nn.Module):
         return first * self.weight
 
 
-def test_threads_do_not_share_parameters():
+def test_threads_do_not_share_parameters(monkeypatch):
     module, x = Slow(), torch.ones(1, 1, dtype=torch.float64)
     problems = [ridgerider.torch.problem(module, torch.mean, x) for _ in range(2)]
     values = [jax.jit(problem.value) for problem in problems]
@@ -351,8 +354,14 @@ def test_threads_do_not_share_parameters():
         weight = jnp.full(1, float(number))
         return float(values[number % 2](weight)) == number**2
 
-    with ThreadPoolExecutor(6) as threads:
-        assert all(threads.map(work, range(60)))
+    def are_right():
+        with ThreadPoolExecutor(6) as threads:
+            return all(threads.map(work, range(60)))
+
+    assert are_right()
+    for place in (functions, ridgerider.torch):
+        monkeypatch.setattr(place, "CALLING", nullcontext())
+    assert not are_right()  # the test sees what the lock prevents
 
 
 class Block(nn.Module):
@@ -414,6 +423,26 @@ def test_a_thousand_starts_are_one(make):
     with ThreadPoolExecutor(4) as threads:
         found = set(threads.map(lambda _: start_of(module, inputs, labels), range(1000)))
     assert found == {expected}
+
+
+def search_of(module, inputs, labels, **options):
+    problem = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels, check=False)
+    (leg,) = rr.search(problem, HVP_RIDER, max_rides=1, **options)
+    return leg.loss, *leg.x.tolist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [resnet, gru])
+def test_a_thousand_searches_are_one(make):
+    """By threads that share the module, and some by worker processes that share a copy each."""
+    module, (inputs, labels) = make(), signals()
+    expected = search_of(module, inputs, labels)
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(lambda _: search_of(module, inputs, labels), range(900)))
+    assert found == {expected}
+    with process_pool(2) as workers:
+        sent = [search_of(module, inputs, labels, executor=workers) for _ in range(100)]
+    assert set(sent) == {expected}
 
 
 def test_training_mode_without_randomness_and_buffers():

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._check import needs
+from ridgerider._core.problem.functions import CALLING
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms
@@ -98,19 +99,20 @@ class EnergyAndForces:
     def _compute(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         """Energy and all forces, those of springs included."""
         calculator = self.atoms.calc
-        self.atoms.positions[:] = self.positions(coordinates)
-        if self.resets:
-            calculator.reset()
-        try:
-            forces = self.atoms.get_forces(apply_constraint=False)
-            # The energy comes with the forces. Asking for it makes ASE compare all of the atoms
-            # with their last state, which takes longer than the forces of a small cluster.
-            known = getattr(calculator, "results", None) or {}
-            energy = known["energy"] if "energy" in known else self.atoms.get_potential_energy()
-        except Exception:
-            if hasattr(calculator, "reset"):  # of what it was left with halfway
+        with CALLING:
+            self.atoms.positions[:] = self.positions(coordinates)
+            if self.resets:
                 calculator.reset()
-            raise
+            try:
+                forces = self.atoms.get_forces(apply_constraint=False)
+                # The energy comes with the forces. Asking for it makes ASE compare all of the atoms
+                # with their last state, which takes longer than the forces of a small cluster.
+                known = getattr(calculator, "results", None) or {}
+                energy = known["energy"] if "energy" in known else self.atoms.get_potential_energy()
+            except Exception:
+                if hasattr(calculator, "reset"):  # of what it was left with halfway
+                    calculator.reset()
+                raise
         if self.springs:
             forces = forces.copy()
         for spring in self.springs:

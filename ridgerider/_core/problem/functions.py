@@ -34,6 +34,9 @@ Point = Float[np.ndarray, " n"]
 Block = Float[np.ndarray, "b n"]
 Rows = Int[np.ndarray, " m"] | None
 STEPS = (1, -1, 2, -2)
+# One thread at a time calls code outside of JAX: programs call back from several threads, and two
+# problems may share a calculator, a module or a cache that is not made for threads.
+CALLING = threading.RLock()
 # Whose ledgers are open in this thread, or in one that it waits for.
 _open: ContextVar[tuple["Functions", ...]] = ContextVar("open", default=())
 
@@ -79,8 +82,7 @@ class Functions:
         self._latest = math.inf  # by the clock of `runtime`
         self._ledgers: list[Ledger] = []
         self._last: tuple[Any, ...] | None = None
-        # One call at a time, since many calculators are not made for threads; one ledger at a time.
-        self._calling, self._recording = Lock(), Lock()
+        self._recording = Lock()  # one ledger at a time
 
     # --- what a bridge provides
 
@@ -118,7 +120,7 @@ class Functions:
         ledger, outer = Ledger(), _open.get()
         is_nested = any(one is self for one in outer)
         with nullcontext() if is_nested else self._recording.lock:
-            with self._calling.lock:
+            with CALLING:
                 self.forget()
             before, latest = self.calls.copy(), self._latest
             self._latest = clock.deadline()
@@ -245,7 +247,7 @@ class Functions:
         outer = tuple(np.broadcast_to(one, (*points, one.shape[-1])) for one in outer)
         inner = np.broadcast_to(inner, (*lead, self.size))
         results = tuple(np.empty((*lead, *shape), inner.dtype) for shape in shapes)
-        with self._calling.lock:
+        with CALLING:
             try:
                 for where in np.ndindex(points):
                     axes = zip(where, points, strict=True)

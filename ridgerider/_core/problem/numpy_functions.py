@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ridgerider._check import check_callable
-from ridgerider._core.problem.functions import STEPS, Block, Functions, Point, Rows
+from ridgerider._core.problem.functions import CALLING, STEPS, Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
 CANDIDATES = (1.0, 0.25, 4.0, 0.0625, 16.0)  # steps of differences, times a typical one
@@ -43,14 +43,15 @@ class NumpyFunctions(Functions):
         super().__init__(int(self._ends[-1]), dtype, 1, name)
         self._value_and_grad, self._hvp, self._hessian = value_and_grad, hvp, hessian
         x = self._ravel("start", jax.tree.map(np.asarray, start)).astype(self.dtype)
-        _check_once(self, x)
-        nearby = _nearby(self, x)
-        if check:
-            check_gradient(self, nearby)
-        if hvp is None and hessian is None:
-            measure_noise(self, nearby, _eps(self) ** (1 / 3))
-        elif check:
-            check_products(self, nearby)
+        with CALLING:
+            _check_once(self, x)
+            nearby = _nearby(self, x)
+            if check:
+                check_gradient(self, nearby)
+            if hvp is None and hessian is None:
+                measure_noise(self, nearby, _eps(self) ** (1 / 3))
+            elif check:
+                check_products(self, nearby)
 
     def evaluate(self, x: Block, rows: Rows) -> tuple[np.ndarray, Block]:
         del rows

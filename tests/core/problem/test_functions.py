@@ -1,7 +1,9 @@
 """Losses outside of JAX: derivatives, differences and their error, what is counted, what fails."""
 
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._core.points.classify import view
-from ridgerider._core.problem import host
+from ridgerider._core.problem import functions, host
 from ridgerider.workers import process_pool
 
 DEPTHS = np.array([1.0, 0.6, 0.3])
@@ -202,6 +204,46 @@ def test_resume_replay_and_threads(found, tmp_path):
     with ThreadPoolExecutor(2) as threads:
         other = rr.search(problem, max_rides=6, executor=threads)
     assert all(map(is_same_leg, whole, other))
+
+
+class Calculator:
+    """Keeps its input while it computes, as calculators do: another thread may change it."""
+
+    def __call__(self, x):
+        self.x = x
+        time.sleep(1e-3)
+        return float(self.x @ self.x), 2 * self.x
+
+
+def are_right(problems):
+    """Values and gradients of problems in many threads, compiled and on the host."""
+    programs = [jax.jit(problem.value) for problem in problems]
+
+    def work(number):
+        problem, x = problems[number % 2], np.full(2, float(number))
+        on_host = problem.loss.host_values_and_grads(x)[1]
+        return float(programs[number % 2](x)) == 2 * number**2 and (on_host == 2 * x).all()
+
+    with ThreadPoolExecutor(6) as threads:
+        return all(threads.map(work, range(60)))
+
+
+def test_one_thread_at_a_time_calls_a_function_that_two_problems_share(monkeypatch):
+    calculator = Calculator()
+    with ThreadPoolExecutor(6) as threads:  # their checks are calls, too
+        problems = list(
+            threads.map(
+                lambda _: rr.Problem.from_functions(calculator, np.ones(2), hessian=hessian_of_two),
+                range(6),
+            )
+        )
+    assert are_right(problems)
+    monkeypatch.setattr(functions, "CALLING", nullcontext())
+    assert not are_right(problems)  # the test sees what the lock prevents
+
+
+def hessian_of_two(x):
+    return 2 * np.eye(2)
 
 
 def test_problems_can_be_sent():
