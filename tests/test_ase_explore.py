@@ -27,6 +27,7 @@ from ase.constraints import (
 )
 
 import ridgerider.ase
+from ridgerider.ase._between import between
 from ridgerider.ase._bonds import Torsions, bond_graph
 from ridgerider.ase._energy import EnergyAndForces
 from ridgerider.ase._forces import Forces
@@ -165,6 +166,17 @@ def test_forces_that_remember_or_are_noisy():
         ridgerider.ase.explore(chain(noise=0.1))
 
 
+def test_every_force_call_is_made_and_counted():
+    atoms = cluster("Cu", 4, 2.4, CountedEMT())
+    energy = EnergyAndForces(atoms)
+    functions = Forces(energy, Motions(energy))
+    x = energy.start.ravel()
+    for _ in range(2):  # ASE compares atoms to within 1e-15 Angstrom
+        x = np.nextafter(x, 0)
+        functions.at(x)
+    assert functions.calls["gradients"] == atoms.calc.count
+
+
 def test_the_hessian_is_that_of_differences_of_fourth_order():
     atoms = chain()
     energy = EnergyAndForces(atoms)
@@ -246,6 +258,32 @@ def test_equivalent_hollows_are_one():
         marks = [np.array(signature(energy.coordinates(a.positions))) for a in (slab, other, third)]
     np.testing.assert_allclose(marks[0], marks[1], atol=1e-9)
     assert np.abs(marks[0] - marks[2]).max() > 0.05
+
+
+def test_atoms_that_swap_places_do_not_meet():
+    atoms = cluster("Ar", 4, 1.1, CountedLJ(rc=20.0))
+    atoms.positions = 1.12 / 8**0.5 * np.array([(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)])
+    energy, other = EnergyAndForces(atoms), atoms.positions[[1, 0, 2, 3]]
+    begin, end = atoms.positions.ravel(), other.ravel()
+    images = between(energy, begin, end, 7)
+    assert np.array_equal(images[0], begin) and np.array_equal(images[-1], end)
+    straight = np.linspace(begin, end, 7)
+    apart = [
+        Atoms("Ar4", one.reshape(-1, 3)).get_all_distances() for one in (images[3], straight[3])
+    ]
+    nearest = [one[np.triu_indices(4, 1)].min() for one in apart]
+    assert nearest[0] > 0.7 * 1.12 and nearest[1] < 1e-9
+    assert np.array_equal(
+        between(energy, begin, begin + 0.1, 5), np.linspace(begin, begin + 0.1, 5)
+    )
+    # The one transition state of four atoms is a rhombus, by way of which two of them swap.
+    final = atoms.copy()
+    final.positions = other
+    landscape = ridgerider.ase.connect(atoms, final)
+    assert landscape.cost.gradients == atoms.calc.count
+    (top,) = landscape.saddles()
+    rhombus = rr.explore(lennard_jones(4), symmetry=rr.symmetry.point_set()).saddles()[0]
+    assert top.loss + 24 * (20.0**-12 - 20.0**-6) == pytest.approx(rhombus.loss, abs=1e-4)
 
 
 def test_motions_that_constraints_leave():

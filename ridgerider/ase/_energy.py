@@ -77,9 +77,8 @@ class EnergyAndForces:
 
     def coordinates(self, positions: np.ndarray) -> np.ndarray:
         """Those of the positions that are free."""
-        if self.basis is None:
-            return np.asarray(positions, float)[self.is_free]
-        return self.basis.T @ (np.asarray(positions, float) - self.fixed).ravel()
+        positions = np.asarray(positions, float)
+        return self.reduced(positions if self.basis is None else positions - self.fixed)
 
     def positions(self, coordinates: np.ndarray) -> np.ndarray:
         """The positions of all atoms."""
@@ -92,9 +91,11 @@ class EnergyAndForces:
 
     def __call__(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         energy, forces = self._compute(coordinates)
-        if self.basis is None:
-            return energy, -forces[self.is_free]
-        return energy, -self.basis.T @ forces.ravel()
+        return energy, -self.reduced(forces)
+
+    def reduced(self, vectors: np.ndarray) -> np.ndarray:
+        """The parts along the free coordinates of a vector for each atom."""
+        return vectors[self.is_free] if self.basis is None else self.basis.T @ vectors.ravel()
 
     def _compute(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         """Energy and all forces, those of springs included."""
@@ -103,6 +104,8 @@ class EnergyAndForces:
             self.atoms.positions[:] = self.positions(coordinates)
             if self.resets:
                 calculator.reset()
+            elif hasattr(calculator, "results"):  # a call is made, and counted, also where atoms
+                calculator.results = {}  # have moved by less than what ASE compares them with
             try:
                 forces = self.atoms.get_forces(apply_constraint=False)
                 # The energy comes with the forces. Asking for it makes ASE compare all of the atoms

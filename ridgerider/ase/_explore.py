@@ -120,8 +120,8 @@ def connect(
 ) -> Landscape:
     """What lies between two structures: transition states on a path from one to the other.
 
-    As `rr.connect`, with the settings of `explore`. Atoms of `final` have the order of `initial`,
-    and no two of them may meet on the straight path between the two.
+    As `rr.connect`, with the settings of `explore`. Atoms of `final` have the order of `initial`.
+    Where two of them would meet on the straight path, the first path changes distances evenly.
 
     >>> from ase.build import add_adsorbate, fcc100
     >>> from ase.calculators.emt import EMT

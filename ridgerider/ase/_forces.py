@@ -16,6 +16,7 @@ import numpy as np
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows
+from ridgerider.ase._between import between
 from ridgerider.ase._energy import EnergyAndForces
 from ridgerider.ase._motions import Motions
 
@@ -169,6 +170,10 @@ class Forces(Functions):
         found = self.at(x)
         self._remembered[x.tobytes()] = self._remembered.pop(x.tobytes())
         return found[1]
+
+    def between(self, begin: Point, end: Point, count: int) -> Block:
+        """Images on a path between two points, which are the first and the last."""
+        return between(self._value_and_grad, begin, end, count)
 
     def params_of(self, x: Point) -> np.ndarray:
         return np.array(x, float).reshape(self._shape)

@@ -17,20 +17,27 @@ SOFTEST = 0.02  # of the largest curvature: below that, modes do not scale a ste
 ENOUGH = 0.05  # a band is relaxed where no image moves by more than this times the radius
 
 
+class NoPath(ValueError):
+    """A path leads through where the loss is not finite."""
+
+
 def relaxed(
     calls: Calls,
     domain: Domain,
-    ends: tuple[Point, Point],
-    num_images: int,
+    images: Rows,
     num_steps: int,
     radius: float,
     hessian: np.ndarray | None = None,
 ) -> tuple[Rows, np.ndarray, Rows]:
-    """Images between two points, with the points themselves, their losses and gradients."""
-    images = np.linspace(*ends, num_images + 2)
+    """The images of a path, relaxed between the first and the last, with losses and gradients."""
     scale, inner = _inverse(hessian), slice(1, -1)
     pairs = [calls.value_and_grad(one) for one in images]
     losses, grads = np.array([loss for loss, _ in pairs]), np.array([grad for _, grad in pairs])
+    for number in np.flatnonzero(~np.isfinite(losses)):
+        raise NoPath(
+            "the losses on the path from one end to the other must be finite, but that of image "
+            f"{number} of {len(images) - 2} is {losses[number]:g}."
+        )
     pace, before = 0.0, None
     for _ in range(num_steps):
         check_time()
@@ -49,13 +56,14 @@ def relaxed(
         before = images[inner].copy(), aside
         if not float(np.minimum(lengths, radius).max()) > ENOUGH * radius:
             break
+        last = images.copy(), losses.copy(), grads.copy()
         images[inner] = [domain.inside(one) for one in images[inner] + step]
         images = _even(images)
         pairs = [calls.value_and_grad(one) for one in images[inner]]
         losses[inner] = [loss for loss, _ in pairs]
         grads[inner] = [grad for _, grad in pairs]
         if not np.isfinite(losses).all():
-            break
+            return last
     return images, losses, grads
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._check import check_count
-from ridgerider._core.points.band import aligned, maxima, relaxed
+from ridgerider._core.points.band import NoPath, aligned, maxima, relaxed
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
@@ -95,7 +95,11 @@ def connected(
             break
         points = []
         for one, two in pairs:
-            points += _guesses(problem, mover, store, one, two, num_images)
+            try:
+                points += _guesses(problem, mover, store, one, two, num_images)
+            except NoPath:
+                if not tried:  # no gap but the whole
+                    raise
         if points:
             _ride(problem, mover, store, points)
         landscape = Landscape(store, problem, mover)
@@ -141,8 +145,9 @@ def _guesses(
         if hessian is None and plan.has_matrix:
             hessian = calls.hessian(begin)
         steps = NUM_STEPS * (1 if plan.has_matrix else 2)
-        radius = plan.radius
-        found = maxima(*relaxed(calls, domain, (begin, end), count, steps, radius, hessian))
+        between = getattr(problem.loss, "between", np.linspace)
+        images = between(begin, end, count + 2)
+        found = maxima(*relaxed(calls, domain, images, steps, plan.radius, hessian))
     (cost,) = ledger.charge([calls.cost])
     root = store.leg(Fingerprint())
     store.settle(replace(root, cost=root.cost + cost), [])

@@ -19,7 +19,8 @@ def bent(x):
 def test_a_path_is_relaxed_to_the_valley_and_its_maximum_is_the_saddle():
     problem = rr.Problem(bent, jnp.zeros(2))
     ends = np.array([-1.0, 0.0]), np.array([1.0, 0.0])
-    images, losses, grads = relaxed(Calls(problem), Domain(problem), ends, 9, 60, 0.1)
+    path = np.linspace(*ends, 11)
+    images, losses, grads = relaxed(Calls(problem), Domain(problem), path, 60, 0.1)
     assert np.array_equal(images[0], ends[0]) and np.array_equal(images[-1], ends[1])
     tangents = np.gradient(images, axis=0)
     tangents /= np.linalg.norm(tangents, axis=1, keepdims=True)
@@ -48,6 +49,15 @@ def test_alignment_turns_and_does_not_stretch():
     moved = (points @ turn.T + 1.0).ravel()
     found = aligned(domain, moved, points.ravel())
     np.testing.assert_allclose(found, points.ravel(), atol=0.02 * np.abs(points).max())
+
+
+def test_a_path_through_a_wall_is_refused():
+    def wall(x):
+        return jnp.where(jnp.abs(x[0]) < 0.1, jnp.inf, bent(x))
+
+    problem = rr.Problem(wall, jnp.ones(2))
+    with pytest.raises(ValueError, match="must be finite, but that of image 2 of 3 is inf"):
+        rr.connect(problem, jnp.array([-1.0, 0.0]), jnp.array([1.0, 0.0]), num_images=3)
 
 
 def test_the_barrier_between_two_solutions():
