@@ -17,7 +17,7 @@ from ridgerider import symmetry as symmetry
 from ridgerider import types as types
 from ridgerider import workers as workers
 from ridgerider._core.descend.finish import Descend as Descend
-from ridgerider._core.descend.relax import Relax as Relax
+from ridgerider._core.descend.train import Relax as Relax
 from ridgerider._core.descend.train import Train as Train
 from ridgerider._core.points.climb import Climb as Climb
 from ridgerider._core.points.find_saddle import find_saddle as find_saddle
@@ -46,10 +46,10 @@ from ridgerider._core.spectra.spectrum import DenseSpectrum as DenseSpectrum
 from ridgerider._search.engine.connect import connect as connect
 from ridgerider._search.engine.explore import explore as explore
 from ridgerider._search.engine.minimize import minimize_all as minimize_all
+from ridgerider._search.engine.run import load as load
 from ridgerider._search.engine.run import resume as resume
-from ridgerider._search.engine.search import search as search
+from ridgerider._search.engine.run import search as search
 from ridgerider._search.results.landscape import Landscape as Landscape
-from ridgerider._search.results.load import load as load
 from ridgerider._search.results.measures import Measures as Measures
 from ridgerider._search.results.measures import measure as measure
 from ridgerider._search.results.progress import Bar as Bar

@@ -89,7 +89,7 @@ def test_the_arrows_have_no_cycle():
 
 def test_a_turned_arrow_is_seen():
     """The core that looks at the tree, or the search that draws, would be noticed."""
-    for line in ("from ridgerider._search.tree.tree import Leg", "import ridgerider.report"):
+    for line in ("from ridgerider._search.tree import Leg", "import ridgerider.report"):
         (room,) = imported_rooms(line)
         assert room not in ROOMS["_core"] | {"_core", "_check"}
     (room,) = imported_rooms("def f():\n    from ridgerider import plot")

@@ -13,13 +13,11 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.connect import connected
 from ridgerider._search.engine.loop import Means
-from ridgerider._search.engine.run import begin_run
+from ridgerider._search.engine.run import begin_run, check_rule
 from ridgerider._search.engine.run import resume as resume_run
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.results.load import check_rule
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.tree.orders import MAP_ORDERS, named_order, order_name
-from ridgerider._search.tree.tree import Budget, Settings
+from ridgerider._search.tree import MAP_ORDERS, Budget, Settings, named_order, order_name
 from ridgerider.ase._bonds import Connected, Torsions, bond_graph, is_molecule
 from ridgerider.ase._energy import EnergyAndForces, check_apart, check_atoms
 from ridgerider.ase._forces import Forces

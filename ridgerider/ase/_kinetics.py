@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgerider._check import check_positive, needs
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.results.solutions import Stationary
+from ridgerider._search.results.result import Stationary
 from ridgerider.ase._problem import energy_of, is_free
 
 with needs("ase", "ridgerider.ase"):

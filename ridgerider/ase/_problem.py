@@ -10,8 +10,7 @@ import numpy as np
 from ridgerider._check import needs
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.problem.problem import Problem
-from ridgerider._search.results.result import Result, RunView
-from ridgerider._search.results.solutions import Solution
+from ridgerider._search.results.result import Result, RunView, Solution
 from ridgerider.ase._energy import EnergyAndForces, check_atoms
 
 with needs("ase", "ridgerider.ase"):

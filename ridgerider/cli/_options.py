@@ -17,8 +17,8 @@ from typer.core import TyperCommand
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.locate import load_attribute, name_to_load, own_measures
-from ridgerider._search.tree.orders import MAP_ORDERS, SEARCH_ORDERS
+from ridgerider._search.runfile.rules import load_attribute, name_to_load, own_measures
+from ridgerider._search.tree import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem
 

@@ -11,8 +11,8 @@ import typer
 import ridgerider as rr
 from ridgerider._check import check_choice
 from ridgerider._search.results.export import FORMATS
-from ridgerider._search.runfile.repair import check_run
-from ridgerider._search.runfile.repair import repair as repair_run
+from ridgerider._search.runfile.write import check_run
+from ridgerider._search.runfile.write import repair as repair_run
 from ridgerider.cli._options import (
     RUN_FILE,
     Metrics,

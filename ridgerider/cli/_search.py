@@ -14,7 +14,7 @@ import typer
 import ridgerider as rr
 from ridgerider._check import check_choice, check_count
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.locate import load_attribute
+from ridgerider._search.runfile.rules import load_attribute
 from ridgerider.cli._options import (
     BUDGET,
     EXPLORE,

@@ -20,9 +20,9 @@ from ridgerider._core.ride.rider import Rider
 from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
 from ridgerider._search.engine.rides import branch_key
-from ridgerider._search.engine.search import search
-from ridgerider._search.results.notebook import aligned
-from ridgerider._search.tree.tree import Fingerprint, Leg, Turn, hashed
+from ridgerider._search.engine.run import search
+from ridgerider._search.results.export import aligned
+from ridgerider._search.tree import Fingerprint, Leg, Turn, hashed
 from ridgerider.coordination._game import Game, check_game, cross_play, means
 from ridgerider.coordination._saddles import common_saddles, softened
 from ridgerider.coordination._symmetry import SymmetryReport, symmetry_report

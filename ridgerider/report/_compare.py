@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.problem.problem import Problem
+from ridgerider._search.engine.run import load
 from ridgerider._search.results.export import plain
-from ridgerider._search.results.load import load
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
-from ridgerider._search.same.points import Classes, StationaryPoints
-from ridgerider._search.tree.tree import Fingerprint, Turn
+from ridgerider._search.same import Classes, StationaryPoints
+from ridgerider._search.tree import Fingerprint, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
 from ridgerider.report._read import COSTS, Reader
 from ridgerider.report._verdict import count

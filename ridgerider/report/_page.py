@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from ridgerider._check import one_line
+from ridgerider._search.engine.run import load
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.results.load import load
-from ridgerider._search.results.solutions import Stationary
-from ridgerider.plot._map import tree_places
+from ridgerider._search.results.result import Stationary
+from ridgerider.plot._figures import tree_places
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 

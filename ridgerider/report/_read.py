@@ -17,8 +17,8 @@ from ridgerider._search.results.export import plain
 from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
 from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.same.points import IS_SOLUTION
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.same import IS_SOLUTION
+from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.report._differ import differences
 
 ENOUGH = 0.7072  # of the overlap: above it, no other ridge can overlap more

@@ -9,7 +9,7 @@ from ridgerider.symmetry._points import PointCopy as PointCopy
 from ridgerider.symmetry._points import PointSignature as PointSignature
 from ridgerider.symmetry._points import RigidCopy as RigidCopy
 from ridgerider.symmetry._points import RigidSignature as RigidSignature
+from ridgerider.symmetry._points import UnitSignature as UnitSignature
 from ridgerider.symmetry._points import point_set as point_set
 from ridgerider.symmetry._points import rigid as rigid
-from ridgerider.symmetry._units import UnitSignature as UnitSignature
-from ridgerider.symmetry._units import units as units
+from ridgerider.symmetry._points import units as units

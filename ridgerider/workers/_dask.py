@@ -14,7 +14,7 @@ from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
 from ridgerider._search.crew.crew import Job, open_job
-from ridgerider._search.tree.tree import Leg
+from ridgerider._search.tree import Leg
 from ridgerider.workers._pool import ONE_THREAD
 
 # Each death is told to us, who count them, and is blamed on one task alone.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ridgerider._check import check_count, check_positive
 from ridgerider._search.crew.crew import Job, open_job, opened_job
-from ridgerider._search.tree.tree import Leg
+from ridgerider._search.tree import Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider.plot._map import tree_places
+from ridgerider.plot._figures import tree_places
 from ridgerider.problems import himmelblau, mueller_brown
 
 

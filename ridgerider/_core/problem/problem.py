@@ -32,8 +32,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ridgerider._check import check_finite
 from ridgerider._core.problem.cost import Cost, Ledger
-from ridgerider._core.problem.functions import Functions
-from ridgerider._core.problem.host import call_host
+from ridgerider._core.problem.functions import Functions, call_host
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.runtime import clock
 

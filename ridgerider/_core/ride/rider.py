@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import check_callable, check_choice, check_count
 from ridgerider._core.descend.finish import Descend, Finish
-from ridgerider._core.descend.relax import Relax
+from ridgerider._core.descend.train import Relax
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector

@@ -43,10 +43,17 @@ from ridgerider._core.runtime.compile import Identity, compiled, one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.engine.starts import Bounds, spread
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import ALIKE, Classes, StationaryPoints, blur_of, reach_of
-from ridgerider._search.same.symmetry import check_level, has_signature, signatures
-from ridgerider._search.tree.orders import Order
-from ridgerider._search.tree.tree import Branch, Fingerprint, Leg, Settings, Turn, Way
+from ridgerider._search.same import (
+    ALIKE,
+    Classes,
+    StationaryPoints,
+    blur_of,
+    check_level,
+    has_signature,
+    reach_of,
+    signatures,
+)
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Order, Settings, Turn, Way
 
 Valid = Callable[[Problem, np.ndarray, float], bool]
 

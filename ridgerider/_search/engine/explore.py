@@ -13,15 +13,13 @@ from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.loop import Means
-from ridgerider._search.engine.run import begin_run
+from ridgerider._search.engine.run import begin_run, check_rule, check_symmetry_kind
 from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.results.load import check_rule, check_symmetry_kind
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Progress
-from ridgerider._search.runfile.locate import loaded
-from ridgerider._search.tree.orders import MAP_ORDERS, Order, named_order, order_name
-from ridgerider._search.tree.tree import Budget, Settings
+from ridgerider._search.runfile.rules import loaded
+from ridgerider._search.tree import MAP_ORDERS, Budget, Order, Settings, named_order, order_name
 
 
 def explore(

@@ -39,8 +39,17 @@ from ridgerider._search.results.measures import Measures, has_descents, measure_
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.tree.orders import Order, with_priority
-from ridgerider._search.tree.tree import Branch, Budget, Fingerprint, Frontier, Leg, Settings, Turn
+from ridgerider._search.tree import (
+    Branch,
+    Budget,
+    Fingerprint,
+    Frontier,
+    Leg,
+    Order,
+    Settings,
+    Turn,
+    with_priority,
+)
 
 Valid = Callable[[Problem, np.ndarray, float], bool]
 

@@ -20,8 +20,7 @@ from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.tree.orders import fewest_visits
-from ridgerider._search.tree.tree import Budget, Fingerprint, Settings
+from ridgerider._search.tree import Budget, Fingerprint, Settings, fewest_visits
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult  # takes a while

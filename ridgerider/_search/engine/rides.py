@@ -20,13 +20,12 @@ from ridgerider._core.runtime.compile import compiled, one_thread
 from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import BranchPoints, StationaryPoints, distinct
-from ridgerider._search.same.symmetry import check_leg
-from ridgerider._search.tree.orders import Order
-from ridgerider._search.tree.tree import (
+from ridgerider._search.same import BranchPoints, StationaryPoints, check_leg, distinct
+from ridgerider._search.tree import (
     Branch,
     Fingerprint,
     Leg,
+    Order,
     Ridges,
     Settings,
     Turn,

@@ -1,9 +1,14 @@
-"""Begin a run, or resume one: checks, the run file, and then the one loop."""
+"""`rr.search`, `rr.resume` and `rr.load`: begin a run, continue it, open it.
+
+Checks, the run file, and then the one loop; the view of a run is a `Result` for a search, a
+`Landscape` for a map.
+"""
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
 from os import PathLike
@@ -14,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_finite
+from ridgerider._check import check_callable, check_finite, one_line
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.calls import measured
@@ -25,18 +30,36 @@ from ridgerider._core.runtime.clock import OutOfTime, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
 from ridgerider._search.crew.crew import Job, check_sendable
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.engine.climbs import with_starts
+from ridgerider._search.engine.climbs import Climbs, with_starts
 from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
-from ridgerider._search.results.load import stored_mover, stored_part, view
+from ridgerider._search.engine.rides import Rides
+from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
-from ridgerider._search.results.progress import Line
-from ridgerider._search.runfile.files import check_new, held
-from ridgerider._search.runfile.locate import loaded, made_here
-from ridgerider._search.runfile.rules import check_problem, describe, describe_problem
+from ridgerider._search.results.progress import Line, Progress
+from ridgerider._search.results.result import Result
+from ridgerider._search.runfile.read import RunFile, check_new, held
+from ridgerider._search.runfile.rules import (
+    check_problem,
+    describe,
+    describe_problem,
+    loaded,
+    made_here,
+    rebuild,
+)
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.symmetry import check_symmetry
-from ridgerider._search.tree.orders import Order, stored_order, with_priority
-from ridgerider._search.tree.tree import Branch, Budget, Fingerprint, Leg, Settings
+from ridgerider._search.same import check_symmetry
+from ridgerider._search.tree import (
+    Branch,
+    Budget,
+    Fingerprint,
+    Leg,
+    Order,
+    Settings,
+    named_order,
+    order_name,
+    stored_order,
+    with_priority,
+)
 
 Same = Literal["same"]
 NOT_BEGUN = ("max_seconds",)  # how a start ended that was not evaluated in time
@@ -281,3 +304,181 @@ def stored_valid(meta: dict[str, Any], valid: Any = None) -> Any:
 def _plain(valid: Any) -> Any:
     """Bounds as lists, which a run file can hold."""
     return [np.asarray(one).tolist() for one in valid] if _is_box(valid) else valid
+
+
+KINDS = {"rides": Rider, "climbs": Climb}
+
+
+def stored_mover(
+    path: str | PathLike | None,
+    meta: dict[str, Any],
+    rule: Rider | Climb | None = None,
+    symmetry: Symmetry | None = None,
+) -> Rides | Climbs:
+    """What a run was made with; parts of the user's own have to be given again."""
+    kind = KINDS[meta["mover"]]
+    rule = rebuild(meta["rider"]) if rule is None else rule
+    check_rule("rider", rule, kind)
+    if meta["rider"] != describe(rule):
+        raise ValueError(f"{path} was made with another `rider`: pass its rr.{kind.__name__}.")
+    symmetry = stored_part("symmetry", meta["symmetry"], symmetry)
+    check_symmetry_kind(symmetry)
+    if isinstance(rule, Rider):
+        return Rides(rule, symmetry)
+    ends = meta.get("bounds")
+    return Climbs(rule, symmetry, None if ends is None else (tuple(ends[0]), tuple(ends[1])))
+
+
+def stored_part(name: str, stored: Any, given: Any) -> Any:
+    """A part of a run, from its file or as it is given again."""
+    if given is None:
+        try:
+            return None if stored is None else rebuild(stored)
+        except ValueError:
+            raise ValueError(
+                f"the run has a custom `{name}`, {one_line(stored)}: pass it again."
+            ) from None
+    if stored is None or stored != describe(given):
+        what = one_line(describe(given))
+        raise ValueError(f"`{name}` must be the run's own, {one_line(stored)}, not {what}.")
+    return given
+
+
+def check_rule(name: str, rule: Any, kind: type) -> None:
+    if not isinstance(rule, kind):
+        what = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
+        raise ValueError(
+            f"`{name}` must be a {kind.__name__}, such as rr.{kind.__name__}(), not {what}."
+        )
+
+
+def check_symmetry_kind(symmetry: Any) -> None:
+    if symmetry is not None and not isinstance(symmetry, Symmetry):
+        raise ValueError(
+            "`symmetry` must be a Symmetry, such as rr.symmetry.point_set(), or None, not "
+            f"{one_line(symmetry)}."
+        )
+
+
+def view(store: RunFile, problem: Problem | None, mover: Any) -> Any:
+    """What to see a run as: a map as a `Landscape`, any other as a `Result`."""
+    kind = Landscape if store.meta["mover"] == "climbs" else Result
+    if problem is not None:
+        problem = problem.with_unit(store.settings.unit)
+    return kind(store, problem, mover)
+
+
+def load(
+    path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None
+) -> Any:
+    """Open a run file, also while it is still being written.
+
+    Returns the `Result` of a search, or the `Landscape` of a map. Without the `problem`, parameters
+    come as one vector and `replay` is not possible. The rider is rebuilt from the file unless it
+    has custom rules.
+
+    >>> import tempfile, jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(1))
+    >>> path = f"{tempfile.mkdtemp()}/run.sqlite"
+    >>> result = rr.search(problem, out=path, name="one well")
+    >>> rr.load(path).name, len(rr.load(path, problem).minima())
+    ('one well', 2)
+    """
+    if not isinstance(problem, Problem | None):
+        raise ValueError(f"`problem` must be a Problem or None, not {type(problem).__name__}.")
+    store, mover = RunFile.open(path), None
+    with store.closed_on_error():
+        if problem is not None:
+            check_problem(store.meta, problem, path)
+        with contextlib.suppress(ValueError):  # custom rules: `replay` asks for the rider
+            mover = stored_mover(path, store.meta, rider)
+        return view(store, problem, mover)
+
+
+def search(
+    problem: Problem | str,
+    rider: Rider = Rider(),
+    *,
+    order: str | Order = "breadth_first",
+    members: Literal["branches", "all", "one"] = "branches",
+    branch_at: Literal["end", "saddle"] = "end",
+    symmetry: Symmetry | None = None,
+    max_ridges: int | None = None,
+    max_depth: int | None = None,
+    max_rides: int | None = 100,
+    max_steps: int | None = None,
+    max_hvps: int | None = None,
+    max_seconds: float | None = None,
+    round_size: int = 1,
+    seed: int = 0,
+    out: str | PathLike | None = None,
+    name: str | None = None,
+    executor: Executor | None = None,
+    max_deaths: int = 3,
+    progress: Callable[[Progress], None] | None = None,
+    measures: Measures | None = None,
+    verbose: bool = True,
+) -> Result:
+    """Follow the ridges from `problem.start`, branch where they end, and repeat within the budget.
+
+    - `problem`: a `Problem`, or where to find one, as `module:attribute`. Workers then load it
+      themselves, and only its name is sent to them.
+
+    **What is searched** (decides the tree)
+
+    - `order`: which branch comes next: "breadth_first", "depth_first", "best_first",
+      "steepest_first", "random", or your own key `order(branch)`, smallest first; `branch.x` is the
+      point it leaves, e.g. for a validation loss.
+    - `members`: which directions inside a repeated eigenvalue are followed, each both ways.
+      "branches": of those that stay ridges (see `Spectrum.branches`) one of each class, as the
+      others of a class lead to copies; "all" of them, or, if `rider.spectrum` has a custom
+      gauge, of the rows of its basis; "one": the first of these rows.
+    - `branch_at`: where the next turns are taken. "end": at the end of a ride, as in the paper, or,
+      if no ridge leaves it, at the saddle at which the descent from there ends (`v1+` in a
+      fingerprint). "saddle": at that saddle, or, if the descent ends elsewhere, at the end of the
+      ride. No point is branched at twice: a leg that ends where another had ended before is linked
+      to that (`Leg.linked_to`).
+    - `symmetry`: which points are equivalent, e.g. `rr.symmetry.units(...)` for a network.
+      Of equivalent branches one is followed; a leg that ends at a copy of a point is linked to it.
+    - `max_ridges`: at each point only this many of the most negative eigenvalues. `max_depth`: the
+      longest fingerprint, in turns.
+    - `round_size`: how many branches are chosen before their results come back; no more workers
+      than that are busy.
+    - `seed`: every random choice derives from it and from where in the tree it is made.
+
+    **When to stop**: after `max_rides`; after the round in which `max_steps` or `max_hvps`, the sum
+    over all legs, was reached; when `max_seconds` have passed, without those of compilation: a leg
+    that is cut off is not stored, and `resume` rides it from its beginning. None means no limit.
+
+    **How it is computed** (changes nothing in the result)
+
+    - `executor`: rides the branches of a round; any `concurrent.futures.Executor` that does not
+      fork, such as those of `ridgerider.workers`. None rides one by one, here.
+    - `max_deaths`: a leg during which this many workers died is stored as failed.
+    - `out`: a new run file. Every leg is stored as it ends, and `resume` continues after any
+      interruption.
+    - `name`: what the problem is called, best as `module:attribute` so that it can be loaded again.
+    - `verbose`: without `progress`, a line on a terminal, or in a notebook, tells after two seconds
+      how far it is; False, or `RIDGERIDER_QUIET` in the environment, switches it off.
+    - `progress`: called with a `Progress` after every leg, such as `Bar()`, and after every epoch
+      of a training (`Train`) that ends one in this process.
+    - `measures`: a signature and metrics, noted of each solution as it is found; see `Measures`.
+
+    >>> import jax.numpy as jnp
+    >>> import ridgerider as rr
+    >>> problem = rr.Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2) + x[0] * x[1] / 4, jnp.zeros(2))
+    >>> result = rr.search(problem, max_rides=20)
+    >>> len(result.minima())
+    4
+    """
+    key = named_order(order, seed)
+    settings = Settings(
+        seed, order_name(order), members, max_ridges, max_depth, round_size, branch_at
+    )
+    budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
+    means = Means(executor, max_deaths, progress, measures, verbose)
+    check_rule("rider", rider, Rider)
+    check_symmetry_kind(symmetry)
+    mover = Rides(rider, symmetry)
+    return begin_run(problem, mover, settings, key, budget, means, out=out, name=name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.tree import Fingerprint, Leg
 
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 KEPT = 0.97  # how much a count is worth after one more draw of its arm

@@ -23,8 +23,8 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.export import plain
 from ridgerider._search.runfile.rules import check_problem
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import TOLERANCE, Classes, reach_of
-from ridgerider._search.tree.tree import Leg
+from ridgerider._search.same import TOLERANCE, Classes, reach_of
+from ridgerider._search.tree import Leg
 
 SIGNATURE = ""  # the name of its values, which no metric can have
 ENDS = ("minimum", "at infinity", "ride")

@@ -14,8 +14,8 @@ import jax
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.same.points import IS_SOLUTION
-from ridgerider._search.tree.tree import Leg
+from ridgerider._search.same import IS_SOLUTION
+from ridgerider._search.tree import Leg
 
 
 @dataclass

@@ -15,6 +15,9 @@ bit without carry: no row can change, go or come unnoticed.
 
 A file may be damaged, or made by a stranger: a column that does not hold what it should is a
 `Damage` that names the row and the column.
+
+At the end: legs and branches as rows, and back. The columns say what becomes of each field; the
+arrays of a leg and of its descent are packed into one blob each.
 """
 
 import contextlib
@@ -30,9 +33,10 @@ import numpy as np
 import safetensors.numpy
 
 from ridgerider._check import one_line
+from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.spectra.spectrum import Cluster
-from ridgerider._search.tree.tree import Fingerprint, Way
+from ridgerider._search.tree import Branch, Fingerprint, Leg, Ridges, Way
 
 APPLICATION_ID = 0x52696467  # "Ridg"
 FORMAT = 5
@@ -393,3 +397,121 @@ def row_digest(table: str, row: Row, solution: bytes | None = None) -> bytes:
     for blob in blobs:
         hashed.update(blob)
     return hashed.digest()
+
+
+HISTORY = "history "  # before the names of a training's columns, among its arrays
+BRANCH = ("fingerprint", "loss", "eigenvalue", "multiplicity", "priority")  # what is read of one
+
+
+def leg_to_rows(leg: Leg) -> tuple[Row, Row | None]:
+    """The row of a leg and, if a descent followed it, the one of its solution."""
+    values = {**vars(leg), **vars(leg.ridges), "depth": leg.fingerprint.depth}
+    hessian = {} if leg.hessian is None else {"hessian": leg.hessian}
+    arrays = _arrays(leg.ridges) | {"x": leg.x} | hessian
+    row = encode("legs", {**values, "arrays": arrays})
+    end = leg.finish
+    if end is None:
+        return row, None
+    ridges = dict.fromkeys(RIDGES) if leg.below is None else vars(leg.below)
+    arrays = {} if leg.below is None else _arrays(leg.below)
+    arrays |= {"x": end.x}
+    if end.is_at_infinity and end.runaway is not None:
+        arrays["runaway"] = end.runaway
+    arrays |= {f"{HISTORY}{name}": column for name, column in (end.history or {}).items()}
+    names = {"fingerprint": leg.fingerprint, "same_as": leg.same_as}
+    return row, encode("solutions", {**vars(end), **ridges, **names, "arrays": arrays})
+
+
+def leg_from_rows(row: Row, end: Row | None, size: int | None = None) -> Leg:
+    """The leg again; `size` is the number of parameters, if it is known."""
+    name, values = leg_name(row["fingerprint"]), decode("legs", row)
+    arrays = values.pop("arrays")
+    del values["depth"]
+    with reading(name, "arrays"):
+        x = points(arrays["x"], (size,))
+        values["hessian"] = hessian_of(arrays, x.size)
+    ridges = _ridges(name, values, arrays, x.size)
+    num_steps, trace = values["num_steps"], values["trace"]
+    with reading(name, "trace"):
+        if trace and "eigenvalue" not in trace:
+            raise ValueError("there is no eigenvalue")
+        for column, array in trace.items():
+            num_axes = 1 + (column in ("neighbours", "path"))
+            if array.ndim != num_axes or len(array) != num_steps + 1:
+                raise ValueError(f"{column} has shape {array.shape}, not that of {num_steps} steps")
+    finish = same_as = below = None
+    if end is not None:
+        found = decode("solutions", end)
+        finish, same_as = _finish(name, found, x.size), found["same_as"]
+        if found["num_ridges"] is not None:
+            below = _ridges(name, found, found["arrays"], x.size)
+    return Leg(**{**values, **vars(ridges)}, x=x, finish=finish, same_as=same_as, below=below)
+
+
+def checked_leg(row: Row | None, end: Row | None, size: int | None) -> Leg:
+    """A leg whose digest and that of its solution fit."""
+    row = row or {}
+    solution = None if end is None else row_digest("solutions", end)
+    is_right = end is None or end["digest"] == solution
+    if not is_right or row["digest"] != row_digest("legs", row, solution):
+        raise Damage(row_name("legs", row), "digest", "it does not fit")
+    return leg_from_rows(row, end, size)
+
+
+def finish_from_row(end: Row, size: int | None = None) -> Finish:
+    """Where a descent ended."""
+    return _finish(leg_name(end["fingerprint"]), decode("solutions", end), size)
+
+
+def branch_to_row(branch: Branch) -> Row:
+    """The row of a branch that waits."""
+    values = {name: getattr(branch, name) for name in BRANCH}
+    try:
+        return encode("branches", {**values, "parent": branch.fingerprint.parent, "round": None})
+    except TypeError:
+        raise ValueError(
+            "`order` must return numbers, strings or tuples of them, "
+            f"not {type(branch.priority).__name__}."
+        ) from None
+
+
+def hessian_of(arrays: Mapping[str, np.ndarray], size: int) -> np.ndarray | None:
+    return points(arrays["hessian"], (size, size)) if "hessian" in arrays else None
+
+
+def _arrays(ridges: Ridges) -> dict[str, Any]:
+    return {"eigenvalues": ridges.eigenvalues, "directions": ridges.directions}
+
+
+def _ridges(
+    name: str, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray], size: int
+) -> Ridges:
+    with reading(name, "arrays"):
+        eigenvalues = points(arrays["eigenvalues"], (None,))
+        directions = points(arrays["directions"], (None, size))
+    ridges = Ridges(
+        **{field: values[field] for field in RIDGES},
+        eigenvalues=eigenvalues,
+        directions=directions,
+    )
+    with reading(name, "turns"):
+        if not len(ridges.turns) == len(ridges.directions) == len(ridges.ways):
+            raise ValueError("there are not as many as directions")
+        if any(index >= len(ridges.clusters) for index, _ in ridges.turns):
+            raise ValueError("one turns into a cluster that is not there")
+    return ridges
+
+
+def _finish(name: str, values: Mapping[str, Any], size: int | None) -> Finish:
+    arrays = values["arrays"]
+    with reading(name, "arrays"):
+        x = points(arrays["x"], (size,))
+        runaway = points(arrays["runaway"], x.shape) if "runaway" in arrays else None
+    history = {
+        key.removeprefix(HISTORY): array for key, array in arrays.items() if key.startswith(HISTORY)
+    }
+    more: Any = {"x": x, "runaway": runaway, "history": history or None}
+    with reading(name, "doubt_number"):
+        finish = Finish(**{field: values[field] for field in FINISH}, **more)
+        finish.doubt  # noqa: B018  # one that is known
+    return finish

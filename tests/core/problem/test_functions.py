@@ -12,7 +12,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._core.points.classify import view
-from ridgerider._core.problem import functions, host
+from ridgerider._core.problem import functions
 from ridgerider.workers import process_pool
 
 DEPTHS = np.array([1.0, 0.6, 0.3])
@@ -292,7 +292,7 @@ def test_single_precision_on_the_outside_of_double():
 
 
 def test_without_the_direct_way_the_public_one_is_taken(monkeypatch):
-    monkeypatch.delattr(host.mlir, "emit_python_callback")
+    monkeypatch.delattr(functions.mlir, "emit_python_callback")
     problem = rr.Problem.from_functions(value_and_grad, np.zeros(3), hvp=hvp)
     np.testing.assert_allclose(
         jax.jit(lambda x: problem.hessian(x))(X), hessian(np.asarray(X)), atol=1e-12

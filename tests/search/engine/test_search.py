@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 import ridgerider as rr
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.rules import describe, rebuild
-from ridgerider._search.same.points import Classes, is_same
-from ridgerider._search.tree.orders import best_first, steepest_first
-from ridgerider._search.tree.tree import Settings
+from ridgerider._search.same import Classes, is_same
+from ridgerider._search.tree import Settings, best_first, steepest_first
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss, wells_minima
 from tests.cases import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.engine.starts import Yields, spread
-from ridgerider._search.tree.tree import Fingerprint, Leg
+from ridgerider._search.tree import Fingerprint, Leg
 
 
 def leg(name, is_new, work):

@@ -7,7 +7,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.results.landscape import Edge
-from ridgerider._search.results.solutions import Stationary
+from ridgerider._search.results.result import Stationary
 from ridgerider.problems import wells
 from ridgerider.types import Cost, Fingerprint, Turn
 

@@ -9,8 +9,7 @@ from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.read import select
 from ridgerider._search.runfile.schema import KEYS, SUM, TABLES, row_digest
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.tree.orders import breadth_first, with_priority
-from ridgerider._search.tree.tree import Fingerprint, Leg, Settings
+from ridgerider._search.tree import Fingerprint, Leg, Settings, breadth_first, with_priority
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},

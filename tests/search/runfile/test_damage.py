@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.repair import check_run, repair
 from ridgerider._search.runfile.schema import KEYS
+from ridgerider._search.runfile.write import check_run, repair
 from ridgerider.problems import himmelblau, wells
 
 SEARCH = {"members": "all", "max_depth": 2, "round_size": 5}

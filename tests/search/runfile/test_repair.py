@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.files import held
-from ridgerider._search.runfile.repair import check_run, repair
+from ridgerider._search.runfile.read import held
 from ridgerider._search.runfile.schema import KEYS, TABLES
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.write import Store, check_run, repair
 from ridgerider.problems import wells
 from tests.cases import same_tree
 
@@ -158,7 +157,7 @@ def test_a_second_resume_says_who_holds_the_run(copy):
 
 def test_a_lock_goes_with_the_process_that_held_it(copy):
     script = (
-        "import sys, os, pathlib; from ridgerider._search.runfile.files import held\n"
+        "import sys, os, pathlib; from ridgerider._search.runfile.read import held\n"
         "with held(pathlib.Path(sys.argv[1])): os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(copy)], check=False)

@@ -9,7 +9,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.runfile import schema
-from ridgerider._search.runfile.rows import branch_to_row, leg_from_rows, leg_to_rows
+from ridgerider._search.runfile.schema import branch_to_row, leg_from_rows, leg_to_rows
 from ridgerider.problems import six_hump_camel, wells
 from tests.search.runfile.made_up_runs import make_leg
 

@@ -12,7 +12,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.runfile.write import Store
-from ridgerider._search.tree.tree import Fingerprint
+from ridgerider._search.tree import Fingerprint
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
 from ridgerider.report._read import Reader

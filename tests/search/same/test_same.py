@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.same.points import StationaryPoints, _highest_between
-from ridgerider._search.tree.tree import Fingerprint, Turn
+from ridgerider._search.same import StationaryPoints, _highest_between
+from ridgerider._search.tree import Fingerprint, Turn
 from ridgerider.problems import levers, wells
 
 
