@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -54,7 +54,8 @@ class Candidate:
 
     - `fingerprint`: the ridges, e.g. `0` or `3.2 1`, without signs: each run takes the way with the
       best self-play at its end. Where the rides had a bonus for entropy, `0, other way` takes the
-      one with the worst.
+      one with the worst. `none`: a bonus for entropy led all runs to the same policy, and there
+      was no ridge to choose.
     - `cross_play`: averaged over all pairs of runs, a run with itself included, as in the paper.
     - `with_strangers`: the same over different runs; what a stranger can expect. Its
       `standard_error` is zero where all runs agree, and large where tied policies met by luck.
@@ -175,6 +176,8 @@ def coordinate(
     seeds = [int(state[0] >> 1) for state in states]
     saddles, bonus = common_saddles(game, seeds)
     problem = softened(game, bonus)
+    if not all(one.is_strict for one in saddles):
+        return _led(game, bonus, rider, seeds, saddles)
     runs = []
     for run_seed, saddle in zip(seeds, saddles, strict=True):
         result = search(
@@ -230,7 +233,6 @@ class _Run:
 def _compare(game: Game, bonus: float, rider: Rider, runs: list[_Run]) -> Coordination:
     """Let all runs play with each other, fingerprint by fingerprint."""
     problem = softened(game, bonus)
-    stages = [softened(game, part * bonus) for part in ANNEALING] if bonus else [problem]
     known = {_unsigned(name) for run in runs for name in run.legs} - {()}
     shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
     if not shared:
@@ -239,14 +241,9 @@ def _compare(game: Game, bonus: float, rider: Rider, runs: list[_Run]) -> Coordi
     # With a bonus the better way at the end of the ride may be the worse one without.
     for ridges, is_best in itertools.product(shared, (True, False) if bonus else (True,)):
         chosen = [run.choose(ridges, is_best) for run in runs]
-        xs = []
-        for run, (path, _) in zip(runs, chosen, strict=True):
-            x = jnp.asarray(path[-1].x)
-            for stage in stages if rider.finish is not None else ():
-                finish = _polish(stage, rider, x, branch_key(run.seed, path[-1].fingerprint))
-                x, cost = finish.x, cost + jax.device_get(finish.cost)
-            xs.append(x)
-        policies = jax.vmap(problem.unravel)(jnp.stack(xs))
+        ends = [(path[-1].x, path[-1].fingerprint) for path, _ in chosen]
+        policies, spent = _polished(game, bonus, rider, [run.seed for run in runs], ends)
+        cost = cost + spent
         scores.append(np.asarray(cross_play(game, policies)))
         name = _name(ridges) + ("" if is_best else ", other way")
         candidates.append(_candidate(name, ridges, chosen, policies, scores[-1]))
@@ -263,6 +260,43 @@ def _compare(game: Game, bonus: float, rider: Rider, runs: list[_Run]) -> Coordi
         cost=cost,
         bonus=bonus,
     )
+
+
+def _led(
+    game: Game, bonus: float, rider: Rider, seeds: list[int], saddles: list[Saddle]
+) -> Coordination:
+    """The policy that a bonus for entropy leads to, where it becomes a saddle nowhere."""
+    problem = softened(game, bonus)
+    ends = [(problem.ravel(one.params), Fingerprint()) for one in saddles]
+    policies, cost = _polished(game, bonus, rider, seeds, ends)
+    scores = np.asarray(cross_play(game, policies))
+    sure: dict[str, Any] = {"multiplicity": 1, "confidence": 1.0, "sign_confidence": 1.0}
+    sure |= means(scores)
+    only = Candidate("none", **sure, ridden=(Fingerprint(),) * len(ends), policies=policies)
+    return Coordination(
+        candidates=(only,),
+        scores=scores[..., None],
+        saddles=tuple(saddles),
+        symmetry=symmetry_report(problem.with_start(saddles[0].params), rider.spectrum, set()),
+        num_dropped=0,
+        cost=sum((one.cost for one in saddles), cost),
+        bonus=bonus,
+    )
+
+
+def _polished(
+    game: Game, bonus: float, rider: Rider, seeds: list[int], ends: list[tuple[Any, Fingerprint]]
+) -> tuple[PyTree, Cost]:
+    """The policies at the ends of rides, one for each run, descended without the bonus at last."""
+    stages = [softened(game, part * bonus) for part in (ANNEALING if bonus else (0.0,))]
+    xs, cost = [], Cost()
+    for seed, (end, fingerprint) in zip(seeds, ends, strict=True):
+        x = jnp.asarray(end)
+        for stage in stages if rider.finish is not None else ():
+            finish = _polish(stage, rider, x, branch_key(seed, fingerprint))
+            x, cost = finish.x, cost + jax.device_get(finish.cost)
+        xs.append(x)
+    return jax.vmap(stages[0].unravel)(jnp.stack(xs)), cost
 
 
 @eqx.filter_jit

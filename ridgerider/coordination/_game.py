@@ -94,6 +94,12 @@ def check_game(game: Game, num_runs: int) -> None:
             f"`game` must have start, self_play, cross_play and entropy, but {type(game).__name__} "
             f"has no {' and no '.join(missing)}."
         )
+    paid = jax.eval_shape(game.self_play, game.start)
+    if getattr(paid, "shape", ()) != ():
+        raise ValueError(
+            "`game` must pay all players alike, but it has a payoff for each player: see "
+            "coordination.equilibria(game)."
+        )
     alone, scores = map(np.asarray, _try_out(game))
     tolerance = 1e3 * float(np.finfo(alone.dtype).eps) * np.abs(alone).max()
     same = scores[(0,) * scores.ndim]

@@ -1,34 +1,41 @@
-r"""Games given by their payoff as a function of policies, with two that are built in.
+r"""Games given by their payoff as a function of policies, or by a Python function that plays them.
 
 A policy is a table with a row for each private observation: the distribution over actions. The
 expected payoff, summed over chance and observations, is a polynomial in these tables, so that small
 games need no samples. A player who sees what another one did has that among its observations.
+
+A larger game is played `num_samples` times with uniform actions. With pi the policies and A_t the
+number of actions, the mean of payoff * prod_t A_t pi(a_t | o_t) is the expected payoff, and its
+derivatives are unbiased, too: at uniform policies they are those of DiCE.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.problem.problem import Scalar
 
 MAX_POLICIES = 2**20  # joint ones that `optimum` tries
+MAX_EPISODES = 10**5  # that are enumerated
 Policy = Float[Array, "observations actions"]
 
 
 class PayoffGame(eqx.Module):
-    """A cooperative game, given by its payoff as a function of the players' policies.
+    """A game, given by its payoff as a function of the players' policies.
 
     **Arguments**
 
     - `payoff(policy_1, ..., policy_n)`: the expected payoff, differentiable; a policy is a table of
-      probabilities, a row for each observation and a column for each action.
+      probabilities, a row for each observation and a column for each action. Or an array with a
+      payoff for each player: see `equilibria`.
     - `shapes`: observations and actions of each player.
 
     Here both players see a coin of their own, and get 1 if they act alike:
@@ -40,10 +47,10 @@ class PayoffGame(eqx.Module):
     (0.5, 1.0)
     """
 
-    payoff: Callable[..., Scalar]
+    payoff: Callable[..., Array]
     shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
-    def __init__(self, payoff: Callable[..., Scalar], shapes: Sequence[Sequence[int]]):
+    def __init__(self, payoff: Callable[..., Array], shapes: Sequence[Sequence[int]]):
         check_callable("payoff", payoff, "payoff(policy_1, ..., policy_n)")
         self.payoff, self.shapes = payoff, tuple((int(o), int(a)) for o, a in shapes)
         check_count("len(shapes)", len(self.shapes), 2)
@@ -51,8 +58,66 @@ class PayoffGame(eqx.Module):
             check_count("shapes", observations)
             check_count("shapes", actions, 2)
         out = jax.eval_shape(payoff, *map(jnp.zeros, self.shapes))
-        if getattr(out, "shape", None) != ():
-            raise ValueError(f"`payoff` must return a number, not {out}.")
+        if getattr(out, "shape", None) not in ((), (self.num_players,)):
+            raise ValueError(
+                f"`payoff` must return a number, or one for each of {self.num_players} players, "
+                f"not {out}."
+            )
+
+    @classmethod
+    def from_play(
+        cls,
+        play: Callable[..., Any],
+        num_players: int = 2,
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+    ) -> "PayoffGame":
+        """The game that `play(draw, act)` plays, in plain Python.
+
+        It returns the payoff, or a tuple with one for each player. Every episode is played, or
+        `num_samples` of them; `standard_error` then says how well payoffs are known. The rows of
+        player k's policy are those of `game.payoff.observations[k]`.
+
+        **Arguments**
+
+        - `play`: calls `draw(count)`, a number below `count`, all equally likely, and `act(player,
+          observation, num_actions)`, the action of a player (from 0) who sees this (hashable).
+
+        >>> def coins(draw, act):
+        ...     one, two = act(0, draw(2), 2), act(1, draw(2), 2)
+        ...     return float(one == two)
+        >>> PayoffGame.from_play(coins).optimum()
+        1.0
+        """
+        check_callable("play", play, "play(draw, act)")
+        check_count("num_players", num_players, 2)
+        rules = _Rules([{} for _ in range(num_players)], [0] * num_players)
+        if num_samples is not None:
+            check_count("num_samples", num_samples, 2)
+            random = np.random.default_rng(seed)
+            found = [_Episode(rules, (), random).played(play) for _ in range(num_samples)]
+        else:
+            found, scripts = [], [tuple[int, ...]()]
+            while scripts:
+                found.append(_Episode(rules, scripts.pop(), None).played(play))
+                scripts += found[-1].others
+                if len(found) > MAX_EPISODES:
+                    raise ValueError(
+                        f"`play` must have at most {MAX_EPISODES} episodes to enumerate: give "
+                        "`num_samples`."
+                    )
+        longest = max(len(one.moves) for one in found)
+        # Shorter episodes are filled up with moves of a further player, who has no choice.
+        idle = (num_players, 0, 0)
+        moves = [[*one.moves, *[idle] * (longest - len(one.moves))] for one in found]
+        episodes = Episodes(
+            jnp.asarray(np.array(moves, int).reshape(len(found), longest, 3)),
+            jnp.asarray([one.weight / (num_samples or 1) for one in found], float),
+            jnp.asarray([one.payoff for one in found], float),
+            tuple(map(tuple, rules.rows)),
+        )
+        return cls(episodes, [(len(seen), n) for seen, n in zip(*rules, strict=True)])
 
     @property
     def num_players(self) -> int:
@@ -73,45 +138,107 @@ class PayoffGame(eqx.Module):
         logs = [jax.nn.log_softmax(logits) for logits in params]
         return -sum(jnp.sum(jnp.exp(one) * one) for one in logs)  # type: ignore[return-value]
 
+    def standard_error(self, params: tuple[Policy, ...]) -> Array:
+        """Of self-play, if the episodes are samples; of all episodes it says how they spread."""
+        terms = self.payoff.terms(*map(jax.nn.softmax, params))  # type: ignore[attr-defined]
+        return jnp.std(terms, axis=0) * jnp.sqrt(jnp.asarray(len(terms), terms.dtype))
+
     def optimum(self) -> float:
-        """The best payoff of deterministic policies, which no others exceed, by enumeration."""
-        count = math.prod(actions**observations for observations, actions in self.shapes)
+        """The best payoff of deterministic policies, which no others exceed, by enumeration.
+
+        The last player, who must act once, has a best reply to each policy of the others: the
+        payoff is linear in its policy, and each row of the gradient is maximised.
+        """
+        *others, last = self.shapes
+        count = math.prod(actions**observations for observations, actions in others)
         if count > MAX_POLICIES:
             raise ValueError(
-                f"`shapes` must allow at most {MAX_POLICIES} joint policies to enumerate, not "
-                f"{count}."
+                f"`shapes` must allow at most {MAX_POLICIES} joint policies of all players but the "
+                f"last to enumerate, not {count}."
             )
-        tables = [_deterministic(*shape) for shape in self.shapes]
+        tables = [_deterministic(*shape) for shape in others]
 
-        def best(first: Policy) -> Scalar:
-            rest = [jnp.asarray(one) for one in tables[1:]]
-            play = self.payoff
-            for axis in range(len(rest), 0, -1):
-                axes = (None, *(0 if k == axis else None for k in range(1, len(tables))))
-                play = jax.vmap(play, in_axes=axes)
-            return jnp.max(play(first, *rest))
+        def best(numbers: Int[Array, " players"]) -> Scalar:
+            chosen = [table[number] for table, number in zip(tables, numbers, strict=True)]
+            value, slope = jax.value_and_grad(self.payoff, len(others))(*chosen, jnp.zeros(last))
+            return value + jnp.sum(jnp.max(slope, axis=1))
 
-        return float(
-            jnp.max(jax.jit(lambda every: jax.lax.map(best, every))(jnp.asarray(tables[0])))
-        )
+        every = np.array(list(itertools.product(*map(range, map(len, tables)))))
+        return float(jnp.max(jax.jit(lambda every: jax.lax.map(best, every))(jnp.asarray(every))))
 
 
-def _deterministic(observations: int, actions: int) -> Float[np.ndarray, "k observations actions"]:
-    rows = np.eye(actions)
-    return np.stack(
-        [rows[list(chosen)] for chosen in itertools.product(range(actions), repeat=observations)]
-    )
+def _deterministic(observations: int, actions: int) -> Float[Array, "k observations actions"]:
+    chosen = np.array(list(itertools.product(range(actions), repeat=observations)))
+    return jnp.asarray(np.eye(actions)[chosen])
 
 
-class _Signals(eqx.Module):
-    """The payoff of `signalling`."""
+class _Rules(NamedTuple):
+    """What the episodes of a game have in common: the rows of observations, numbers of actions."""
 
-    probabilities: Float[Array, " states"]
-    costs: Float[Array, " signals"]
+    rows: list[dict[Hashable, int]]
+    actions: list[int]
 
-    def __call__(self, sender: Policy, receiver: Policy) -> Scalar:
-        is_right = jnp.einsum("s,sm,ms->", self.probabilities, sender, receiver)
-        return is_right - self.probabilities @ sender @ self.costs
+
+class _Episode:
+    """One way to play: choices by a script, then the first ones, or random ones."""
+
+    def __init__(self, rules: _Rules, script: tuple[int, ...], random: np.random.Generator | None):
+        self.rules, self.script, self.random = rules, script, random
+        self.taken, self.others = list[int](), list[tuple[int, ...]]()
+        self.moves, self.weight, self.payoff = list[tuple[int, int, int]](), 1.0, np.zeros(())
+
+    def played(self, play: Callable[..., Any]) -> "_Episode":
+        self.payoff = np.asarray(play(self.draw, self.act), float)
+        return self
+
+    def draw(self, count: int) -> int:
+        self.weight /= count if self.random is None else 1
+        return self._choose(count)
+
+    def act(self, player: int, observation: Hashable, count: int) -> int:
+        known = self.rules.actions[player] or count
+        if known != count:
+            raise ValueError(
+                f"`play` must give player {player} one number of actions, not {known} and {count}."
+            )
+        self.rules.actions[player] = count
+        self.weight *= 1 if self.random is None else count
+        rows = self.rules.rows[player]
+        self.moves.append((player, rows.setdefault(observation, len(rows)), self._choose(count)))
+        return self.moves[-1][2]
+
+    def _choose(self, count: int) -> int:
+        number = len(self.taken)
+        if self.random is not None:
+            choice = int(self.random.integers(count))
+        elif number < len(self.script):
+            choice = self.script[number]
+        else:  # the others are played later
+            choice = 0
+            self.others += [(*self.taken, other) for other in range(1, count)]
+        self.taken.append(choice)
+        return choice
+
+
+class Episodes(eqx.Module):
+    """The payoff of a game by its episodes; a move is a player, an observation and an action."""
+
+    moves: Int[Array, "episodes time 3"]
+    weights: Float[Array, " episodes"]
+    payoffs: Float[Array, "episodes ..."]
+    observations: tuple[tuple[Hashable, ...], ...] = eqx.field(static=True)
+
+    def __call__(self, *policies: Policy) -> Array:
+        return jnp.sum(self.terms(*policies), axis=0)
+
+    def terms(self, *policies: Policy) -> Float[Array, "episodes ..."]:
+        starts = np.cumsum([0, *(one.size for one in policies)])
+        widths = jnp.asarray([*(one.shape[1] for one in policies), 1])
+        flat = jnp.concatenate([*map(jnp.ravel, policies), jnp.ones(1, policies[0].dtype)])
+        player, row, action = jnp.moveaxis(self.moves, 2, 0)
+        chances = flat[jnp.asarray(starts)[player] + row * widths[player] + action]
+        weights = self.weights * jnp.prod(chances, axis=1)
+        return self.payoffs * weights.reshape(-1, *[1] * (self.payoffs.ndim - 1))
 
 
 def signalling(
@@ -128,20 +255,11 @@ def signalling(
     0.96
     """
     shares, paid = jnp.asarray(probabilities, float), jnp.asarray(costs, float)
-    shapes = ((len(shares), len(paid)), (len(paid), len(shares)))
-    return PayoffGame(_Signals(shares, paid), shapes)
 
+    def payoff(sender: Policy, receiver: Policy) -> Scalar:
+        return jnp.einsum("s,sm,ms->", shares, sender, receiver) - shares @ sender @ paid
 
-class _Cards(eqx.Module):
-    """The payoff of `card_game`; the second player sees its card and what the first one did."""
-
-    table: Float[Array, "card card action action"]
-
-    def __call__(self, first: Policy, second: Policy) -> Scalar:
-        cards, actions = self.table.shape[1], self.table.shape[2]
-        seen = second.reshape(cards, actions, -1)
-        chances = 1 / (self.table.shape[0] * cards)
-        return chances * jnp.einsum("ia,jab,ijab->", first, seen, self.table)
+    return PayoffGame(payoff, ((len(shares), len(paid)), (len(paid), len(shares))))
 
 
 def card_game(table: Float[np.ndarray, "card card action action"] | None = None) -> PayoffGame:
@@ -162,11 +280,52 @@ def card_game(table: Float[np.ndarray, "card card action action"] | None = None)
                 [[[0, 0, 10], safe, [0, 0, 0]], [[10, 0, 0], safe, [10, 0, 0]]],
             ]
         )
-    values = jnp.asarray(table, float)
+    values = np.asarray(table, float)
     if values.ndim != 4:
         raise ValueError(
             "`table` must have the axes card, card, action and action, not the shape "
             f"{values.shape}."
         )
     cards, others, actions, replies = values.shape
-    return PayoffGame(_Cards(values), ((cards, actions), (others * actions, replies)))
+
+    def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
+        card, other = draw(cards), draw(others)
+        action = act(0, card, actions)
+        return values[card, other, action, act(1, (other, action), replies)]
+
+    return PayoffGame.from_play(play)
+
+
+def hanabi(turns: int = 2) -> PayoffGame:
+    """Hanabi with two colours, two ranks, one copy of each card and one card in the hand.
+
+    Each player sees the other's card only. In turn they play their card, or tell the other its
+    colour or rank. A card counts 1 if it is a 1, or a 2 whose 1 was played before, and a new one is
+    drawn; any other ends the game, and nothing is paid. What is played and told is public.
+
+    - `turns`: of both players together.
+
+    >>> hanabi().shapes
+    ((4, 3), (22, 3))
+    """
+    check_count("turns", turns, 2, 3)  # with more turns the cards may run out
+    deals = list(itertools.permutations(range(4)))
+
+    def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
+        deck = list(deals[draw(len(deals))])  # card = 2 * colour + rank
+        hands, heights, seen = [deck.pop(), deck.pop()], [0, 0], tuple[Any, ...]()
+        for turn in range(turns):
+            me, other = turn % 2, (turn + 1) % 2
+            action, told = act(me, (hands[other], seen), 3), divmod(hands[other], 2)
+            if action:  # the colour or the rank
+                seen = (*seen, (action, told[action - 1]))
+                continue
+            colour, rank = divmod(hands[me], 2)
+            if heights[colour] != rank:
+                return 0.0
+            heights[colour] += 1
+            seen = (*seen, (0, hands[me]))
+            hands[me] = deck.pop()
+        return float(sum(heights))
+
+    return PayoffGame.from_play(play)

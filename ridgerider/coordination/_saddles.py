@@ -17,6 +17,7 @@ FAR = 10.0  # a parameter that moved further has given up an action
 MORE = 3  # Morse indices that are tried, from that of the start
 NUM_SAMPLES = 64  # policies that measure the scale of payoffs
 NUM_HALVINGS = 10  # of the bonus, from that scale down
+FLAT = 1e-6  # times that scale: the gradient at a stationary point that is followed
 NUM_STEPS = 50  # of Newton's method for each bonus
 
 
@@ -29,7 +30,11 @@ def softened(game: Game, bonus: float) -> Problem:
 
 
 def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
-    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none inside."""
+    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none inside.
+
+    Where the stationary point that is unique for a large bonus is no saddle for any smaller one,
+    there is nothing to choose: all runs follow it to the least.
+    """
     saddles = [_saddle(game, seed) for seed in seeds]
     if all(one.is_strict and _is_inside(game, one) for one in saddles):
         return saddles, 0.0
@@ -38,11 +43,13 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
         -one.clusters[0].eigenvalue if one.is_strict else 0.0
         for one in _followed(game, bonuses, None)
     ]
-    best = int(np.argmax(steepness))
-    if steepness[best] > 0:
-        found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
-        if all(one.is_strict for one in found):
-            return found, bonuses[best]
+    best = int(np.argmax(steepness)) if max(steepness) > 0 else len(bonuses) - 1
+    found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
+    problem = softened(game, bonuses[best])
+    slopes = [problem.grad(problem.ravel(one.params)) for one in found]
+    is_led = all(jnp.linalg.norm(slope) < FLAT * bonuses[0] for slope in slopes)
+    if all(one.is_strict for one in found) or (max(steepness) == 0 and is_led):
+        return found, bonuses[best]
     lost = [number for number, one in enumerate(saddles) if not one.is_strict]
     if not lost:  # all of them have given up some action
         return saddles, 0.0

@@ -1,5 +1,6 @@
 import dataclasses
 import importlib
+import itertools
 
 import equinox as eqx
 import jax
@@ -8,11 +9,14 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider import dice
 from ridgerider.coordination import (
     RIDER,
     PayoffGame,
     card_game,
     coordinate,
+    equilibria,
+    hanabi,
     other_play,
     play_alone,
     signalling,
@@ -304,21 +308,153 @@ def test_a_lever_that_pays_far_less_hides_no_saddle(payoffs):
 # --- payoff functions
 
 
-def test_a_payoff_function_against_counting():
-    game = card_game()
-    random = np.random.default_rng(0)
+def test_a_game_that_is_played_against_counting():
+    table = np.random.default_rng(1).normal(size=(2, 2, 3, 2))
+    game, random = card_game(table), np.random.default_rng(0)
     one, two = (
         tuple(jnp.asarray(random.normal(size=shape)) for shape in game.shapes) for _ in "ab"
     )
     first, second = np.asarray(jax.nn.softmax(one[0])), np.asarray(jax.nn.softmax(two[1]))
-    table, paid = np.asarray(game.payoff.table), 0.0
+    (cards, seen), paid = (list(rows) for rows in game.payoff.observations), 0.0
     for card, other, action, reply in np.ndindex(table.shape):
-        chance = first[card, action] * second[other * 3 + action, reply] / 4
+        chance = first[cards.index(card), action] * second[seen.index((other, action)), reply] / 4
         paid += chance * table[card, other, action, reply]
     assert float(game.cross_play(one, two)) == pytest.approx(paid)
     assert float(game.self_play(one)) == pytest.approx(float(game.cross_play(one, one)))
-    uniform = game.entropy(game.start)
-    assert float(uniform) == pytest.approx((2 + 6) * np.log(3))
+    assert float(game.entropy(game.start)) == pytest.approx(2 * np.log(3) + 6 * np.log(2))
+
+
+def bluff(draw, act):
+    """A player may stop at once, or another one replies; payoffs of their own."""
+    card = draw(3)
+    if act(0, card, 2):
+        return 0.5, -0.5
+    return (1.0, -1.0) if act(1, "called", 3) == card else (-1.0, 1.0)
+
+
+def test_samples_agree_with_all_episodes():
+    exact = PayoffGame.from_play(bluff)
+    params = (jnp.array([[0.3, -0.2], [0.0, 0.1], [0.5, 0.0]]), jnp.array([[0.2, 0.0, -0.4]]))
+    order = [exact.payoff.observations[0].index(card) for card in range(3)]
+    expected = np.asarray(exact.self_play((params[0][jnp.argsort(jnp.asarray(order))], params[1])))
+    for seed in range(3):
+        some = PayoffGame.from_play(bluff, num_samples=4000, seed=seed)
+        rows = np.array([some.payoff.observations[0].index(card) for card in range(3)])
+        given = (params[0][np.argsort(rows)], params[1])
+        error = np.asarray(some.standard_error(given))
+        assert (np.abs(some.self_play(given) - expected) < 4 * error).all()
+        assert (error < 0.03).all()
+
+
+def test_derivatives_of_samples_are_those_of_dice():
+    """At uniform policies, from which the samples are drawn."""
+    game = PayoffGame.from_play(lambda draw, act: bluff(draw, act)[0], num_samples=500)
+    moves, paid = game.payoff.moves, game.payoff.payoffs
+    starts, widths = jnp.array([0, 6]), jnp.array([2, 3])
+
+    class Tables:
+        def log_probabilities(self, params, trajectories):
+            logs = jnp.concatenate(
+                [
+                    jax.nn.log_softmax(params[:6].reshape(3, 2)).ravel(),
+                    jax.nn.log_softmax(params[6:]),
+                    jnp.zeros(1),
+                ]
+            )
+            player, row, action = jnp.moveaxis(trajectories.states, 2, 0)
+            place = starts[player % 2] + row * widths[player % 2] + action
+            return logs[jnp.where(player == 2, 9, place)]
+
+    rewards = jnp.zeros(moves.shape[:2]).at[:, -1].set(paid)
+    paths = dice.Trajectories(moves, moves[..., 2], rewards, jnp.ones(moves.shape[:2]))
+    advantages = dice.Dice().advantages(paths, jnp.zeros(moves.shape[:2]))
+    for derivative in (jax.grad, jax.hessian):
+        found = dice.estimate(derivative, jnp.zeros(9), Tables(), paths, advantages)
+        flat, unravel = jax.flatten_util.ravel_pytree(game.start)
+        ours = derivative(lambda x, unravel=unravel: -game.self_play(unravel(x)))(flat)
+        np.testing.assert_allclose(ours, found.mean, atol=1e-12)
+
+
+def test_hanabi_by_a_search_of_its_tree():
+    """The best reply of the second player to each policy of the first, by plain Python."""
+    game, best = hanabi(), 0.0
+    for policy in itertools.product(range(3), repeat=4):  # by the card that is seen
+        worlds = {}  # by what the second player sees, what its actions pay
+        for first, second, third, _ in itertools.permutations(range(4)):
+            action = policy[second]
+            if action == 0 and first % 2:
+                continue  # a 2 does not fit: nothing
+            fits = second % 2 == 0 or (action == 0 and second // 2 == first // 2)
+            hand = third if action == 0 else first
+            event = first if action == 0 else divmod(second, 2)[action - 1]
+            earned = float(action == 0)
+            pays = np.array([(earned + 1) * fits, earned, earned])
+            seen = (hand, action, event)
+            worlds[seen] = worlds.get(seen, 0) + pays / 24
+        best = max(best, sum(pays.max() for pays in worlds.values()))
+    assert game.optimum() == pytest.approx(best)
+
+
+@pytest.mark.long
+def test_hanabi_is_played_alike_by_all_runs():
+    game = hanabi()
+    result = coordinate(game, num_runs=3)
+    assert result.best.with_strangers > 0.98 * game.optimum()
+
+
+def bimatrix(one, two):
+    one, two = jnp.asarray(one, float), jnp.asarray(two, float)
+    return PayoffGame(
+        lambda p, q: jnp.stack([p[0] @ one @ q[0], p[0] @ two @ q[0]]),
+        ((1, one.shape[0]), (1, one.shape[1])),
+    )
+
+
+PAPER_WINS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("game", "expected"),
+    [
+        (  # the battle of the sexes
+            bimatrix([[2, 0], [0, 1]], [[1, 0], [0, 2]]),
+            [("stable", 2, 1), ("stable", 1, 2), ("unstable", 2 / 3, 2 / 3)],
+        ),
+        (bimatrix([[3, 0], [5, 1]], [[3, 5], [0, 1]]), [("stable", 1, 1)]),  # prisoners
+        (bimatrix([[1, -1], [-1, 1]], [[-1, 1], [1, -1]]), [("neutral", 0, 0)]),  # pennies
+        (
+            bimatrix([[4, 1], [3, 3]], [[4, 3], [1, 3]]),  # the stag hunt
+            [("stable", 4, 4), ("stable", 3, 3), ("unstable", 3, 3)],
+        ),
+        (bimatrix(PAPER_WINS, PAPER_WINS.T), [("neutral", 0, 0)]),
+    ],
+)
+def test_equilibria_of_textbooks(game, expected):
+    found = equilibria(game)
+    assert [one.kind for one in found] == [kind for kind, *_ in expected]
+    for one, (_, *payoffs) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.payoffs, payoffs, atol=1e-9)
+
+
+def test_equilibria_of_a_game_with_private_observations():
+    """Nobody gains by any pure policy of its own, and both conventions are among them."""
+    game = signalling()
+    found = equilibria(game)
+    for one in found:
+        for number, (observations, actions) in enumerate(game.shapes):
+            for rows in itertools.product(np.eye(actions), repeat=observations):
+                policies = list(map(jnp.asarray, one.policies))
+                policies[number] = jnp.asarray(rows)
+                assert float(game.payoff(*policies)) <= one.payoffs[number] + 1e-9
+    stable = [one.payoffs[0] for one in found if one.kind == "stable"]
+    np.testing.assert_allclose(stable, [0.96, 0.94])
+    with pytest.raises(ValueError, match="at most 10000 choices of the actions"):
+        equilibria(card_game())
+
+
+def test_payoffs_of_their_own_are_another_question():
+    with pytest.raises(ValueError, match=r"must pay all players alike.*equilibria\(game\)"):
+        coordinate(PayoffGame.from_play(bluff), num_runs=2)
 
 
 def test_optima_by_enumeration():
@@ -332,6 +468,14 @@ def test_optima_by_enumeration():
     assert levers.optimum() == pytest.approx(1)
     with pytest.raises(ValueError, match="at most 1048576 joint policies"):
         PayoffGame(lambda one, two: jnp.sum(one) * jnp.sum(two), ((9, 9), (9, 9))).optimum()
+
+
+def test_the_optimum_by_all_policies_of_both():
+    game, random = card_game(np.random.default_rng(0).normal(size=(2, 2, 2, 2))), []
+    for one in itertools.product(np.eye(2), repeat=2):
+        for two in itertools.product(np.eye(2), repeat=4):
+            random.append(float(game.payoff(jnp.asarray(one), jnp.asarray(two))))
+    assert game.optimum() == pytest.approx(max(random))
 
 
 def test_a_costly_signal_needs_no_argument():
@@ -352,6 +496,10 @@ def test_the_card_game_reaches_its_optimum():
     assert best.with_strangers == pytest.approx(game.optimum(), rel=1e-3)
 
 
+def endless(draw, act):
+    return float(sum(act(0, turn, 2) for turn in range(20)) + act(1, 0, 2))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -359,7 +507,15 @@ def test_the_card_game_reaches_its_optimum():
             lambda: PayoffGame(3, ((1, 2), (1, 2))),  # type: ignore[arg-type]
             r"`payoff` must be callable as payoff\(policy_1",
         ),
-        (lambda: PayoffGame(jnp.add, ((1, 2), (1, 2))), "`payoff` must return a number, not"),
+        (
+            lambda: PayoffGame(jnp.add, ((1, 3), (1, 3))),
+            "`payoff` must return a number, or one for",
+        ),
+        (
+            lambda: PayoffGame.from_play(lambda draw, act: act(0, 1, 2) + act(0, 1, 3)),
+            "not 2 and 3",
+        ),
+        (lambda: PayoffGame.from_play(endless), "at most 100000 episodes to enumerate"),
         (lambda: PayoffGame(jnp.add, ((1, 2),)), "`len\\(shapes\\)` must be .* at least 2, not 1"),
         (lambda: card_game(np.zeros((2, 2))), "`table` must have the axes card, card, action"),
     ],
