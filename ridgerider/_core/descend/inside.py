@@ -49,6 +49,7 @@ def descend(
     first: float = 1.0,
     most: float = np.inf,
     hessian: Matrix | None = None,
+    gain: float = GAIN,
 ) -> Descent:
     """Down from `x`, no farther than `most`, until the model promises hardly any gain.
 
@@ -77,7 +78,7 @@ def descend(
         slope, curve = float(here.grad @ step), float(step @ model @ step)
         # Before there were as many steps as parameters it is no model.
         gained = min(falls) if len(here.losses) > max(len(x), 2) else 0.0
-        least = max(GAIN * gained, 64 * eps * abs(here.loss))
+        least = max(gain * gained, 64 * eps * abs(here.loss))
         if length <= radius and (-slope - curve / 2 <= least or length <= eps**0.5 * first):
             break
         if slope >= 0:  # bounds have bent it uphill
@@ -112,6 +113,7 @@ def _step(domain: Domain, model: Matrix, here: Descent, radius: float) -> tuple[
             step[free] = -np.linalg.solve(model[np.ix_(free, free)], here.grad[free].astype(float))
         except np.linalg.LinAlgError:  # all is level
             return step, 0.0
+        step = np.clip(step, -1e100, 1e100)  # where hardly anything is a slope
         length = float(np.linalg.norm(step))
         step *= min(1.0, radius / max(length, 1e-300))
         beyond = domain.beyond(here.x, step) & free

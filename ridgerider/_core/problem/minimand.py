@@ -34,7 +34,7 @@ class Minimand(Functions):
 
     - `jac`: a function, True if `fun` returns both, or None; `hess`: a function, or None.
     - `low`, `high`: the bounds of z; `origin`, `scale`: x = origin + scale z.
-    - `max_calls` of `fun`; the next one raises `OutOfTime`.
+    - `max_calls` of `fun`; the next one raises `OutOfTime`, and sooner if some are `held_back`.
     """
 
     def __init__(
@@ -51,6 +51,8 @@ class Minimand(Functions):
         self.fun, self.jac, self.hess = fun, jac, hess
         self.low, self.high, self.origin, self.scale = low, high, origin, scale
         self.max_calls: float = np.inf
+        self.held_back: float | None = 0.0  # the share of `max_calls` that is left for later
+        self.is_spent = False  # whether a call was refused
         self.difference = "2-point"  # or "3-point", "cs": how gradients are computed from values
         self.failures = dict[str, int]()
         self.num_fun = self.num_jac = self.num_hess = 0
@@ -239,7 +241,8 @@ class Minimand(Functions):
 
     def _counted(self, params: np.ndarray) -> Any:
         check_time()
-        if self.num_fun >= self.max_calls:
+        if self.num_fun >= self.max_calls * (1 - (self.held_back or 0)):
+            self.is_spent = True
             raise OutOfTime
         self.num_fun += 1
         try:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._core.descend.inside import descend
+from ridgerider._core.points.classify import FALLS
 from ridgerider._core.points.climb import (
     ENDINGS,
     NOT_FINITE,
@@ -42,6 +43,7 @@ from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._core.runtime.compile import Identity, compiled, one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.engine.starts import Bounds, spread
+from ridgerider._search.engine.wells import Wells
 from ridgerider._search.runfile.write import Store
 from ridgerider._search.same import (
     ALIKE,
@@ -61,8 +63,6 @@ SLID = 0.5  # an overlap below this: the climb went on along another mode
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
 MIXED, ASIDE = [4.0], [3.0, 6.0]
 SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
-CLOSE = 1e-3  # minima so close are compared by the values between them
-NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
 FURTHER = 3  # times that a descent is continued with a new Hessian
 HINT = 1e-3  # the first step from a guess, in units of the radius
 DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
@@ -238,10 +238,6 @@ class Climbs(eqx.Module):
         most = settings.max_ridges
         return [leg.branch(one) for one in turns if most is None or not one.up or one.index < most]
 
-    def values(self, problem: Problem) -> Callable[[np.ndarray], float] | None:
-        """The loss, where a few values tell what belongs together."""
-        return None if self.bounds is None else host(problem, self)[0].value
-
     def known(self, problem: Problem, store: Store, valid: Valid | None = None) -> "MapPoints":
         return MapPoints(problem, self, store, valid)
 
@@ -259,11 +255,13 @@ class MapPoints:
         return len(self._points)
 
     def keep(self, leg: Leg) -> None:
-        if leg.linked_to is None and leg.finish is not None and has_arrived(leg):
+        if leg.finish is None or not has_arrived(leg):
+            return
+        if leg.linked_to is None:
             self._points.keep(leg.fingerprint, leg.finish)
-            if leg.finish.kind == "minimum":
-                self.num_minima += 1
-                self._wells.keep(leg)
+        if leg.finish.kind == "minimum":
+            self.num_minima += leg.linked_to is None
+            self._wells.keep(leg, leg.linked_to)
 
     def settle(self, legs: list[Leg]) -> Iterator[tuple[Leg, Fingerprint | None]]:
         marks = self._points.marks(np.stack([leg.x for leg in legs])) if legs else ()
@@ -276,7 +274,8 @@ class MapPoints:
         if self._valid is not None and not self._valid(self._problem, leg.x, leg.loss):
             return replace(leg, ended_by=("not_valid",)), None
         known = self._points.find(leg.x, leg.loss, mark)
-        known = self._wells.find(leg) if known is None else known
+        if known is None and _is_start(leg):
+            known = self._wells.find(leg)
         if known is not None:
             return leg, known
         leg = self._climbs.classify(self._problem, leg)
@@ -284,72 +283,19 @@ class MapPoints:
             leg = self._climbs.descend_on(self._problem, leg)
         if leg.finish is None:
             return leg, None
-        known = self._wells.beside(self._climbs.values(self._problem), leg)
+        finish, known = leg.finish, None
+        if self._climbs.bounds is not None and finish.kind == "minimum":
+            calls, domain = host(self._problem, self._climbs)
+            known = self._wells.beside(calls, domain, leg)
+            if known is None and self._wells.leads_down(calls, leg):
+                finish = replace(finish, doubt_number=FALLS)
+                leg = replace(leg, finish=finish)
         if known is None:
-            known = self._points.add(leg.fingerprint, leg.finish)
-        if known is None and leg.finish.kind == "minimum":
-            self.num_minima += 1
-            self._wells.keep(leg)
+            known = self._points.add(leg.fingerprint, finish)
+        if finish.kind == "minimum":
+            self.num_minima += known is None
+            self._wells.keep(leg, known)
         return leg, known
-
-
-class Wells:
-    """The minima as parabolas, to recognise descents that end close to one without a Hessian."""
-
-    def __init__(self) -> None:
-        self._names, self._losses = list[Fingerprint](), list[float]()
-        self._all = list[tuple[Fingerprint, np.ndarray, float, bool]]()
-        self._points, self._roots = list[np.ndarray](), list[np.ndarray]()
-
-    def keep(self, leg: Leg) -> None:
-        """Take note of a minimum."""
-        assert leg.finish is not None
-        is_flat = not leg.finish.least_eigenvalue > 0
-        self._all.append((leg.fingerprint, leg.x, leg.loss, is_flat))
-        alone = [one for one, way in zip(leg.turns, leg.ways, strict=True) if not is_jump(way)]
-        rows = leg.directions[: len(alone)]
-        values = np.array([leg.clusters[index].eigenvalue for index, _ in alone])
-        if len(rows) and (values > 0).all():
-            self._names.append(leg.fingerprint)
-            self._losses.append(leg.loss)
-            self._points.append(leg.x)
-            self._roots.append(np.sqrt(values / 2)[:, None] * rows)
-
-    def beside(self, value: Callable[[np.ndarray], float] | None, leg: Leg) -> Fingerprint | None:
-        """The minimum that a level line joins with this one, if there is one.
-
-        Where curvature vanishes, a minimum is a plateau, or known to a few digits only.
-        """
-        assert leg.finish is not None
-        if value is None or leg.finish.kind != "minimum":
-            return None
-        is_flat, slack = not leg.finish.least_eigenvalue > 0, 1e-9 * abs(leg.loss)
-        for name, x, loss, was_flat in reversed(self._all):
-            is_close = np.linalg.norm(leg.x - x) <= CLOSE * max(1.0, float(np.linalg.norm(x)))
-            is_level = is_flat and was_flat and abs(loss - leg.loss) <= slack
-            if (is_close or is_level) and all(
-                value(x + part * (leg.x - x)) <= max(loss, leg.loss) + slack
-                for part in np.linspace(0, 1, 9 if is_level else 5)[1:-1]
-            ):
-                return name
-        return None
-
-    def find(self, leg: Leg) -> Fingerprint | None:
-        """The minimum whose parabola has the loss of a descent's end, if there is one."""
-        if not _is_start(leg) or not self._names:
-            return None
-        away = leg.x - np.array(self._points)
-        distances = np.linalg.norm(away, axis=1)
-        for number in np.argsort(distances, kind="stable")[:3]:
-            inside = self._roots[number] @ away[number]
-            rest = away[number] - np.linalg.pinv(self._roots[number]) @ inside
-            rise, wanted = leg.loss - self._losses[number], float(inside @ inside)
-            rounding = 1e3 * float(np.finfo(leg.x.dtype).eps) * max(abs(leg.loss), 1e-300)
-            is_close = distances[number] <= NEAR_WELL * max(1.0, float(np.linalg.norm(leg.x)))
-            is_across = np.linalg.norm(rest) <= 1e-9 * max(1.0, float(np.linalg.norm(leg.x)))
-            if is_close and is_across and wanted / 2 - rounding <= rise <= 2 * wanted + rounding:
-                return self._names[number]
-        return None
 
 
 def _is_start(leg: Leg) -> bool:

@@ -15,12 +15,13 @@ from ridgerider._core.problem.minimand import Minimand
 from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES, check_gradient
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import OutOfTime
-from ridgerider._search.engine.climbs import Climbs, NoMinimum
+from ridgerider._search.engine.climbs import Climbs, NoMinimum, host
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.starts import bounds_of
+from ridgerider._search.engine.wells import Wells, is_flat
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.tree import Budget, Fingerprint, Settings, fewest_visits
+from ridgerider._search.tree import Budget, Fingerprint, Leg, Settings, fewest_visits
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult  # takes a while
@@ -34,7 +35,8 @@ class Minima(list["OptimizeResult"]):
 
     `nfev`, `njev` and `nhev` count every call; `message` says why it ended, `success` whether a
     minimum was found; `landscape` is the map (None if there is none), with the transition states
-    between the minima; `completeness` is its estimate of what is missing.
+    between the minima; `completeness` is its estimate of what is missing. `undecided` are level
+    points that may belong to another minimum, or lie above one: the budget did not tell.
     """
 
     nfev: int
@@ -43,6 +45,7 @@ class Minima(list["OptimizeResult"]):
     success: bool
     message: str
     landscape: Landscape | None
+    undecided: list["OptimizeResult"]
 
     @property
     def completeness(self) -> Any:
@@ -175,19 +178,19 @@ def minimize_all(
             reason = "no minimum was found within the budget"
         except NoMinimum as error:
             reason = str(error)
-        found = [] if landscape is None else landscape.minima()
-        found = [one for one in found if one.kind == "minimum"]
+        found, undecided = _settled(functions, problem, mover, landscape)
         if not found:
             reason = reason or "no point could be verified as a minimum"
             results = [_end_of_descent(functions, (start - origin) / scale, reason)]
         else:
-            assert landscape is not None
-            steps = [landscape.leg(one.fingerprint).num_steps for one in found]
-            results = [_result(functions, *each) for each in zip(found, steps, strict=True)]
+            results = [_result(functions, *each) for each in found]
             results.sort(key=lambda one: one.fun)
     minima = Minima(results)
     minima.nfev, minima.njev, minima.nhev = functions.num_fun, functions.num_jac, functions.num_hess
     minima.landscape, minima.success = landscape, not reason
+    minima.undecided = [_result(functions, *each) for each in undecided]
+    for one in minima.undecided:
+        one.update(success=False, status=2, message="level, and perhaps a part of another minimum")
     seconds = time.perf_counter() - began
     why = "" if landscape is None else _why(functions, budget, seconds, landscape)
     minima.message = "; ".join(filter(None, (reason, why)))
@@ -196,7 +199,41 @@ def minimize_all(
     return minima
 
 
-def _result(functions: Minimand, one: Any, num_steps: int) -> "OptimizeResult":
+def _settled(
+    functions: Minimand, problem: Problem, mover: Climbs, landscape: Landscape | None
+) -> tuple[list[tuple[Any, Leg]], list[tuple[Any, Leg]]]:
+    """The minima, each with its leg, and those that may belong to another or lead to a lower one.
+
+    Level ones are compared again: what joins two of them, or lies below, may have come later.
+    """
+    if landscape is None:
+        return [], []
+    minima = [(one, landscape.leg(one.fingerprint)) for one in landscape.minima()]
+    if not functions.held_back:
+        return minima, []
+    functions.held_back, wells, (calls, domain) = None, Wells(), host(problem, mover)
+    names = {one.fingerprint for one, _ in minima}
+    for leg in map(landscape.leg, landscape.fingerprints()):
+        if leg.finish is not None and (leg.linked_to or leg.fingerprint) in names:
+            wells.keep(leg, leg.linked_to)
+    found, undecided = dict[Fingerprint, tuple[Any, Leg]](), list[tuple[Any, Leg]]()
+    for one, leg in minima:
+        name = leg.fingerprint
+        try:
+            other = wells.beside(calls, domain, leg, found)
+            if other is not None:
+                wells.merge(name, other)
+            elif not wells.leads_down(calls, leg):
+                found[name] = one, leg
+        except OutOfTime:
+            if is_flat(leg):
+                undecided.append((one, leg))
+            else:
+                found[name] = one, leg
+    return list(found.values()), undecided
+
+
+def _result(functions: Minimand, one: Any, leg: Leg) -> "OptimizeResult":
     from scipy.optimize import OptimizeResult
 
     x = np.asarray(one.params)
@@ -211,7 +248,7 @@ def _result(functions: Minimand, one: Any, num_steps: int) -> "OptimizeResult":
         least_eigenvalue=one.least_eigenvalue,
         active_bounds=at_high.astype(int) - at_low.astype(int),
         visits=one.multiplicity,
-        nit=num_steps,
+        nit=leg.num_steps,
     )
 
 
@@ -237,7 +274,7 @@ def _why(functions: Minimand, budget: Budget, seconds: float, landscape: Landsca
     """Why it ended, and what failed."""
     if landscape.is_interrupted:
         why = "it was interrupted"
-    elif functions.num_fun >= functions.max_calls:
+    elif functions.is_spent or functions.num_fun >= functions.max_calls:
         why = f"`max_calls`, {budget.max_calls:,}, were used up"
     elif budget.max_seconds is not None and seconds >= budget.max_seconds:
         why = f"`max_seconds`, {budget.max_seconds:g}, have passed"

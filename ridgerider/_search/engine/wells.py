@@ -1,0 +1,189 @@
+"""Which minima are one: ends in a known well, and ends that a level path joins.
+
+Where curvature vanishes, a minimum is a whole set: a plateau, a curve, a coordinate that a function
+ignores. Two of its points are joined if the loss is level on the straight line between them or, for
+a curve, if the middle of that line relaxes to a point between them, and this one is joined with
+both.
+"""
+
+from collections.abc import Container
+from typing import Any
+
+import numpy as np
+
+from ridgerider._core.descend.inside import descend
+from ridgerider._core.points.domain import Domain
+from ridgerider._core.problem.calls import Calls, Point
+from ridgerider._search.tree import Fingerprint, Leg
+
+CLOSE = 1e-3  # minima so close are compared by the values between them
+NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
+LEVEL = 1e-9  # of the loss, and of what the stiffest parabola rises over the distance
+SOFT = 0.15  # of the largest curvature: one of differences that is less may be a level curve's
+NUM_TRIED, NUM_JOINED = 8, 3  # ends, by straight lines, and minima, by paths, that are tried
+STRAIGHT = 0.05  # of the distance: a middle that relaxes by less is on a path that is hardly bent
+ASIDE = 0.1  # of the distance
+NUM_VALUES = 24  # on a line towards a lower minimum
+FAR = 0.9  # of the distance: no middle is farther from an end
+NUM_ASIDE = 2  # other points that are tried as a middle
+MAX_RELAXED = 60  # points on a path
+HELD_BACK = 0.1  # of all calls
+GAIN = 1e-5  # at which they are relaxed; see `descend`
+
+
+class Wells:
+    """The minima as parabolas, with all ends at them that were computed."""
+
+    def __init__(self) -> None:
+        self._names, self._losses = list[Fingerprint](), list[float]()
+        self._points, self._roots = list[Point](), list[np.ndarray]()
+        self._ends = list[tuple[Fingerprint, Point, float, float]]()
+
+    def keep(self, leg: Leg, link: Fingerprint | None) -> None:
+        """Take note of an end at a minimum, which may be a known one."""
+        self._ends.append((link or leg.fingerprint, leg.x, leg.loss, stiffness(leg)))
+        rows = leg.directions[: _num_modes(leg)]
+        values = np.array([leg.clusters[index].eigenvalue for index, _ in leg.turns[: len(rows)]])
+        if link is None and len(rows) and (values > 0).all():
+            self._names.append(leg.fingerprint)
+            self._losses.append(leg.loss)
+            self._points.append(leg.x)
+            self._roots.append(np.sqrt(values / 2)[:, None] * rows)
+
+    def find(self, leg: Leg) -> Fingerprint | None:
+        """The minimum whose parabola has the loss of a descent's end, if there is one."""
+        if not self._names:
+            return None
+        away = leg.x - np.array(self._points)
+        distances = np.linalg.norm(away, axis=1)
+        for number in np.argsort(distances, kind="stable")[:3]:
+            inside = self._roots[number] @ away[number]
+            rest = away[number] - np.linalg.pinv(self._roots[number]) @ inside
+            rise, wanted = leg.loss - self._losses[number], float(inside @ inside)
+            rounding = 1e3 * float(np.finfo(leg.x.dtype).eps) * max(abs(leg.loss), 1e-300)
+            is_close = distances[number] <= NEAR_WELL * max(1.0, float(np.linalg.norm(leg.x)))
+            is_across = np.linalg.norm(rest) <= 1e-9 * max(1.0, float(np.linalg.norm(leg.x)))
+            if is_close and is_across and wanted / 2 - rounding <= rise <= 2 * wanted + rounding:
+                return self._names[number]
+        return None
+
+    def beside(
+        self, calls: Calls, domain: Domain, leg: Leg, others: Container[Fingerprint] | None = None
+    ) -> Fingerprint | None:
+        """The minimum, of all or of `others`, that a level path joins with this one, if any."""
+        stiff, size = stiffness(leg), max(1.0, float(np.linalg.norm(leg.x)))
+        own = np.array([x for name, x, *_ in self._ends if name == leg.fingerprint] or [leg.x])
+        near = list[tuple[float, Fingerprint, Point, Point, float]]()
+        for name, x, loss, other in self._ends:
+            if name == leg.fingerprint or not (others is None or name in others):
+                continue
+            distances = np.linalg.norm(own - x, axis=1)
+            distance, here = float(distances.min()), own[distances.argmin()]
+            slack = LEVEL * (abs(loss) + max(stiff, other) * distance**2)
+            if distance <= CLOSE * size or abs(loss - leg.loss) <= slack:
+                near.append((distance, name, here, x, max(loss, leg.loss) + slack))
+        near.sort(key=lambda one: one[0])
+        for _, name, here, x, top in near[:NUM_TRIED]:
+            if is_level(calls, here, x, top):
+                return name
+        is_soft = len(leg.eigenvalues) < len(leg.x) or leg.eigenvalues.min() <= SOFT * stiff
+        if not (is_soft and near and stays(calls, domain, *near[0][2:])):
+            return None
+        hold_back(calls)
+        nearest = dict[Fingerprint, tuple[Point, Point, float]]()
+        for _, name, here, x, top in near:
+            nearest.setdefault(name, (here, x, top))
+        for name, path in list(nearest.items())[:NUM_JOINED]:
+            if joined(calls, domain, *path):
+                return name
+        return None
+
+    def merge(self, one: Fingerprint, into: Fingerprint) -> None:
+        """Count the ends of one minimum as those of another."""
+        self._ends = [(into, *end[1:]) if end[0] == one else end for end in self._ends]
+
+    def leads_down(self, calls: Calls, leg: Leg) -> bool:
+        """Whether the loss falls from a level point on the way to lower minima, without a rise."""
+        slack, rows = LEVEL * (abs(leg.loss) + stiffness(leg)), leg.directions[: _num_modes(leg)]
+        if not is_flat(leg):
+            return False
+        hold_back(calls)
+        lower = {name: x for name, x, loss, _ in self._ends if loss < leg.loss - slack}
+        nearest = sorted(lower.values(), key=lambda x: float(np.linalg.norm(x - leg.x)))
+        for x in nearest[:NUM_JOINED]:
+            way = (x - leg.x) - rows.T @ (rows @ (x - leg.x))
+            for part in np.linspace(0, 1, NUM_VALUES + 1)[1:]:
+                rise = calls.value((leg.x + part * way).astype(leg.x.dtype)) - leg.loss
+                if abs(rise) > slack:
+                    if rise < 0:
+                        return True
+                    break
+        return False
+
+
+def _num_modes(leg: Leg) -> int:
+    return sum(1 for way in leg.ways if way.order or not way.is_even)  # others are jumps to starts
+
+
+def is_flat(leg: Leg) -> bool:
+    return leg.finish is not None and not leg.finish.least_eigenvalue > 0
+
+
+def hold_back(calls: Calls) -> None:
+    """Leave some calls of the budget, to compare the level minima of a whole list."""
+    loss: Any = calls.problem.loss
+    if getattr(loss, "held_back", None) is not None:
+        loss.held_back = HELD_BACK
+
+
+def stiffness(leg: Leg) -> float:
+    return float(np.max(np.abs(leg.eigenvalues), initial=0.0))
+
+
+def is_level(calls: Calls, one: Point, two: Point, top: float, count: int = 7) -> bool:
+    """Whether no value on the straight line is higher; those in the middle are computed first."""
+    parts = sorted(np.arange(1, count + 1) / (count + 1), key=lambda part: abs(part - 0.5))
+    return all(calls.value(one + part * (two - one)) <= top for part in parts)
+
+
+def stays(calls: Calls, domain: Domain, x: Point, other: Point, top: float) -> bool:
+    """Whether a point beside `x`, towards another or aside, relaxes to one beside it."""
+    away = ASIDE * float(np.linalg.norm(other - x))
+    ways = [other - x, *np.random.default_rng(0).normal(size=(NUM_ASIDE, len(x)))]
+    for way in ways:
+        beside = domain.inside(x + way * (away / max(float(np.linalg.norm(way)), 1e-300)))
+        end = descend(calls, domain, beside, away / 4, gain=GAIN)
+        if end.loss <= top and np.linalg.norm(end.x - x) > STRAIGHT * away:
+            return True
+    return False
+
+
+def joined(calls: Calls, domain: Domain, one: Point, two: Point, top: float) -> bool:
+    """Whether a path that is hardly higher than `top` leads from one to the other.
+
+    A piece is divided where the point relaxes, at no regular part of it, lest all points hit
+    parallel paths, and once more where that is hardly off the straight line.
+    """
+    random, num_left, pieces = np.random.default_rng(0), MAX_RELAXED, [(one, two, False)]
+    while pieces:
+        a, b, was_straight = pieces.pop()
+        length, part = float(np.linalg.norm(b - a)), random.uniform(0.4, 0.6)
+        for number in range(NUM_ASIDE + 1):
+            # Aside, where the way is across, as between opposite points of a ring.
+            aside = random.normal(size=len(a)) * (number > 0)
+            aside -= (aside @ (b - a)) / length**2 * (b - a)
+            aside *= length / 2 / max(float(np.linalg.norm(aside)), 1e-300)
+            x = domain.inside(a + part * (b - a) + aside)
+            end = descend(calls, domain, x, length / 16, length, gain=GAIN)
+            moved, num_left = float(np.linalg.norm(end.x - x)) / length, num_left - 1
+            is_there = end.loss <= top
+            if is_there and max(np.linalg.norm(end.x - near) for near in (a, b)) < FAR * length:
+                break
+            if not num_left or (not is_there and moved > STRAIGHT):
+                return False
+        else:
+            return False
+        is_straight = not number and moved <= STRAIGHT
+        if not (is_straight and was_straight):
+            pieces += [(a, end.x, is_straight), (end.x, b, is_straight)]
+    return True
