@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 import ridgerider as rr
 from ridgerider.problems import lennard_jones
@@ -113,3 +114,40 @@ def test_bad_input():
         rr.explore(lennard_jones(7), symmetry=rr.symmetry.point_set("AB"))
     with pytest.raises(ValueError, match="points in 3 dimensions"):
         rr.symmetry.rigid().generators(jnp.ones(4))
+
+
+def mixture_loss(means, samples):
+    """The negative log-likelihood of normal distributions of unit width and equal shares."""
+    return -jnp.mean(jax.nn.logsumexp(-0.5 * (samples[:, None] - means[None]) ** 2, axis=1))
+
+
+def test_a_mixture_of_five_has_the_same_minima_in_a_search_and_in_a_map():
+    """And those of descents from 200 random starts; the components have no order."""
+    random = np.random.default_rng(6)
+    samples = np.concatenate([at + random.normal(size=8) for at in (-4, -4, 0, 4, 4)])
+    middle = float(samples.mean())
+    problem = rr.Problem(mixture_loss, jnp.full(5, middle), jnp.asarray(samples))
+    order = rr.symmetry.Symmetry(signature=jnp.sort)
+
+    def listed(points):
+        rows = [np.sort(x) for x in points]
+        return np.array(sorted(rows, key=lambda x: float(problem.value(jnp.asarray(x)))))
+
+    tree = rr.search(problem, symmetry=order, max_rides=150)
+    apart = problem.with_start(middle + jnp.linspace(-1.0, 1.0, 5))
+    graph = rr.explore(apart, symmetry=order, max_rides=150)
+    function = jax.jit(jax.value_and_grad(problem.value))
+    ends = [
+        minimize(lambda x: tuple(map(np.asarray, function(x))), x, jac=True, tol=1e-12).x
+        for x in random.uniform(-6, 6, size=(200, 5))
+    ]
+    hessian = jax.jit(problem.hessian)
+    is_strict = [np.linalg.eigvalsh(hessian(x))[0] > 1e-4 for x in ends]
+    distinct = {
+        tuple(np.sort(x).round(3)): x for x, yes in zip(ends, is_strict, strict=True) if yes
+    }
+    expected = listed(distinct.values())
+    assert len(expected) >= 3
+    for run in (tree, graph):
+        found = listed([one.params for one in run.minima()])
+        np.testing.assert_allclose(found, expected, atol=1e-4)
