@@ -176,7 +176,7 @@ def finish_at(
     **more: Any,
 ) -> Finish:
     """What was verified at a point; `more` are further fields."""
-    modes = verdict(problem, here)
+    modes = verdict(problem, here, may_be_saddle)
     doubt = jnp.where((modes.doubt == 0) & is_level, LEVEL, modes.doubt)
     is_saddle = jnp.any(modes.is_down) & may_be_saddle
     return finish_of(

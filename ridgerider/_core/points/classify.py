@@ -15,10 +15,13 @@ is rounding as it is seen, the third one the error of HVPs that are finite diffe
 it was measured. The last one is the curvature that a rotation has where the gradient does not quite
 vanish; a rotation has no part in the gradient, so that Newton steps leave this term out.
 
-Where a stationary point is known to within a distance only, an eigenvalue is known to within its
-change over that distance. A mode that is flat, or within this change, is *undecided*, and the loss
-decides: it is followed from the point along the mode, both ways, with the other modes relaxed, and
-the shortest distance at which it differs by more than rounding says whether it rises or falls.
+A gradient is known to within its *noise*, which is measured: a few units in the last place beside
+the point it is another one. So a stationary point is known along a mode to within noise /
+eigenvalue, and the eigenvalue to within its change over that distance (a double root of the
+gradient, an inflection, is found to within sqrt(eps), and has any small curvature there). A mode
+that is flat, or within this change, is *undecided*, and the loss decides: it is followed from the
+point along the mode, both ways, with the other modes relaxed, and its slope at the shortest
+distance at which that is more than noise says whether it rises or falls.
 """
 
 import math
@@ -46,9 +49,13 @@ DOUBTS = (
 )
 UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
 
-DISTANCES = (1e-4, 1e-3, 1e-2)  # at which losses are compared, in units of the problem
+# At which slopes are compared, in units of the problem: where it is level at the first, there is
+# nothing to be seen on the way there, and the last is next.
+DISTANCES = (1e-2, 1e-5, 1e-4, 1e-3, 1e-1)
 MAX_OPEN, NUM_MIXED = 3, 1  # modes, and mixtures of them, along which they are
-NUM_RELAX = 2  # evaluations at each, with Newton steps of the other modes between them
+MAX_RELAX = 12  # evaluations at each, with Newton steps of the other modes between them
+MAX_BENDS = 6  # of these, how many turn the open modes, each by half of the angle before
+NOISE = 30  # times the differences of a gradient that are measured
 NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not fit
 MAX_SOLVE = 100  # HVPs for one Newton step there
 
@@ -145,12 +152,19 @@ class View(eqx.Module):
         return 10 * jnp.linalg.norm(self.step) + 100 * eps * self.size
 
     @property
-    def beside(self) -> Vector:
-        """A point that is as far off as the exact stationary point may be."""
-        eps = float(jnp.finfo(self.x.dtype).eps)
-        return (
-            self.x + 10 * self.step + 100 * eps * self.size * jnp.sum(self.curvature.rows, axis=0)
-        )
+    def left(self) -> Float[Array, " k"]:
+        """Ten times what is left of the gradient along modes whose stationary point is close."""
+        most = DISTANCES[0] * self.unit * jnp.abs(self.curvature.eigenvalues)
+        return 10 * jnp.minimum(jnp.abs(self.curvature.rows @ self.grad), most)
+
+    def beside(self, noise: Float[Array, " k"]) -> Vector:
+        """A point that is as far off as the exact stationary point may be, along each mode."""
+        curvature, eps = self.curvature, float(jnp.finfo(self.x.dtype).eps)
+        sizes = jnp.abs(curvature.eigenvalues)
+        is_known = (sizes > curvature.rounding) & jnp.isfinite(sizes)
+        off = jnp.where(is_known, noise / jnp.where(is_known, sizes, 1), 0)
+        off = jnp.minimum(off, DISTANCES[0] * self.unit) + 100 * eps * self.size
+        return self.x + off @ curvature.rows
 
 
 class Verdict(eqx.Module):
@@ -166,22 +180,41 @@ class Verdict(eqx.Module):
     cost: Cost
 
 
-def verdict(problem: Problem, here: View) -> Verdict:
-    """Decide what the modes of a stationary point do."""
+def verdict(problem: Problem, here: View, may_be_saddle: Bool[Array, ""]) -> Verdict:
+    """Decide what the modes of a stationary point do, by curvature alone if it is no saddle."""
     if problem.rows is not None and problem.rows.size < problem.num_examples:
         down, level = here.curvature.eigenvalues < -here.curvature.error, here.curvature.residuals
         return Verdict(down, 0 * level, jnp.array(BATCH), Cost())
-    rows, x = here.curvature.rows, here.beside
+    rows = here.curvature.rows
+    noise = noise_of(here, jax.lax.map(problem.grad, around(here)))
+    noise = noise + here.left
+    x = here.beside(noise)
     images = (
         rows @ problem.hessian(x) if is_dense(problem) else jax.lax.map(problem.hvp_at(x), rows)
     )
     is_negative, is_open = decided(here, images, jnp.zeros((len(here.x), 0), here.x.dtype))
-    found = followed(problem, here, is_negative, is_open, jnp.ones_like(here.x))
-    return eqx.tree_at(
-        lambda one: one.cost,
-        found,
-        found.cost + Cost(hvps=len(rows), hessians=int(is_dense(problem))),
-    )
+    is_open &= may_be_saddle
+    found = followed(problem, here, noise, is_negative, is_open, jnp.ones_like(here.x))
+    spent = Cost(gradients=4, hvps=len(rows), hessians=int(is_dense(problem)))
+    return eqx.tree_at(lambda one: one.cost, found, found.cost + spent)
+
+
+def around(here: View) -> Float[Array, "4 n"]:
+    """Some points a few units in the last place beside another."""
+    ulps = float(jnp.finfo(here.x.dtype).eps) * jnp.maximum(jnp.abs(here.x), here.unit)
+    signs = jnp.where(jnp.arange(len(here.x)) % 2 == 0, 1, -1).astype(here.x.dtype)
+    steps = jnp.stack([4 + 0 * signs, -8 * signs, 64 * signs, -256 + 0 * signs])
+    return here.x[None] + steps * ulps[None]
+
+
+def noise_of(here: View, grads: Float[Array, "4 n"]) -> Float[Array, " k"]:
+    """What of a gradient is rounding, along each mode, by how it differs `around` a point."""
+    rows, info = here.curvature.rows, jnp.finfo(here.x.dtype)
+    differences = jnp.max(jnp.abs((grads - here.grad[None]) @ rows.T), axis=0)
+    # No less than the rounding of the terms that add up to it.
+    values = jnp.where(jnp.isfinite(here.curvature.eigenvalues), here.curvature.eigenvalues, 0)
+    terms = jnp.abs((rows.T * values[None]) @ rows) @ jnp.maximum(jnp.abs(here.x), here.unit)
+    return NOISE * differences + float(info.eps) * (jnp.abs(rows) @ terms) + float(info.tiny)
 
 
 def decided(
@@ -194,7 +227,8 @@ def decided(
     curvature = here.curvature
     rows, values = curvature.rows, curvature.eigenvalues
     is_there = jnp.any(rows != 0, axis=1) & (jnp.sum((rows @ null) ** 2, axis=1) < 0.5)
-    shifts = jnp.where(is_there, jnp.abs(jnp.sum(rows * images, axis=1) - values), 0)
+    # Ten times, because what the modes do together may cancel.
+    shifts = jnp.where(is_there, 10 * jnp.abs(jnp.sum(rows * images, axis=1) - values), 0)
     is_negative = is_there & (values < -jnp.maximum(shifts, curvature.error))
     is_open = (values <= shifts) | jnp.any(curvature.weak != 0, axis=1) | curvature.is_flat
     return is_negative, is_open & is_there & ~is_negative
@@ -203,13 +237,14 @@ def decided(
 def followed(
     problem: Problem,
     here: View,
+    noises: Float[Array, " k"],
     is_negative: Bool[Array, " k"],
     is_open: Bool[Array, " k"],
     free: Vector,
 ) -> Verdict:
     """Follow the loss along undecided modes, the first few and some mixtures of all of them.
 
-    On the way the stiff modes relax by Newton steps, and the open ones turn to where the loss is
+    On the way the other modes relax by Newton steps, and the open ones turn to where the loss is
     lower. Coordinates whose `free` is 0 stay.
     """
     rows, values = here.curvature.rows, here.curvature.eigenvalues
@@ -218,53 +253,84 @@ def followed(
     count = jnp.minimum(jnp.sum(is_open), most)
     flat = jnp.where(is_open[:, None], rows, 0)
     mixed = (fixed_vectors(NUM_MIXED, rows.shape[1], rows.dtype) @ flat.T) @ flat
-    value_and_grad = jax.value_and_grad(problem.value)
 
     def unit(vector: Vector) -> Vector:
         return vector / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(rows.dtype).tiny)
 
     # A little off the modes: where the loss is symmetric they may be its crests.
     directions = jnp.concatenate([flat[order] + 0.1 * unit(mixed[0])[None], mixed])
-    is_stiff = ~is_open & (values > here.curvature.error) & jnp.isfinite(values)
+    is_stiff = ~is_open & (jnp.abs(values) > here.curvature.error) & jnp.isfinite(values)
     inverse = jnp.where(is_stiff, 1 / jnp.where(is_stiff, values, 1), 0)
-    rounding, scale = loss_rounding(here.loss), here.curvature.scale
-    eps = float(jnp.finfo(rows.dtype).eps)
+    noise = jnp.linalg.norm(jnp.where(is_open, noises, 0))
 
-    def follow(number: Int[Array, ""], found: Float[Array, "d 2"]) -> Float[Array, "d 2"]:
-        way, part = jnp.divmod(number, 2 * len(DISTANCES))
-        side, turn = jnp.divmod(part, len(DISTANCES))
-        way = jnp.where(way < count, way, way - count + most)
-        length = jnp.asarray(DISTANCES, rows.dtype)[turn] * problem.unit
-        sign = jnp.where(side == 0, 1, -1).astype(rows.dtype)
+    def slope_at(first: Vector, length: Scalar) -> tuple:
+        """The slope at a distance, what relaxing may change of it, the direction, evaluations."""
 
-        def relax(turn: Int[Array, ""], state: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
-            aside, _ = state
-            loss, grad = value_and_grad(here.x + aside)
-            grad = free * grad
+        def relax(state: tuple) -> tuple:
+            aside, *_, turn, bends, _ = state
+            grad = free * problem.grad(here.x + aside)
             along = unit((flat @ aside) @ flat)
-            slope = (flat @ grad) @ flat
-            bend = unit(slope - (slope @ along) * along) * 0.5 ** (turn + 1).astype(rows.dtype)
-            stiff = jnp.where(is_stiff, rows @ aside - inverse * (rows @ grad), 0)
-            return stiff @ rows + length * unit(along - bend), loss
+            down = (flat @ grad) @ flat
+            across = down - (down @ along) * along
+            stiff = jnp.where(is_stiff, rows @ aside, 0)
+            pull = jnp.where(is_stiff, rows @ grad, 0)
+            # The relaxed modes move with the square of the length, and the path is curved.
+            slope = grad @ (along + 2 / length * (stiff @ rows))
+            gain = jnp.sum(jnp.abs(inverse) * pull**2) + jnp.abs(stiff) @ noises
+            slack, size = 10 * gain / length, jnp.linalg.norm(across)
+            is_bent = (size > noise) & (slack <= jnp.maximum(size, noise))
+            angle = jnp.where(is_bent, 0.5 ** (bends + 1).astype(rows.dtype) / (size + noise), 0)
+            aside = (stiff - inverse * pull) @ rows + length * unit(along - angle * across)
+            turn, bends = turn + 1, bends + is_bent.astype(int)
+            is_moving = (
+                ((slack > noise) | (size > noise)) & (turn < MAX_RELAX) & (bends < MAX_BENDS)
+            )
+            return aside, slope, slack, along, turn, bends, is_moving
 
-        first = sign * length * unit(directions[way])
-        change = jax.lax.fori_loop(0, NUM_RELAX, relax, (first, here.loss))[1] - here.loss
-        noise = rounding + 100 * eps * scale * length**2
-        told = jnp.where(jnp.abs(change) > noise, jnp.sign(change), 0)
-        old = found[way, side]
-        return found.at[way, side].set(jnp.where(old == 0, told, old))
+        zero, none = jnp.zeros((), rows.dtype), jnp.array(0)
+        start = (first, zero, zero, first, none, none, jnp.array(True))
+        return jax.lax.while_loop(lambda state: state[-1], relax, start)[1:-2]
 
-    ways = count + jnp.where(count > 1, NUM_MIXED, 0)
-    num = 2 * len(DISTANCES) * ways
-    found = jax.lax.fori_loop(0, num, follow, jnp.zeros((len(directions), 2), rows.dtype))
+    def follow(number: Int[Array, ""], carry: tuple) -> tuple:
+        found, ways, total = carry
+        way, side = jnp.divmod(number, 2)
+        way = jnp.where(way < count, way, way - count + most)
+        direction = jnp.where(side == 0, 1, -1).astype(rows.dtype) * unit(directions[way])
+
+        def compare(state: tuple) -> tuple:
+            turn, told, where, total, _ = state
+            length = jnp.asarray(DISTANCES, rows.dtype)[turn] * problem.unit
+            slope, slack, along, num = slope_at(length * direction, length)
+            is_told = jnp.abs(slope) > noise + slack
+            told = jnp.where(is_told, jnp.sign(slope), told)
+            where = jnp.where(is_told, along, where)
+            last = len(DISTANCES) - 1
+            is_over = jnp.select([turn == 0, turn == last - 1], [False, told != 0], is_told)
+            turn = jnp.where((turn == 0) & (jnp.abs(slope) <= noise), last, turn + 1)
+            return turn, told, where, total + num, is_over | (turn > last)
+
+        start = (jnp.array(0), jnp.zeros((), rows.dtype), direction, total, jnp.array(False))
+        _, told, where, total, _ = jax.lax.while_loop(lambda state: ~state[-1], compare, start)
+        return found.at[way, side].set(told), ways.at[way, side].set(where), total
+
+    num = count + jnp.where(count > 1, NUM_MIXED, 0)
+    nothing = jnp.zeros((len(directions), 2), rows.dtype)
+    nowhere = jnp.zeros((*nothing.shape, rows.shape[1]), rows.dtype)
+    found, ways, total = jax.lax.fori_loop(0, 2 * num, follow, (nothing, nowhere, jnp.array(0)))
     lower = jnp.zeros((len(rows), 2), bool).at[order].set(found[:most] < 0)
     lower &= is_open[:, None]
-    doubt = jnp.where(jnp.any(found < 0), FALLS, 0)
+    # Both ways along a mode, and not twice to the same side of another.
+    turned = jnp.sum(ways[:most, 0] * ways[:most, 1], axis=1) > -0.9
+    is_turned = jnp.zeros(len(rows), bool).at[order].set(turned)
+    # Where a number has no digits left for the distances, nothing was compared.
+    eps = float(jnp.finfo(rows.dtype).eps)
+    is_blind = eps * here.size >= DISTANCES[0] * here.unit
+    doubt = jnp.select([jnp.any(found < 0), is_blind], [FALLS, LEVEL], 0)
     return Verdict(
-        is_negative | jnp.all(lower, axis=1),
+        is_negative | (jnp.all(lower, axis=1) & ~is_turned),
         lower[:, 0].astype(rows.dtype) - lower[:, 1].astype(rows.dtype),
         jnp.where(here.curvature.is_known, doubt, UNKNOWN),
-        Cost(values=NUM_RELAX * num, gradients=NUM_RELAX * num),
+        Cost(gradients=total),
     )
 
 

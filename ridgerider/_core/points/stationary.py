@@ -24,14 +24,15 @@ from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
-    DISTANCES,
     FALLS,
     UNKNOWN,
     View,
+    around,
     curvature_of,
     decided,
     followed,
     newton_step,
+    noise_of,
     view_of,
 )
 from ridgerider._core.points.domain import Domain
@@ -50,14 +51,17 @@ from ridgerider._core.spectra.spectrum import (
     tolerance_of,
 )
 
-MAX_POLISH = 6  # Newton steps
+MAX_POLISH = 30  # Newton steps: where curvature vanishes, each leaves two thirds of the distance
 FLAT = 1e4  # times the tolerance: no stationary point is as far from where a descent has ended
+# Where losses outside of JAX are compared, in units of the problem.
+LENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 FARTHER = (0.03, 0.1, 0.3)  # of the bounds: where losses are compared that are level before
 SOFT = 1e-3  # of the largest curvature: whether one that is less is positive, values say
 KEPT = 0.2  # a Newton step that leaves less than this of the gradient needs no new Hessian
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
 NUM_FIRST = 8  # HVPs that tell how large eigenvalues are, where there is no matrix
 MAX_PRODUCTS = 60  # for each mode there
+NUM_TURNS = 12  # evaluations for the least loss at a distance
 WIDTH = 1e-6  # of a cluster of equal eigenvalues at least, relative to the largest
 
 
@@ -92,6 +96,7 @@ def look_around(
     """
     begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
     enough = tolerance * (10 if calls.is_outside else 1e-3)
+    max_polish = MAX_POLISH // (5 if calls.is_outside else 1)
     (place, here), known = _seen(calls, domain, num_modes, x, None)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
     tolerance = max(tolerance, resolution / float(here.size))  # 0.1 of it: as far as noise allows
@@ -100,8 +105,8 @@ def look_around(
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
     far = FLAT * enough if place.finish.is_saddle else FARTHEST
     if is_below and here.reach > far:
-        num_polish = MAX_POLISH
-    while not (here.reach <= enough or _is_level(calls, here)) and num_polish < MAX_POLISH:
+        num_polish = max_polish
+    while not (here.reach <= enough or _is_level(calls, here)) and num_polish < max_polish:
         x, before = domain.inside(np.asarray(here.x + here.step)), (place, here)
         # For functions outside of JAX gradients are cheaper than Hessians: the last one is kept
         # as long as it predicts them.
@@ -124,11 +129,13 @@ def look_around(
         x = np.asarray(here.x)
         (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
     is_there = jnp.linalg.norm(here.x - begin) <= FARTHEST * here.size
-    is_there &= place.finish.is_converged & (
-        (here.reach <= 10 * tolerance) | _is_level(calls, here)
-    )
+    is_near = bool(here.reach <= 10 * tolerance) or _is_level(calls, here)
+    if not is_near and not calls.is_outside:  # unless nothing but noise is left of the gradient
+        slopes = np.asarray(here.curvature.rows @ here.grad)
+        is_near = bool((np.abs(slopes) <= _noise(calls, domain, here)).all())
+    is_there &= place.finish.is_converged & is_near
     if is_there and calls.is_outside:
-        place = _compared(calls, domain, place, here, max(ratios[-2:]) > KEPT)
+        place = _compared(calls, domain, place, here, enough, max(ratios[-2:]) > KEPT)
     elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
     if is_there and place.finish.kind == "minimum" and _falls_inward(calls, domain, here):
@@ -144,7 +151,8 @@ def _decided(
 ) -> Place:
     """What the modes do, where that is not decided by their curvature alone."""
     x, rows = np.asarray(here.x), np.asarray(here.curvature.rows)
-    beside = domain.inside(np.asarray(here.beside))
+    noise = _noise(calls, domain, here) + np.asarray(here.left)
+    beside = domain.inside(np.asarray(here.beside(noise)))
     images = rows @ calls.hessian(beside) if num_modes is None else calls.hvps(beside, rows)
     held = domain.held(x, calls.value_and_grad(x)[1])
     null = domain.with_held(domain.null(x), held)
@@ -152,7 +160,9 @@ def _decided(
     if not is_open.any():
         return place
     free = np.where(held, 0, 1).astype(x.dtype)
-    found = fetch(compiled(followed, "little")(calls.problem, here, is_negative, is_open, free))
+    found = fetch(
+        compiled(followed, "little")(calls.problem, here, noise, is_negative, is_open, free)
+    )
     calls.charge(found.cost)
     # The modes of a place may be others than those of its Hessian, but they span the same spaces.
     overlaps = place.rows @ rows.T
@@ -177,17 +187,27 @@ def _is_level(calls: Calls, here: View) -> bool:
     return calls.is_outside and abs(float(here.grad @ here.step)) / 2 <= slack
 
 
+def _noise(calls: Calls, domain: Domain, here: View) -> Point:
+    """What of the gradient is rounding, along each mode."""
+    points = [domain.inside(np.asarray(one)) for one in around(here)]
+    grads = np.stack([calls.value_and_grad(one)[1] for one in points])
+    return fetch(noise_of(here, jnp.asarray(grads)))
+
+
 def _is_clear(place: Place, changed: float) -> bool:
     """Whether all signs are what they seem, if a step has left so much of the step before."""
     sizes = np.abs(np.asarray(place.eigenvalues))
     return changed < KEPT / 2 or bool((sizes > 3 * changed * sizes.max(initial=0)).all())
 
 
-def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: bool) -> Place:
+def _compared(
+    calls: Calls, domain: Domain, place: Place, here: View, enough: float, is_slow: bool
+) -> Place:
     """As `_decided` for functions outside of JAX: by values alone, along undecided modes.
 
-    Soft modes are not decided by a curvature of differences; where Newton's steps converge slowly,
-    curvature vanishes, and no mode is.
+    Neither soft modes are decided by a curvature of differences, nor those along which the
+    stationary point is farther than `enough`; where Newton's steps converge slowly, curvature
+    vanishes, and no mode is.
     """
     finish, curvature = place.finish, here.curvature
     if finish.is_saddle or int(finish.doubt_number):
@@ -196,15 +216,56 @@ def _compared(calls: Calls, domain: Domain, place: Place, here: View, is_slow: b
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
     slack += getattr(calls.problem.loss, "grad_noise", 0.0) * resolution
-    lengths = [one for one in DISTANCES if one * unit > 10 * resolution] or [20 * resolution / unit]
+    lengths = [one for one in LENGTHS if one * unit > 10 * resolution] or [20 * resolution / unit]
     values = np.asarray(curvature.eigenvalues)
     is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
     is_open |= values < max(SOFT * float(curvature.scale), 100 * float(curvature.error))
-    # Nothing is to be decided along a symmetry.
-    is_open &= np.sum((np.asarray(curvature.rows) @ domain.null(x)) ** 2, axis=1) < 0.5
-    ways = [sign * row for row in np.asarray(curvature.rows)[is_open] for sign in (1, -1)]
-    falls = any(_rise(calls, domain, x, loss, unit * way, slack, lengths) < 0 for way in ways)
+    slopes = np.asarray(curvature.rows @ here.grad)
+    is_open |= np.abs(slopes) > enough * unit * np.abs(values)
+    # Nothing is to be decided along a symmetry, or where a bound holds.
+    rows, held = np.asarray(curvature.rows), domain.held(x, calls.value_and_grad(x)[1])
+    is_free = np.sum((rows @ domain.with_held(domain.null(x), held)) ** 2, axis=1) < 0.5
+    is_open &= is_free
+    if not _is_quadratic(calls, domain, here, is_free & ~is_open, lengths, slack):
+        is_open = is_free
+    is_stiff = ~is_open & (values > 0) & np.isfinite(values)
+    stiff = rows[is_stiff].T / np.sqrt(values[is_stiff])
+    rows, values = rows[is_open], np.where(curvature.is_flat, 0, values)
+    ways = [*zip(rows, values[is_open], strict=True)]
+    if len(ways) > 1:  # in between, where all of them may rise and a mixture falls
+        ways.append((np.sum(rows, axis=0) / np.sqrt(len(rows)), 0.0))
+    falls = any(
+        _rise(calls, domain, x, loss, sign * unit * row, slack, lengths, value, (rows, stiff)) < 0
+        for row, value in ways
+        for sign in (1, -1)
+    )
     return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
+
+
+def _is_quadratic(
+    calls: Calls,
+    domain: Domain,
+    here: View,
+    is_closed: Bool[np.ndarray, " k"],
+    lengths: Sequence[float],
+    slack: float,
+) -> bool:
+    """Whether the loss is what these modes make of it at one point, as far along each as it rises.
+
+    Beside an inflection curvature may be as small as rounding leaves it, and look certain.
+    """
+    if not is_closed.any():
+        return True
+    x, values = np.asarray(here.x), np.asarray(here.curvature.eigenvalues)[is_closed]
+    rows, least = np.asarray(here.curvature.rows)[is_closed], float(values.min())
+    for length in lengths:
+        aside = float(here.unit) * length * (np.sqrt(least / values) @ rows)
+        aside = domain.inside(x + aside) - x
+        rise = float(values @ (rows @ aside) ** 2) / 2
+        if rise > 4 * slack:
+            change = calls.value(x + aside) - float(here.loss) - float(here.grad @ aside)
+            return abs(change - rise) < rise / 2
+    return False
 
 
 def _falls_inward(calls: Calls, domain: Domain, here: View) -> bool:
@@ -222,14 +283,51 @@ def _rise(
     loss: float,
     way: Point,
     slack: float,
-    lengths: Sequence[float] = DISTANCES,
+    lengths: Sequence[float] = LENGTHS,
+    curvature: float = 0.0,
+    around: tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "n l"]] | None = None,
 ) -> float:
-    """By how much the loss differs at the shortest distance at which it does."""
+    """By how much the loss differs at the shortest distance at which it does.
+
+    Where it rises by more than the `curvature` explains, or hardly differs, the way may bend:
+    `around` are undecided modes, among which it turns to where the loss is lower, and stiff ones,
+    divided by the roots of their eigenvalues, which relax by Newton steps.
+    """
     for length in (*lengths, *(FARTHER if domain.is_bounded else ())):
-        change = calls.value(domain.inside(x + length * way)) - loss
+        aside = length * way
+        change = calls.value(domain.inside(x + aside)) - loss
+        if around is not None and not slack < change <= curvature * float(aside @ aside):
+            change = min(change, _lowered(calls, domain, x, aside, *around) - loss)
         if abs(change) > slack:
             return change
     return 0.0
+
+
+def _lowered(
+    calls: Calls,
+    domain: Domain,
+    x: Point,
+    aside: Point,
+    rows: Float[np.ndarray, "k n"],
+    stiff: Float[np.ndarray, "n l"],
+) -> float:
+    """The least loss as far from `x` as `aside` leads along undecided modes."""
+    length, least, off = float(np.linalg.norm(aside)), np.inf, 0 * x
+    for turn in range(NUM_TURNS):
+        loss, grad = calls.value_and_grad(domain.inside(x + aside + off))
+        least = min(least, loss)
+        slope = (rows @ grad) @ rows
+        across = slope - (slope @ aside) * aside / length**2
+        gain, size = stiff @ (stiff.T @ grad), float(np.linalg.norm(across))
+        slack = 100 * float(np.finfo(x.dtype).eps) * abs(loss)
+        if length * size <= slack:
+            if gain @ grad <= slack:
+                break
+        else:
+            aside = aside - length * 0.5 ** (turn + 1) * across / size
+            aside *= length / np.linalg.norm(aside)
+        off = off - gain
+    return least
 
 
 def _seen(

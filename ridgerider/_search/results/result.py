@@ -1,5 +1,4 @@
-"""Result: what a search found, read from its run file; its solutions, one by one and as a table.
-"""
+"""Result: what a search found, read from its run file; its solutions, one by one and as a table."""
 
 import math
 import os

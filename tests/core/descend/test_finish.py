@@ -87,8 +87,9 @@ def test_a_descent_evaluates_the_loss_in_one_place():
     problem = rr.Problem(loss, jnp.ones(2))
     before = num_traces
     finish(rr.Descend(), problem, problem.x0)
-    # The Hessian, the value and the gradient of a look, the descent, and a few values.
-    assert num_traces - before <= 5
+    # The Hessian, the value and the gradient of a point, the descent, and the gradients around its
+    # end: what is rounding of them, and the slopes of undecided modes.
+    assert num_traces - before <= 6
 
 
 def test_descent_into_infinity_ends():

@@ -124,7 +124,7 @@ def test_a_view_of_a_large_problem_has_a_step_and_no_curvature():
     here = view(problem, jnp.full(320, 0.01), KEY)
     assert float(here.reach * here.size) == pytest.approx(0.01 * 320**0.5, rel=1e-2)
     assert not here.curvature.is_known and float(here.curvature.least) == 0
-    assert int(verdict(problem, here).doubt) == UNKNOWN
+    assert int(verdict(problem, here, jnp.array(True)).doubt) == UNKNOWN
 
 
 def test_what_is_not_known_is_nothing():
@@ -159,7 +159,7 @@ def level(x, which):
 @pytest.mark.parametrize("which", range(len(CASES)))
 def test_where_there_is_no_curvature_the_loss_decides(which):
     kind, problem = CASES[which][0], rr.Problem(level, jnp.zeros(2), jnp.array(which))
-    found = verdict(problem, dense_view(problem, problem.x0))
+    found = verdict(problem, dense_view(problem, problem.x0), jnp.array(True))
     assert bool(found.is_down.any()) == (kind == "saddle")
     assert bool(np.any(found.tilt != 0)) == (kind == "unverified")
     assert int(found.doubt) == (0 if kind == "minimum" else FALLS)
@@ -170,5 +170,5 @@ def test_an_eigenvalue_is_known_to_within_its_change_over_a_newton_step():
     for x in (1e-9, -1e-9, 1e-20):
         here = dense_view(cubic, jnp.array([x]))
         assert int(here.curvature.num_flat) == 0 and float(here.curvature.eigenvalues[0]) != 0
-        found = verdict(cubic, here)
+        found = verdict(cubic, here, jnp.array(True))
         assert abs(float(found.tilt[0])) == 1 and not found.is_down.any()

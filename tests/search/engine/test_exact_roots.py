@@ -57,11 +57,14 @@ class Line:
     def kind_at(self, y, low, high, noise, size):
         """What is at `y` along this line, by a gradient that is known to within `noise`.
 
-        Points are placed relative to the `size` of the parameters.
+        Points are placed relative to the `size` of the parameters; outside of JAX, where the noise
+        is larger, as far as values can tell them from the exact one.
         """
         index, distance = self.nearest(y)
-        at_low, at_high = y <= low + 1e-9, y >= high - 1e-9
-        if distance > size * max(1e-6, 20 * noise ** (1 / self.counts[index])):
+        exact = size * max(1e-6, noise**0.55, 20 * noise ** (1 / self.counts[index]))
+        short = exact if distance <= exact else 1e-9
+        at_low, at_high = y <= low + short, y >= high - short
+        if distance > exact:
             slope = float(jax.grad(height)(y, self.numbers))
             is_held = (at_low and slope > 0) or (at_high and slope < 0)
             return "minimum" if is_held else "no stationary point"
@@ -194,7 +197,7 @@ def listed_without_bounds(function, starts, most):
         end = jax.device_get(rr.Descend()(problem, problem.x0, KEY, None))
         found.append(("Descend", end.kind, end.x))
     tops = [
-        line.roots[[line.kind(i) == "maximum" for i in range(len(line.roots))]]
+        line.roots[(line.counts == 1) & [line.kind(i) == "maximum" for i in range(len(line.roots))]]
         for line in function.lines
     ]
     if all(len(one) for one in tops):
@@ -209,11 +212,9 @@ def listed_without_bounds(function, starts, most):
     return found + [("explore", one.kind, one.params) for one in points]
 
 
-# A double root of the gradient is found to within sqrt(eps), where its curvature looks certain:
-# some inflections are still called minima.
-@pytest.mark.long
-@pytest.mark.xfail(reason="inflections are called minima")
-@pytest.mark.parametrize(("seeds", "most"), [(range(1, 31, 3), 6), (range(500), 12)])
+@pytest.mark.parametrize(
+    ("seeds", "most"), [(range(1, 31, 3), 6), pytest.param(range(500), 12, marks=pytest.mark.long)]
+)
 def test_no_false_minimum_and_no_false_saddle(seeds, most):
     count, wrong = 0, []
     for seed in seeds:
