@@ -5,7 +5,8 @@ from the start to it. `Frontier` is the paper's archive: `ask` it which branches
 `tell` it the branches that were found.
 
 `Settings` decide a tree besides the problem and the rider, a `Budget` when a search stops. Orders
-say which branch comes next: sort keys `order(branch)`, smallest first. Ties go by fingerprint, so what is chosen never depends on when a branch was found.
+say which branch comes next: sort keys `order(branch)`, smallest first. Ties go by fingerprint, so
+what is chosen never depends on when a branch was found.
 """
 
 import functools

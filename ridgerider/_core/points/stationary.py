@@ -135,7 +135,7 @@ def look_around(
         is_near = bool((np.abs(slopes) <= _noise(calls, domain, here)).all())
     is_there &= place.finish.is_converged & is_near
     if is_there and calls.is_outside:
-        place = _compared(calls, domain, place, here, enough, max(ratios[-2:]) > KEPT)
+        place = _compared(calls, domain, place, here, float(enough), max(ratios[-2:]) > KEPT)
     elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
     if is_there and place.finish.kind == "minimum" and _falls_inward(calls, domain, here):

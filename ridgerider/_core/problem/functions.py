@@ -10,7 +10,8 @@ four gradients for an HVP, and |D(h) - D(2h)| is what it may be off by: the erro
 the noise of the gradients, whichever is larger, and at least eps / `step` times its length. Third
 and fourth derivatives, which few ask for, are differences of HVPs.
 
-`call_host` calls Python functions inside compiled programs, like `jax.pure_callback`, but NumPy arrays are handed over as they are, without a device between.
+`call_host` calls Python functions inside compiled programs, like `jax.pure_callback`, but NumPy
+arrays are handed over as they are, without a device between.
 """
 
 import math

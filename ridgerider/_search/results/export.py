@@ -1,6 +1,7 @@
 """Rows of a run as plain values, and the files that hold them: CSV, JSON and npz.
 
-For notebooks: plain HTML without script, and tables of pandas. All text is escaped: names and doubts come from run files.
+For notebooks: plain HTML without script, and tables of pandas. All text is escaped: names and
+doubts come from run files.
 """
 
 import csv

@@ -4,7 +4,8 @@ A leg, its solution and its children are one transaction: after any crash the fi
 only. Branches chosen together are marked with their round before any of them is ridden, so that a
 resumed search finishes the round first and continues to the same tree.
 
-`check_run` says what is damaged, and `repair` writes a file without it. Damaged legs are dropped, and all other legs are kept, also those that set out from a dropped one:
+`check_run` says what is damaged, and `repair` writes a file without it. Damaged legs are dropped,
+and all other legs are kept, also those that set out from a dropped one:
 when the run is resumed, it is replayed from its start, and what is missing is ridden again.
 """
 

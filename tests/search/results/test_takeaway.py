@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.results import notebook, progress
+from ridgerider._search.results import export, progress
 from ridgerider._search.results.export import MAX_COLUMNS
 from tests.cases import blocks_loss
 
@@ -96,7 +96,7 @@ def test_frames(result):
 def test_a_notebook_shows_numbers_and_the_minima(result):
     shown = result._repr_html_()
     for cell in (len(result), *(one.fingerprint for one in result.minima())):
-        assert f"<td style={notebook.LEFT}>{cell}</td>" in shown
+        assert f"<td style={export.LEFT}>{cell}</td>" in shown
     assert "<b>blocks" not in shown and "<script" not in shown and "http" not in shown
     assert "curvature_gone" in result.leg("0+")._repr_html_()
     assert "the start" in result.leg("")._repr_html_()
@@ -104,7 +104,7 @@ def test_a_notebook_shows_numbers_and_the_minima(result):
 
 
 def test_long_tables_are_cut(result, monkeypatch):
-    monkeypatch.setattr(notebook, "MAX_ROWS", 1)
+    monkeypatch.setattr(export, "MAX_ROWS", 1)
     assert f"... and {len(result.minima()) - 1} more" in result._repr_html_()
 
 
