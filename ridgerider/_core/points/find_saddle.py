@@ -166,7 +166,7 @@ def find_saddle(
                 found.append(_judge(problem, index, False, here.x, key, before + cost))
             if not found[-1][1].reason:
                 break
-    (total,) = ledger.charge([sum((saddle.cost for _, saddle in found), spent)])
+    total = ledger.charge(sum((saddle.cost for _, saddle in found), spent))
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
 
 

@@ -7,12 +7,10 @@ calls themselves are counted, so that finite differences and checks are part of 
 """
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 
@@ -48,30 +46,22 @@ class Ledger:
     - `calls`: of functions outside of JAX, with no eigendecompositions and seconds; None for a loss
       in JAX.
     - `failure`: what last went wrong in such a function; empty if nothing did.
+    - `seconds`: how long it took.
     """
 
     calls: Cost | None = None
     failure: str = ""
+    seconds: float = 0.0
 
-    def charge(self, costs: Sequence[Cost]) -> list[Cost]:
-        """Costs as programs computed them, replaced by their shares of the calls that were made.
+    def charge(self, cost: Cost) -> Cost:
+        """A cost as programs computed it, with the calls that were counted and the seconds.
 
-        Shares are whole numbers in proportion to the computed costs, and their sum is exactly the
-        number of calls. Eigendecompositions and seconds stay; a loss in JAX changes nothing.
+        Eigendecompositions stay; for a loss in JAX no calls are counted, and all counts stay.
 
         >>> ledger = Ledger(Cost(values=9, gradients=9))
-        >>> [one.values for one in ledger.charge([Cost(values=2), Cost(values=1)])]
-        [6, 3]
+        >>> ledger.charge(Cost(values=2, eigendecompositions=1)).values
+        9
         """
-        if self.calls is None or not costs:
-            return list(costs)
-        sizes = np.cumsum([float(one.values + one.gradients + one.hvps) for one in costs])
-        parts = sizes / sizes[-1] if sizes[-1] > 0 else np.arange(1, len(costs) + 1) / len(costs)
-        shares = {}
-        for name in COUNTED:
-            ends = np.round(getattr(self.calls, name) * parts).astype(int)
-            shares[name] = np.diff(ends, prepend=0)
-        return [
-            replace(cost, **{name: int(shares[name][row]) for name in COUNTED})
-            for row, cost in enumerate(costs)
-        ]
+        calls = cost if self.calls is None else self.calls
+        counts = {name: getattr(calls, name) for name in COUNTED}
+        return replace(cost, **counts, seconds=self.seconds)

@@ -94,7 +94,7 @@ class Climbs(eqx.Module):
         began = time.perf_counter()
         with problem.ledger() as ledger:
             root = self._start(problem, settings)
-        (cost,) = ledger.charge([root.cost])
+        cost = ledger.charge(root.cost)
         return replace(root, cost=replace(cost, seconds=time.perf_counter() - began))
 
     def _start(self, problem: Problem, settings: Settings) -> Leg:
@@ -161,7 +161,7 @@ class Climbs(eqx.Module):
                 if legs:
                     break
                 raise
-            (cost,) = ledger.charge([jax.tree.map(operator.sub, calls.cost, before)])
+            cost = ledger.charge(jax.tree.map(operator.sub, calls.cost, before))
             cost = replace(cost, seconds=time.perf_counter() - began)
             noise = getattr(problem.loss, "grad_noise", 0.0)
             leg = _arrived(branch, move, cost, noise)
@@ -180,7 +180,7 @@ class Climbs(eqx.Module):
             around = _place_at(problem, self, leg.x, _is_start(leg))
         check_time()
         finish = around.finish
-        (cost,) = ledger.charge([finish.cost])
+        cost = ledger.charge(finish.cost)
         cost = replace(cost, seconds=time.perf_counter() - began)
         leg = replace(leg, cost=leg.cost + cost)
         if not finish.is_converged:
@@ -216,7 +216,7 @@ class Climbs(eqx.Module):
             with problem.ledger() as ledger:
                 first, x = plan_of(problem, self).radius / 4, np.asarray(leg.x)
                 end = descend(calls, domain, x, first, hessian=calls.expansion(x)[2])
-            (cost,) = ledger.charge([calls.cost])
+            cost = ledger.charge(calls.cost)
             cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
             ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
             leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)

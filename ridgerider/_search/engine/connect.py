@@ -147,7 +147,7 @@ def _guesses(
         between = getattr(problem.loss, "between", np.linspace)
         images = between(begin, end, count + 2)
         found = maxima(*relaxed(calls, domain, images, steps, plan.radius, hessian))
-    (cost,) = ledger.charge([calls.cost])
+    cost = ledger.charge(calls.cost)
     root = store.leg(Fingerprint())
     store.settle(replace(root, cost=root.cost + cost), [])
     return found

@@ -6,7 +6,10 @@ What differs between a search, a map and the baselines is the *mover*:
     move(problem, settings, branches) -> legs        pure and picklable: any process may do it
     classify(problem, leg) -> leg                    what is at its end, if `move` left that open
     branches_at(problem, settings, leg) -> branches  what leaves the end of a leg
-    known(problem, store, valid) -> Known            which ends are the same
+    known(problem, store, valid) -> points           which ends are the same
+
+`points.keep(leg)` takes note of a leg that was settled before; `points.settle(legs)` yields each
+leg with what is at its end, and the fingerprint of the leg that had ended there before, or None.
 
 A round is chosen at once, and legs are stored as they arrive. They are *settled* in the order in
 which they were chosen, whatever the order of arrival: a leg that ends where another had ended
@@ -23,18 +26,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from ridgerider._check import check_callable, check_count
 from ridgerider._core.descend.finish import Epoch, listening
-from ridgerider._core.problem.problem import Problem, fetch
+from ridgerider._core.problem.problem import fetch
 from ridgerider._core.runtime.clock import OutOfTime, check_time
 from ridgerider._search.crew.crew import Crew, Job, check_executor
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.engine.starts import Bounds, Yields, spread
+from ridgerider._search.engine.climbs import Climbs, Valid
+from ridgerider._search.engine.rides import Rides
+from ridgerider._search.engine.starts import Yields, spread
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
@@ -46,49 +50,11 @@ from ridgerider._search.tree import (
     Frontier,
     Leg,
     Order,
-    Settings,
     Turn,
     with_priority,
 )
 
-Valid = Callable[[Problem, np.ndarray, float], bool]
-
-
-class Known(Protocol):
-    """The points that a run has reached."""
-
-    @property
-    def num_minima(self) -> int: ...
-    @property
-    def num_points(self) -> int: ...
-    def keep(self, leg: Leg) -> None:
-        """Take note of a leg that was settled before."""
-
-    def settle(self, legs: list[Leg]) -> Iterator[tuple[Leg, Fingerprint | None]]:
-        """Each leg with what is at its end, and the leg that had ended there before, if any."""
-
-
-class Mover(Protocol):
-    """What makes legs of branches; see the module's docstring."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def rule(self) -> Any: ...
-    @property
-    def symmetry(self) -> Any: ...
-    @property
-    def bounds(self) -> Bounds | None: ...
-    @property
-    def task_size(self) -> int: ...
-    @property
-    def has_batches(self) -> bool: ...
-    def begin(self, problem: Problem, settings: Settings) -> Leg: ...
-    def move(self, problem: Problem, settings: Settings, branches: list[Branch]) -> list[Leg]: ...
-    def classify(self, problem: Problem, leg: Leg) -> Leg: ...
-    def branches_at(self, problem: Problem, settings: Settings, leg: Leg) -> list[Branch]: ...
-    def known(self, problem: Problem, store: Store, valid: Valid | None) -> Known: ...
-    def ordered(self, order: Order) -> Order: ...
+Mover = Rides | Climbs
 
 
 @dataclass(frozen=True)
@@ -127,7 +93,8 @@ class Engine:
         self.done = Progress.read(store)
         self.done.max_rides = budget.max_rides
         self.has_descents = bool(means.measures) and has_descents(store.meta)
-        self.known: Known = job.mover.known(self.problem, store, valid)
+        mover: Mover = job.mover
+        self.known = mover.known(self.problem, store, valid)
         is_replayed = bool(store.meta.get(REPAIRED))
         if is_replayed:
             store.reset_branches(self.branches_at(store.leg(Fingerprint())))
@@ -233,9 +200,8 @@ class Engine:
                 self.store.add(leg)
                 self._tell(leg)
         settled = self.known.settle([leg for leg in ready if not leg.is_settled])
-        for row, before in enumerate(
-            ready
-        ):  # each is stored before the next, which may be compared with it
+        # Each is stored before the next, which may be compared with it.
+        for row, before in enumerate(ready):
             try:
                 leg, link = interruptible(self._next, before, settled)
             except OutOfTime:
@@ -267,7 +233,7 @@ class Engine:
         with self.problem.ledger() as ledger:
             leg, link = next(settled)
         check_time()
-        (spent,) = ledger.charge([jax.tree.map(operator.sub, leg.cost, before.cost)])
+        spent = ledger.charge(jax.tree.map(operator.sub, leg.cost, before.cost))
         return replace(leg, cost=before.cost + spent), link
 
     def _tell(self, leg: Leg) -> None:

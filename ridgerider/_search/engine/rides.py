@@ -1,6 +1,5 @@
 """Rides as legs: the mover of `search`, in which core and shell meet."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,11 +65,9 @@ class Rides:
     @one_thread()
     def begin(self, problem: Problem, settings: Settings) -> Leg:
         """The start as a leg of no steps. Raises if there is nothing to ride."""
-        began = time.perf_counter()
         with problem.ledger() as ledger:
             leg = self._start(problem.timed(), settings, ledger)
-        (cost,) = ledger.charge([leg.cost])
-        return replace(leg, cost=replace(cost, seconds=time.perf_counter() - began))
+        return replace(leg, cost=ledger.charge(leg.cost))
 
     def _start(self, problem: Problem, settings: Settings, ledger: Ledger) -> Leg:
         problem.check_deterministic()
@@ -110,13 +107,11 @@ class Rides:
         """Ride each branch to its end."""
         legs = []
         for branch in branches:
-            began = time.perf_counter()
             with problem.ledger() as ledger:
                 leg = _ride(problem.timed(), self.rule, settings, branch, ledger)
                 check_time()
                 check_leg(problem, self.symmetry, leg)
-            (cost,) = ledger.charge([leg.cost])
-            legs.append(replace(leg, cost=replace(cost, seconds=time.perf_counter() - began)))
+            legs.append(replace(leg, cost=ledger.charge(leg.cost)))
         return legs
 
     def classify(self, problem: Problem, leg: Leg) -> Leg:
@@ -244,12 +239,11 @@ def _ride(
             cost = cost + spent + saddle.cost
     # A ride that met a NaN ends there and then; its last finite point is kept, but nothing grows
     # from it.
-    may_branch = below is None or settings.branch_at != "saddle"
-    if ride.is_finite and may_branch and not is_last:
-        ridges, spent = _ridges(problem, rider, settings, ride.x, spectrum)
-        cost = cost + spent
-    else:
-        ridges = _no_ridges(spectrum, bool(ride.is_finite))
+    may_branch = ride.is_finite and (below is None or settings.branch_at != "saddle")
+    most = None if may_branch and not is_last else 0
+    ridges, spent = _ridges(problem, rider, settings, ride.x, spectrum, most)
+    if not ride.is_finite:
+        ridges = replace(ridges, num_ridges=0)
     ended_by = [name for name, yes in zip(rider.rule_names(), ended, strict=True) if yes]
     is_whole = ride.is_finite and np.isfinite(spectrum.eigenvalues).all()
     if ledger.failure and not (is_whole and (finish is None or np.isfinite(finish.loss))):
@@ -262,31 +256,25 @@ def _ride(
         ended_by=tuple(ended_by),
         **vars(ridges),
         trace=_rows(ride),
-        cost=cost,
+        cost=cost + spent,
         finish=finish,
         below=below,
     )
 
 
-def _no_ridges(spectrum: Spectrum, is_finite: bool) -> Ridges:
-    """The spectrum at a point from which nothing is ridden."""
-    return Ridges(
-        eigenvalues=np.asarray(spectrum.eigenvalues),
-        clusters=spectrum.clusters(),
-        num_ridges=spectrum.num_downhill() if is_finite else 0,
-        turns=(),
-        directions=np.asarray(spectrum.eigenvectors)[:0],
-        ways=(),
-    )
-
-
 def _ridges(
-    problem: Problem, rider: Rider, settings: Settings, x: np.ndarray, spectrum: Spectrum
+    problem: Problem,
+    rider: Rider,
+    settings: Settings,
+    x: np.ndarray,
+    spectrum: Spectrum,
+    most: int | None = None,
 ) -> tuple[Ridges, Cost]:
-    """GetRidges: which clusters, which directions of each, and what it cost to find out."""
+    """GetRidges: which clusters, at most so many, which directions, and what it cost."""
     clusters, num_ridges = spectrum.clusters(), spectrum.num_downhill()
-    most = num_ridges if settings.max_ridges is None else min(settings.max_ridges, num_ridges)
-    found, cost = _directions(problem, rider, settings, x, spectrum, clusters[:most])
+    limits = (num_ridges, settings.max_ridges, most)
+    downhill = clusters[: min(limit for limit in limits if limit is not None)]
+    found, cost = _directions(problem, rider, settings, x, spectrum, downhill)
     members = [(index, *one) for index, ones in enumerate(found) for one in ones]
     no_rows = np.asarray(spectrum.eigenvectors)[:0]
     ridges = Ridges(

@@ -30,8 +30,8 @@ from ridgerider._core.runtime.clock import OutOfTime, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
 from ridgerider._search.crew.crew import Job, check_sendable
 from ridgerider._search.crew.interrupt import interruptible
-from ridgerider._search.engine.climbs import Climbs, with_starts
-from ridgerider._search.engine.loop import Engine, Means, Mover, Valid
+from ridgerider._search.engine.climbs import Climbs, Valid, with_starts
+from ridgerider._search.engine.loop import Engine, Means, Mover
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
@@ -79,7 +79,8 @@ def begin_run(
     starts: Any = (),
 ) -> Any:
     """A new run; returns its view, a `Result` or a `Landscape`."""
-    check_valid(valid)
+    if valid is not None and not _is_box(valid):
+        check_callable("valid", valid, "valid(params), or be bounds (low, high)")
     if out is not None:
         check_new(Path(out))
     problem, path = loaded(problem)
@@ -144,7 +145,7 @@ def _begin(
         with problem.ledger() as ledger:
             if mover.symmetry is not None:
                 check_symmetry(problem, mover.symmetry, job.settings.seed)
-        (spent,) = ledger.charge([Cost()])
+        spent = ledger.charge(Cost())
         root = interruptible(mover.begin, problem, job.settings)
     except OutOfTime:
         return Leg.without_ridges(Fingerprint(), fetch(problem.x0), math.nan, NOT_BEGUN), []
@@ -261,7 +262,7 @@ def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike)
 
 def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:
     """One of `starts` as a vector."""
-    wanted, shapes = (_shapes(tree) for tree in (problem.start, params))
+    wanted, shapes = (jax.tree.map(np.shape, tree) for tree in (problem.start, params))
     if shapes != wanted:
         raise ValueError(
             f"`starts[{number}]` must be parameters like the problem's start, {wanted}, not "
@@ -270,15 +271,6 @@ def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:
     x = np.asarray(problem.ravel(params)).astype(problem.dtype)
     check_finite(f"`starts[{number}]`", x)
     return x
-
-
-def _shapes(tree: Any) -> Any:
-    return jax.tree.map(np.shape, tree)
-
-
-def check_valid(valid: Any) -> None:
-    if valid is not None and not _is_box(valid):
-        check_callable("valid", valid, "valid(params), or be bounds (low, high)")
 
 
 def _is_box(valid: Any) -> bool:

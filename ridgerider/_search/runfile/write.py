@@ -5,8 +5,8 @@ only. Branches chosen together are marked with their round before any of them is
 resumed search finishes the round first and continues to the same tree.
 
 `check_run` says what is damaged, and `repair` writes a file without it. Damaged legs are dropped,
-and all other legs are kept, also those that set out from a dropped one:
-when the run is resumed, it is replayed from its start, and what is missing is ridden again.
+and all other legs are kept, also those that set out from a dropped one: when the run is resumed, it
+is replayed from its start, and what is missing is ridden again.
 """
 
 import contextlib

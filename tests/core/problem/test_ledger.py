@@ -132,8 +132,7 @@ def test_shares_add_up():
     total = sum(charged, rr.types.Cost())
     assert (total.values, total.gradients, total.hvps) == (17, 5, 1)
     assert charged[1].values == 0 and charged[0].eigendecompositions == 2
-    assert sum(one.values for one in ledger.charge([rr.types.Cost()] * 3)) == 17
-    assert ledger.charge([]) == []
+    assert ledger.charge(rr.types.Cost()).values == 17
 
 
 def test_a_copy_that_is_sent_counts_its_own_calls():
