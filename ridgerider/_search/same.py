@@ -132,13 +132,6 @@ def blur_of(problem: Problem) -> float:
     return 10 * getattr(problem.loss, "resolution", 0.0) * problem.size**0.5
 
 
-def is_same(one: np.ndarray, two: np.ndarray, tolerance: float = TOLERANCE) -> bool:
-    """Whether two vectors are closer than `tolerance` times max(1, the size of the second)."""
-    return one.shape == two.shape and bool(
-        np.linalg.norm(one - two) <= 2 * reach_of(two, tolerance)
-    )
-
-
 @dataclass(frozen=True)
 class _Level:
     """A solution that is not a single point, by the loss it tends to."""
@@ -197,18 +190,16 @@ class StationaryPoints:
         near = max(near, self._blur)
         return self._point_near(mark, near, loss, x.dtype)
 
-    def add(
-        self, name: Fingerprint, end: Finish, mark: np.ndarray | None = None
-    ) -> Fingerprint | None:
+    def add(self, name: Fingerprint, end: Finish) -> Fingerprint | None:
         """Which solution this is the same as; None if it is a new one, or of another kind."""
         if not self._is_counted(end):
             return None
-        known = self._find(end, mark)
+        known = self._find(end)
         if known is None:
-            self.keep(name, end, mark)
+            self.keep(name, end)
         return known
 
-    def keep(self, name: Fingerprint, end: Finish, mark: np.ndarray | None = None) -> None:
+    def keep(self, name: Fingerprint, end: Finish) -> None:
         """Take note of a solution that is known to be a new one."""
         if not self._is_counted(end):
             return
@@ -216,15 +207,12 @@ class StationaryPoints:
             insort(self._family(end), _Level(_level(end), name), key=attrgetter("loss"))
             self._most_slack = max(self._most_slack, _slack(end))
             return
-        mark = self._mark(end, mark)
+        mark = self.marks(np.asarray(end.x)[None])[0]
         self._losses[name] = float(end.loss)
         self._points.append(name, mark, self._reach(end, mark))
 
     def _is_counted(self, end: Finish) -> bool:
         return self._kinds is None or end.kind in self._kinds
-
-    def _mark(self, end: Finish, mark: np.ndarray | None) -> np.ndarray:
-        return self.marks(np.asarray(end.x)[None])[0] if mark is None else mark
 
     def _reach(self, end: Finish, mark: np.ndarray) -> float:
         if self._symmetry is not None:
@@ -247,11 +235,11 @@ class StationaryPoints:
         flat = 0 if end.is_at_infinity else int(end.num_flat)
         return self._levels.setdefault((end.kind, flat), [])
 
-    def _find(self, end: Finish, mark: np.ndarray | None) -> Fingerprint | None:
+    def _find(self, end: Finish) -> Fingerprint | None:
         if self._symmetry is not None or is_point(end):
-            mark = self._mark(end, mark)
-            dtype = np.asarray(end.x).dtype
-            return self._point_near(mark, self._reach(end, mark), float(end.loss), dtype)
+            x = np.asarray(end.x)
+            mark = self.marks(x[None])[0]
+            return self._point_near(mark, self._reach(end, mark), float(end.loss), x.dtype)
         known, loss, slack = self._family(end), _level(end), _slack(end)
         most = slack + self._most_slack
         first = bisect_left(known, loss - most, key=attrgetter("loss"))
@@ -305,8 +293,12 @@ def is_connected(problem: Problem, one: Finish, two: Finish) -> bool:
     """Whether two ends of one kind and loss belong to one family."""
     a, b = np.asarray(one.x), np.asarray(two.x)
     if not one.is_at_infinity:
-        reach = float(one.error) + float(two.error)
-        return bool(np.linalg.norm(a - b) <= reach) or _is_family(problem, a, b, reach)
+        reach, run = float(one.error) + float(two.error), compiled(walk)
+        if np.linalg.norm(a - b) <= reach:
+            return True
+        here, there, near = place(problem, a), place(problem, b), np.asarray(reach, a.dtype)
+        ways = ((here, there), (there, here))
+        return any(bool(fetch(run(problem, *ends, near))) for ends in ways)
     far = [place(problem, np.asarray(end.x) + np.asarray(end.runaway)) for end in (one, two)]
     highest = float(fetch(compiled(_highest_between)(problem, *far)))
     most = max(float(one.limit), float(two.limit)) + _slack(one) + _slack(two)
@@ -340,13 +332,6 @@ def _highest_between(problem: Problem, a: Vector, b: Vector) -> Scalar:
 
     first = jax.nn.sigmoid(jnp.linspace(-14, 14, 96, dtype=a.dtype))
     return jnp.max(jax.lax.scan(closer, first, None, length=4)[1])
-
-
-def _is_family(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
-    """Whether a walk leads from one to the other, or back."""
-    one, two, near = place(problem, a), place(problem, b), np.asarray(reach, a.dtype)
-    run = compiled(walk)
-    return bool(fetch(run(problem, one, two, near)) or fetch(run(problem, two, one, near)))
 
 
 def distinct(problem: Problem, symmetry: Symmetry | None, branches: list[Branch]) -> list[Branch]:
@@ -388,23 +373,19 @@ def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
             )
     if symmetry.signature is not None and copies:
         one, *marks = signatures(problem, symmetry, points)
+        most = tolerance * max(1.0, float(np.max(np.abs(one), initial=0)))
         for two in marks:
-            _check_signature(one, two, tolerance)
+            worst = int(np.argmax(np.abs(one - two)))
+            if not abs(one[worst] - two[worst]) <= most:
+                raise ValueError(
+                    "the signature of `symmetry` must be equal for equal points, but its number "
+                    f"{worst} is {one[worst]:.6g} for the start and {two[worst]:.6g} for a copy."
+                )
 
 
 def _at_start(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> tuple:
     """Where the loss changes most along a generator, at the first point, and the losses of all."""
     return _worst_at(problem, symmetry, points[0]), jax.lax.map(problem.value, points)
-
-
-def _check_signature(one: np.ndarray, two: np.ndarray, tolerance: float) -> None:
-    apart = np.abs(one - two)
-    if not np.all(apart <= tolerance * max(1.0, float(np.max(np.abs(one), initial=0)))):
-        worst = int(np.argmax(apart))
-        raise ValueError(
-            "the signature of `symmetry` must be equal for equal points, but its number "
-            f"{worst} is {one[worst]:.6g} for the start and {two[worst]:.6g} for a copy of it."
-        )
 
 
 def check_level(
@@ -441,23 +422,18 @@ def has_signature(symmetry: Symmetry | None) -> bool:
 
 def signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
     """A signature for each point, `WIDTH` at a time."""
-    assert symmetry.signature is not None
+    run, marks = compiled(_marks, "little"), []
     try:
-        return _signatures(problem, symmetry, points)
+        for first in range(0, len(points), WIDTH):
+            now = points[first : first + WIDTH]
+            filled = np.concatenate([now, np.repeat(now[:1], WIDTH - len(now), axis=0)])
+            marks.append(fetch(run(problem, symmetry, filled))[: len(now)])
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             "the signature of `symmetry` must be a function that JAX can trace, but it asks for "
             f"the values of its arrays ({type(error).__name__}: {reason})."
         ) from error
-
-
-def _signatures(problem: Problem, symmetry: Symmetry, points: np.ndarray) -> np.ndarray:
-    marks = []
-    for first in range(0, len(points), WIDTH):
-        now = points[first : first + WIDTH]
-        filled = np.concatenate([now, np.repeat(now[:1], WIDTH - len(now), axis=0)])
-        marks.append(fetch(compiled(_marks, "little")(problem, symmetry, filled))[: len(now)])
     return np.concatenate(marks)
 
 

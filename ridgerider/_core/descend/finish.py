@@ -165,25 +165,6 @@ def tell(epoch: Epoch) -> None:
         listener(epoch)
 
 
-def finish_at(
-    problem: Problem,
-    here: View,
-    cost: Cost,
-    *,
-    is_converged: Bool[Array, ""],
-    may_be_saddle: Bool[Array, ""],
-    is_level: Bool[Array, ""],
-    **more: Any,
-) -> Finish:
-    """What was verified at a point; `more` are further fields."""
-    modes = verdict(problem, here, may_be_saddle)
-    doubt = jnp.where((modes.doubt == 0) & is_level, LEVEL, modes.doubt)
-    is_saddle = jnp.any(modes.is_down) & may_be_saddle
-    return finish_of(
-        here, doubt, cost + modes.cost, is_converged=is_converged, is_saddle=is_saddle, **more
-    )
-
-
 def finish_of(
     here: View,
     doubt: Int[Array, ""],
@@ -193,7 +174,7 @@ def finish_of(
     is_saddle: Bool[Array, ""],
     **more: Any,
 ) -> Finish:
-    """As `finish_at`, where the doubt is known."""
+    """What was verified at a point; `more` are further fields."""
     fields = {"num_steps": jnp.array(0), "num_kicks": jnp.array(0), **more}
     return Finish(
         x=here.x,
@@ -303,14 +284,15 @@ class Descend(eqx.Module):
             curvature, spent = lowest_curvature(problem, here.x, here.grad, key, self.max_hvps)
             here, cost = replace(here, curvature=curvature), cost + spent
         has_run_off = state.has_run_off
-        end = finish_at(
-            problem,
+        # At infinity negative curvature fades, unless it is that of a saddle.
+        may_be_saddle = ~has_run_off | state.stays_negative
+        modes = verdict(problem, here, may_be_saddle)
+        end = finish_of(
             here,
-            cost,
+            jnp.where((modes.doubt == 0) & is_level, LEVEL, modes.doubt),
+            cost + modes.cost,
             is_converged=is_converged,
-            # At infinity negative curvature fades, unless it is that of a saddle.
-            may_be_saddle=~has_run_off | state.stays_negative,
-            is_level=is_level,
+            is_saddle=jnp.any(modes.is_down) & may_be_saddle,
             num_steps=before.num_steps + state.num_steps,
             num_kicks=before.num_kicks,
             is_at_infinity=has_run_off,

@@ -187,16 +187,14 @@ class Crew:
                 legs = interruptible(self._job, list(map(self._load, self._waiting.popleft())))
             else:
                 self._fill(self._executor)
-                future = self._next(seconds_left())
+                left = seconds_left()
+                try:
+                    future = self._done.get(timeout=None if left == math.inf else max(left, 0))
+                except Empty:
+                    raise OutOfTime from None
                 legs = self._outcome(future, self._riding.pop(future))
         self._num_out -= len(legs)
         return legs
-
-    def _next(self, seconds: float) -> Future:
-        try:
-            return self._done.get(timeout=None if seconds == math.inf else max(seconds, 0))
-        except Empty:
-            raise OutOfTime from None
 
     def cancel(self) -> None:
         for future in self._riding:

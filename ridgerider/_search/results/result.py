@@ -360,7 +360,7 @@ class RunView:
 
     def _listed(self) -> Sequence[Solution]:
         """What the table "solutions" has."""
-        raise NotImplementedError
+        return self._with_classes()
 
     def _leg_rows(self) -> list[files.Row]:
         ends = {one.fingerprint: one for one in self._with_classes()}
@@ -399,11 +399,6 @@ class Result(RunView):
     >>> result.leg("0-").ended_by
     ('curvature_gone',)
     """
-
-    @property
-    def path(self) -> Path | None:
-        """The run file, or None if the run is in memory."""
-        return self.file
 
     def minima(
         self, tolerance: float | None = None, *, signature: Signature | None = None
@@ -466,9 +461,6 @@ class Result(RunView):
         [['0+', 'minimum', 'curvature_gone'], ['0-', 'minimum', 'curvature_gone']]
         """
         return files.frame(self._leg_rows())
-
-    def _listed(self) -> Sequence[Solution]:
-        return self._with_classes()
 
 
 def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:
