@@ -293,12 +293,9 @@ def is_connected(problem: Problem, one: Finish, two: Finish) -> bool:
     """Whether two ends of one kind and loss belong to one family."""
     a, b = np.asarray(one.x), np.asarray(two.x)
     if not one.is_at_infinity:
-        reach, run = float(one.error) + float(two.error), compiled(walk)
-        if np.linalg.norm(a - b) <= reach:
-            return True
-        here, there, near = place(problem, a), place(problem, b), np.asarray(reach, a.dtype)
-        ways = ((here, there), (there, here))
-        return any(bool(fetch(run(problem, *ends, near))) for ends in ways)
+        reach = float(one.error) + float(two.error)
+        is_near = bool(np.linalg.norm(a - b) <= reach)
+        return is_near or walk(problem, a, b, reach) or walk(problem, b, a, reach)
     far = [place(problem, np.asarray(end.x) + np.asarray(end.runaway)) for end in (one, two)]
     highest = float(fetch(compiled(_highest_between)(problem, *far)))
     most = max(float(one.limit), float(two.limit)) + _slack(one) + _slack(two)
