@@ -179,11 +179,19 @@ class Modes:
     eigenvalues: Point
     rows: Rows
     cut: float
-    residual: float = 0.0  # of the ridge, |H e - lambda e|
+    residuals: Point | None = None  # |H e - lambda e|, where they are Ritz pairs
 
     @property
     def is_down(self) -> np.ndarray:
         return self.eigenvalues < -self.cut
+
+    @property
+    def is_curved(self) -> np.ndarray:
+        return np.abs(self.eigenvalues) > self.cut
+
+    @property
+    def scale(self) -> float:
+        return float(np.max(np.abs(self.eigenvalues), initial=0))
 
 
 @dataclass
@@ -266,8 +274,8 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     nearly = max(10 * tolerance * size, plan.resolution)
     while True:
         if move.hessian is None:
-            modes = _modes_by_hvps(calls, move, null, plan.num_products)
-            move.residual = modes.residual
+            leading = [move.direction, move.grad, *move.memory][: plan.num_products]
+            modes = ritz_modes(calls, x, leading, null, plan.num_products)
         else:
             modes = modes_of(move.hessian, domain.with_held(null, held))
         if not len(modes.rows):
@@ -275,6 +283,8 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
             return
         values, slopes = modes.eigenvalues, modes.rows @ move.grad
         direction, row, overlap = _ridge(modes, move)
+        if modes.residuals is not None:
+            move.residual = float(modes.residuals[row])
         is_down = bool(values[row] < -modes.cut)
         newton, level = _newton(modes, slopes)
         # A Newton step so short is the last one: the next would be rounding, or noise.
@@ -297,7 +307,7 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     is_far = _norm(new - move.begin) > plan.max_distance * _size(plan, move.begin)
     seen = loss, grad, _ = _look(calls, plan, new)
     back = grad if carriers is None else carriers[1] @ grad  # as seen from `x`
-    error, is_finite = _prediction_error(move.grad, back, predicted), _is_finite(seen)
+    error, is_finite = prediction_error(move.grad, back, predicted), _is_finite(seen)
     slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
     is_taken = is_finite and (move.is_up or loss <= move.loss + slack or is_there)
     turn = direction - move.direction
@@ -445,16 +455,15 @@ def modes_of(hessian: Matrix, null: Float[np.ndarray, "n k"]) -> Modes:
     return Modes(eigenvalues, columns.T[:count], cut)
 
 
-def _modes_by_hvps(
-    calls: Calls, move: Move, null: Float[np.ndarray, "n k"], num_products: int
+def ritz_modes(
+    calls: Calls, x: Point, leading: list[Point], null: Float[np.ndarray, "n k"], num_products: int
 ) -> Modes:
-    """Ritz pairs in the space of what leads the climb and of its images."""
+    """Ritz pairs in the space of some vectors, such as what leads a climb, and of their images."""
 
     def outside(vector: Point) -> Point:
         return vector - null @ (null.T @ vector)
 
-    leading = [move.direction, move.grad, *move.memory][:num_products]
-    rows, images = np.zeros((0, len(move.x)), calls.dtype), np.zeros((0, len(move.x)), calls.dtype)
+    rows = images = np.zeros((0, len(x)), calls.dtype)
     rounding, number = 10 * float(np.finfo(calls.dtype).eps), 0
     while len(rows) < num_products and number < len(leading) + len(images):
         is_image = number >= len(leading)
@@ -469,16 +478,15 @@ def _modes_by_hvps(
             continue
         row = (vector / np.linalg.norm(vector))[None]
         rows = np.concatenate([rows, row])
-        images = np.concatenate([images, outside(calls.hvps(move.x, row)[0])[None]])
+        images = np.concatenate([images, outside(calls.hvps(x, row)[0])[None]])
     if not len(rows):  # no slope, and no way to go
         return Modes(np.zeros(0), rows, 0.0)
     projected = rows @ images.T
     values, mix = eigh((projected + projected.T) / 2)
     ritz = mix.T @ rows
-    modes = Modes(values, ritz, float(tolerance_of(None, calls.dtype) * np.abs(values).max()))
-    row = _ridge(modes, move)[1]
-    modes.residual = _norm(mix[:, row] @ images - values[row] * ritz[row])
-    return modes
+    residuals = np.linalg.norm(mix.T @ images - values[:, None] * ritz, axis=1)
+    cut = float(tolerance_of(None, calls.dtype) * np.abs(values).max())
+    return Modes(values, ritz, cut, residuals)
 
 
 def updated_along(hessian: Matrix, rows: Rows, images: Rows) -> Matrix:
@@ -507,7 +515,7 @@ def _norm(vector: Point) -> float:
     return math.sqrt(float(vector @ vector))
 
 
-def _prediction_error(grad: Point, new: Point, change: Point) -> float:
+def prediction_error(grad: Point, new: Point, change: Point) -> float:
     """|new - grad - change|, relative to the gradient or its change, whichever is the larger."""
     most = max(_norm(change), _norm(grad))
     return _norm(new - grad - change) / max(most, float(np.finfo(grad.dtype).tiny))

@@ -53,7 +53,7 @@ def walk(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
             along = along * 0.3 * distance / max(float(np.linalg.norm(along)), tiny)
         whole = max(float(np.linalg.norm(along)), tiny)
         length = min(whole, longest)
-        target = here.x + along * (length / whole)
+        target = np.asarray(here.x + along * (length / whole))
         seen, off = corrected(target)
         slack = root * abs(here.loss) + seen.curvature.scale * (root * size) ** 2
         is_near = np.linalg.norm(seen.x - target) <= length / 2 and off <= root

@@ -15,9 +15,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ridgerider._check import check_at_least, check_callable, check_count, one_line
 from ridgerider._core.points.saddle_step import Penalty, to_saddle
 from ridgerider._core.points.symmetry import Symmetry
-from ridgerider._core.problem.calls import measured
+from ridgerider._core.problem.calls import Calls, Point, measured
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch
 from ridgerider._core.runtime.compile import one_thread
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import (
@@ -127,46 +127,47 @@ def find_saddle(
         check_callable("regularizer", regularizer, "regularizer(params)")
     if symmetry is not None and (not isinstance(symmetry, Symmetry) or symmetry.copy is None):
         raise ValueError(f"`symmetry` must be a Symmetry with a `copy`, not {one_line(symmetry)}.")
-    penalty = Penalty(regularizer, jnp.asarray(weight, problem.dtype)) if regularizer else None
     found: list[tuple[tuple, Saddle]] = []
     problem, spent = measured(problem)
+    calls, penalty = Calls(problem), Penalty(problem, regularizer, weight) if regularizer else None
     fixed = None if symmetry is None else _fixed_points(problem, symmetry)
-    unit = jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2)))
+    unit = float(jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2))))
     with problem.ledger() as ledger:
         for number in range(num_starts):
             key = jax.random.key(seed)
             key = jax.random.fold_in(key, number) if number else key
-            size = (noise + SPREAD * number * unit).astype(problem.dtype)
-            x = problem.x0 + size * jax.random.normal(key, (problem.size,), problem.dtype)
-            wanted, known, before = jnp.array(-1 if index is None else index), None, Cost()
+            random = fetch(jax.random.normal(key, (problem.size,), problem.dtype))
+            x = fetch(problem.x0) + (noise + SPREAD * number * unit) * random
+            wanted, known = index or -1, None
             if fixed is not None:
-                here_x, cost = _invariant(problem, fixed, regularizer, weight, max_steps, x, key)
-                found.append(_judge(problem, index, True, here_x, key, cost))
+                x = _invariant(calls, fixed, regularizer, weight, max_steps, x, random)
+                found.append(_judge(calls, index, True, x, key))
             elif penalty is not None:
-                here, before = to_saddle(problem, penalty, wanted, max_steps, x, None, key)
+                here = to_saddle(calls, penalty, wanted, max_steps, x, None, random)
                 if index is None and not here.is_stationary():
                     # A least gradient that is not zero: continue to the saddle of this index.
-                    wanted = jnp.maximum(here.num_downhill, 1)
-                here, cost = to_saddle(problem, None, wanted, max_steps, here.x, None, key)
-                found.append(_judge(problem, index, True, here.x, key, before + cost))
+                    wanted = max(here.num_downhill, 1)
+                here = to_saddle(calls, None, wanted, max_steps, here.x, None, random)
+                found.append(_judge(calls, index, True, here.x, key))
                 # Both may run to infinity, where gradients vanish: climb as many modes as curve
                 # downwards at the start or, as some may turn on the way, a few more.
                 for more in range(MORE if max_steps and index is None else 0):
                     if not found[-1][1].reason:
                         break
-                    here, before = to_saddle(problem, None, wanted, 0, x, None, key)
-                    wanted = jnp.maximum(here.num_downhill, 1) + more
-                    here, cost = to_saddle(problem, None, wanted, max_steps, x, None, key)
-                    found.append(_judge(problem, index, True, here.x, key, before + cost))
+                    here = to_saddle(calls, None, wanted, 0, x, None, random)
+                    wanted = max(here.num_downhill, 1) + more
+                    here = to_saddle(calls, None, wanted, max_steps, x, None, random)
+                    found.append(_judge(calls, index, True, here.x, key))
             else:
                 if problem.size >= DENSE_BELOW:
                     spectrum = BlockSpectrum(max(NUM_PAIRS, index or 0))(problem, x, key)
-                    known, before = spectrum.eigenvectors, spectrum.cost
-                here, cost = to_saddle(problem, None, wanted, max_steps, x, known, key)
-                found.append(_judge(problem, index, False, here.x, key, before + cost))
+                    known = np.asarray(spectrum.eigenvectors)
+                    calls.charge(spectrum.cost)
+                here = to_saddle(calls, None, wanted, max_steps, x, known, random)
+                found.append(_judge(calls, index, False, here.x, key))
             if not found[-1][1].reason:
                 break
-    total = ledger.charge(sum((saddle.cost for _, saddle in found), spent))
+    total = ledger.charge(calls.cost + spent)
     return replace(max(found, key=lambda pair: pair[0])[1], cost=total)
 
 
@@ -188,37 +189,40 @@ def _fixed_points(problem: Problem, symmetry: Symmetry) -> Float[Array, "k n"]:
 
 
 def _invariant(
-    problem: Problem,
+    calls: Calls,
     fixed: Float[Array, "k n"],
     regularizer: Regularizer | None,
     weight: float,
     max_steps: int,
-    x: Vector,
-    key: PRNGKeyArray,
-) -> tuple[Vector, Cost]:
+    x: Point,
+    random: Point,
+) -> Point:
     """The stationary point of the loss on these rows, of least regularizer, whatever its index."""
+    problem = calls.problem
     inside = Problem(lambda z: problem.value(z @ fixed), fixed @ x).with_unit(float(problem.unit))
     of_params = regularizer or (lambda _: jnp.zeros((), problem.dtype))
-    cost, z = Cost(), inside.x0
+    inner, z = Calls(inside), fetch(inside.x0)
     for size in (weight, 0.0) if regularizer else (0.0,):
-        penalty = Penalty(
-            lambda z: of_params(problem.unravel(z @ fixed)), jnp.asarray(size, problem.dtype)
-        )
-        here, spent = to_saddle(inside, penalty, jnp.array(-1), max_steps, z, None, key)
-        z, cost = here.x, cost + spent
-    return z @ fixed, cost
+        penalty = Penalty(inside, lambda z: of_params(problem.unravel(z @ fixed)), size)
+        z = to_saddle(inner, penalty, -1, max_steps, z, None, random[: len(z)]).x
+    calls.charge(inner.cost)
+    return z @ np.asarray(fixed)
 
 
 def _judge(
-    problem: Problem, index: int | None, is_dense: bool, x: Vector, key: PRNGKeyArray, cost: Cost
+    calls: Calls, index: int | None, is_dense: bool, x: Point, key: PRNGKeyArray
 ) -> tuple[tuple, Saddle]:
     """What was found at `x`, with a key to choose the best by."""
-    loss, grad, spectrum = jax.device_get(_look(problem, x, key, is_dense, NUM_PAIRS))
-    cost = cost + spectrum.cost + Cost(values=1, gradients=1)
+    problem = calls.problem
+    loss, grad, spectrum = jax.device_get(_look(problem, jnp.asarray(x), key, is_dense, NUM_PAIRS))
+    calls.charge(spectrum.cost + Cost(values=1, gradients=1))
     num_pairs = 2 * NUM_PAIRS
     while spectrum.is_downhill.all() and len(spectrum.is_downhill) < problem.size:
-        loss, grad, spectrum = jax.device_get(_look(problem, x, key, is_dense, num_pairs))
-        cost, num_pairs = cost + spectrum.cost, min(2 * num_pairs, problem.size)
+        loss, grad, spectrum = jax.device_get(
+            _look(problem, jnp.asarray(x), key, is_dense, num_pairs)
+        )
+        calls.charge(spectrum.cost)
+        num_pairs = min(2 * num_pairs, problem.size)
     grad_norm = float(jnp.linalg.norm(grad))
     # As in `Descend`: what a small displacement makes of a zero gradient.
     size = float(spectrum.scale) * max(float(problem.unit), float(jnp.linalg.norm(x)))
@@ -240,14 +244,14 @@ def _judge(
     elif index is not None and morse_index != index:
         reason = f"Another kind of saddle: the Morse index is {morse_index}, not {index}."
     saddle = Saddle(
-        params=problem.unravel(x),
+        params=problem.unravel(jnp.asarray(x)),
         loss=float(loss),
         grad_norm=grad_norm,
         morse_index=morse_index,
         clusters=spectrum.clusters(),
         is_stationary=is_stationary,
         is_strict=is_strict,
-        cost=jax.device_get(cost),
+        cost=calls.cost,
         reason=reason,
     )
     return (not reason, is_strict, is_stationary, -grad_norm / size if size else -np.inf), saddle

@@ -19,25 +19,22 @@ With a *penalty* the steps minimise |grad L(x)| + weight * regularizer(x): Newto
 and against the regularizer's gradient in the null space of the Hessian, taken if the sum falls. The
 norm is not squared: it is an exact penalty, so a small enough weight leaves the minimiser exactly
 on grad L = 0.
+
+As in a climb, the loop runs on the host, and its modes are those of `climb`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+import numpy as np
+from jaxtyping import PyTree
 
-from ridgerider._core.linalg.space import Space
-from ridgerider._core.points.modes import (
-    Modes,
-    modes_of,
-    next_radius,
-    prediction_error,
-    ritz_modes,
-)
+from ridgerider._core.points.climb import Modes, modes_of, prediction_error, ritz_modes
+from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.runtime.compile import program_of
 from ridgerider._core.spectra.spectrum import tolerance_of
 
 RADIUS, MAX_RADIUS = 0.2, 1.0  # along each mode, at first and at most, in units of the problem
@@ -46,202 +43,163 @@ SETTLE = 0.3  # how much of the other modes' descent goes with a step to where a
 NUM_PRODUCTS = 40  # per step, where the Hessian is not formed
 
 
-class Penalty(eqx.Module):
-    """What to make small besides the gradient."""
+class Penalty:
+    """What to make small besides the gradient: `regularizer(params)`, times `weight`."""
 
-    regularizer: Callable[[PyTree], Scalar]
-    weight: Scalar
+    def __init__(self, problem: Problem, regularizer: Callable[[PyTree], Scalar], weight: float):
+        def value(problem: Problem, x: Vector) -> Scalar:
+            return regularizer(problem.unravel(x))
 
-    def value(self, problem: Problem, here: "Here") -> Scalar:
-        regularizer = self.regularizer(problem.unravel(here.x))
-        return jnp.linalg.norm(here.grad) + self.weight * regularizer
+        self.weight, self._value = weight, program_of(problem, value)
+        self.slope = program_of(problem, lambda problem, x: jax.grad(value, 1)(problem, x))
 
-    def slope(self, problem: Problem, x: Vector) -> Vector:
-        """The regularizer's gradient."""
-        return jax.grad(lambda x: self.regularizer(problem.unravel(x)))(x)
+    def value(self, here: "Here") -> float:
+        return float(np.linalg.norm(here.grad)) + self.weight * float(self._value(here.x))
 
 
-class Here(eqx.Module):
+@dataclass
+class Here:
     """A point with its gradient and its modes."""
 
-    x: Vector
-    grad: Vector
+    x: Point
+    grad: Point
     modes: Modes
-    unit: Scalar
+    unit: float
 
     @property
-    def num_downhill(self) -> Int[Array, ""]:
-        return jnp.sum(self.modes.is_down)
+    def num_downhill(self) -> int:
+        return int(np.sum(self.modes.is_down))
 
-    @property
-    def is_finite(self) -> Bool[Array, ""]:
-        return jnp.all(jnp.isfinite(self.grad)) & jnp.all(jnp.isfinite(self.modes.eigenvalues))
+    def is_stationary(self, tolerance: float | None = None) -> bool:
+        size = self.modes.scale * max(self.unit, float(np.linalg.norm(self.x)))
+        most = float(tolerance_of(tolerance, self.x.dtype)) * size
+        return bool(np.linalg.norm(self.grad) <= most)
 
-    def is_stationary(self, tolerance: Number | None = None) -> Bool[Array, ""]:
-        size = self.modes.scale * jnp.maximum(self.unit, jnp.linalg.norm(self.x))
-        return jnp.linalg.norm(self.grad) <= tolerance_of(tolerance, self.x.dtype) * size
-
-    def is_saddle(self, index: Int[Array, ""]) -> Bool[Array, ""]:
+    def is_saddle(self, index: int) -> bool:
         count = self.num_downhill
-        return self.is_stationary() & jnp.where(index < 0, count > 0, count == index)
+        return self.is_stationary() and (count > 0 if index < 0 else count == index)
 
 
-class _State(eqx.Module):
-    here: Here
-    radius: Scalar
-    num_turns: Int[Array, ""]
-    num_steps: Int[Array, ""]
-    is_done: Bool[Array, ""]
-    cost: Cost
-
-
-class _Move(eqx.Module):
+@dataclass
+class _Move:
     """A step in the modes; a kick leaves a stationary point that is not a saddle."""
 
-    parts: Float[Array, " k"]
-    is_kick: Bool[Array, ""]
-    is_bent: Bool[Array, ""]  # there is more to come than Newton's step
-    cost: Cost
+    parts: Point
+    is_bent: bool  # there is more to come than Newton's step
+    is_kick: bool = False
 
 
-@eqx.filter_jit
 def to_saddle(
-    problem: Problem,
+    calls: Calls,
     penalty: Penalty | None,
-    index: Int[Array, ""],
+    index: int,
     max_steps: int,
-    x: Vector,
-    known: Float[Array, "j n"] | None,
-    key: PRNGKeyArray,
-) -> tuple[Here, Cost]:
+    x: Point,
+    known: Rows | None,
+    random: Point,
+) -> Here:
     """Go from `x` to a saddle with `index` negative eigenvalues, any number of them if it is -1.
 
     `known`: unit rows close to the lowest modes; the others are then looked for by Hessian-vector
-    products. None forms the Hessian.
+    products. None forms the Hessian. `random`: which way to go where there is no slope.
     """
-    num_known = 0 if known is None else len(known)
-    random = jax.random.normal(key, x.shape, x.dtype)
-    rounding = 10 * float(jnp.finfo(x.dtype).eps)
-
-    def step(state: _State) -> _State:
-        here, radius = state.here, state.radius
+    unit, rounding = float(calls.problem.unit), 10 * float(np.finfo(x.dtype).eps)
+    here, radius, num_turns, wanted = _look(calls, x, known), RADIUS * unit, 0, max(index, 1)
+    is_done = penalty is None and here.is_saddle(index) and here.is_stationary(rounding)
+    for _ in range(max_steps):
+        if is_done:
+            break
         if penalty is None:
-            move = _follow(problem, here, index, radius, random)
+            move = _follow(calls, here, index, radius, random)
         else:
-            move = _newton(problem, penalty, here, radius)
-        known = here.modes.rows[:num_known] if num_known else None
-        new, cost = _arrive(problem, here.x + move.parts @ here.modes.rows, known)
-        error = prediction_error(here.grad, new.grad, here.modes.change(move.parts))
-        is_better = jnp.linalg.norm(new.grad) < jnp.linalg.norm(here.grad) / 2
-        is_right = (error < 2) | is_better
+            move = _newton(penalty, here, radius)
+        rows, values = here.modes.rows, here.modes.eigenvalues
+        known = None if known is None else rows[: len(known)]
+        new = _look(calls, here.x + move.parts @ rows, known)
+        error = prediction_error(here.grad, new.grad, (values * move.parts) @ rows)
+        is_better = bool(np.linalg.norm(new.grad) < np.linalg.norm(here.grad) / 2)
+        is_right = error < 2 or is_better
         if penalty is not None:
-            is_right = penalty.value(problem, new) < penalty.value(problem, here)
-        wanted = jnp.maximum(index, 1)
-        is_lost = is_right & (here.num_downhill >= wanted) & (new.num_downhill < wanted)
-        num_turns = state.num_turns + (is_lost | move.is_kick).astype(int)
-        is_over = (num_turns > MAX_TURNS) & (penalty is None)
-        is_there = here.is_stationary() if penalty is not None else here.is_saddle(index)
-        is_end = is_there & ~is_better & ~move.is_bent  # a step from there would only lead away
-        is_taken = is_right & ~is_over & ~is_end & new.is_finite
-        is_long = jnp.any(jnp.abs(move.parts) >= 0.99 * radius) | move.is_bent
-        is_good = (error < 0.5) & is_long
+            is_right = penalty.value(new) < penalty.value(here)
+        is_lost = is_right and here.num_downhill >= wanted > new.num_downhill
+        num_turns += is_lost or move.is_kick
+        is_over = penalty is None and num_turns > MAX_TURNS
+        is_there = here.is_saddle(index) if penalty is None else here.is_stationary()
+        is_end = is_there and not is_better and not move.is_bent  # a step would only lead away
+        is_taken = is_right and np.isfinite(new.grad).all() and not is_over and not is_end
         # Newton steps continue from stationary to exact, while they gain something.
-        is_exact = new.is_saddle(index) & new.is_stationary(rounding) & is_taken
-        is_done = is_over | is_end
-        return _State(
-            here=jax.tree.map(lambda one, two: jnp.where(is_taken, one, two), new, here),
-            radius=next_radius(radius, error, is_taken, is_good, 2, 3, MAX_RADIUS * problem.unit),
-            num_turns=num_turns,
-            num_steps=state.num_steps + 1,
-            is_done=is_done if penalty is not None else is_done | is_exact,
-            cost=state.cost + cost + move.cost,
-        )
-
-    here, cost = _arrive(problem, x, known)
-    is_done = jnp.array(False) if penalty else here.is_saddle(index) & here.is_stationary(rounding)
-    zero, radius = jnp.array(0), RADIUS * problem.unit
-    cost = jax.tree.map(jnp.asarray, cost)
-    end = jax.lax.while_loop(
-        lambda state: ~state.is_done & (state.num_steps < max_steps),
-        step,
-        _State(here, radius, zero, zero, is_done, cost),
-    )
-    return end.here, end.cost
+        is_exact = penalty is None and new.is_saddle(index) and new.is_stationary(rounding)
+        is_done = is_over or is_end or (is_exact and is_taken)
+        if not is_taken or error > 1:
+            radius /= 3
+        elif error < 0.5 and (move.is_bent or np.any(np.abs(move.parts) >= 0.99 * radius)):
+            radius = min(2 * radius, MAX_RADIUS * unit)
+        here = new if is_taken else here
+    return here
 
 
-def _follow(
-    problem: Problem, here: Here, index: Int[Array, ""], radius: Scalar, random: Vector
-) -> _Move:
+def _follow(calls: Calls, here: Here, index: int, radius: float, random: Point) -> _Move:
     """Climb the lowest curved modes, `index` of them, and descend along all others."""
     modes, parts = here.modes, here.modes.rows @ here.grad
-    is_negative, rank = modes.is_down, jnp.cumsum(modes.is_curved) - 1
+    is_negative, rank = modes.is_down, np.cumsum(modes.is_curved) - 1
     # Off a stationary point turns of it have curvatures, too, up to |grad| / |x|: no curvature
     # below that is believed. Close to one this is Newton's step up to second order.
-    doubt = jnp.linalg.norm(here.grad) / jnp.maximum(here.unit, jnp.linalg.norm(here.x))
-    least = jnp.maximum(jnp.maximum(modes.cut, doubt), jnp.finfo(here.x.dtype).tiny)
-    steepness = jnp.maximum(jnp.abs(modes.eigenvalues), least)
-    newton = jnp.clip(parts / steepness, -radius, radius)
+    doubt = np.linalg.norm(here.grad) / max(here.unit, float(np.linalg.norm(here.x)))
+    least = max(modes.cut, float(doubt), float(np.finfo(here.x.dtype).tiny))
+    steepness = np.maximum(np.abs(modes.eigenvalues), least)
+    newton = np.clip(parts / steepness, -radius, radius)
     # Close to a saddle of whatever index: Newton.
-    is_near = (index < 0) & jnp.all(jnp.abs(parts) <= radius * steepness) & jnp.any(is_negative)
-    is_up = jnp.where(is_near, is_negative, modes.is_curved & (rank < jnp.maximum(index, 1)))
+    is_near = index < 0 and np.all(np.abs(parts) <= radius * steepness) and is_negative.any()
+    is_up = is_negative if is_near else modes.is_curved & (rank < max(index, 1))
     # By the whole radius down what curves downwards; where there is no slope, to either side.
-    rounding = 10 * jnp.finfo(here.x.dtype).eps * modes.scale
-    slopes = jnp.where(jnp.abs(parts) > rounding, parts, modes.rows @ random)
-    down = jnp.where(is_negative, jnp.sign(slopes) * radius, newton)
-    ordinary = jnp.where(is_up & is_negative, newton, -down)
-
+    rounding = 10 * np.finfo(here.x.dtype).eps * modes.scale
+    slopes = np.where(np.abs(parts) > rounding, parts, modes.rows @ random)
+    down = np.where(is_negative, np.sign(slopes) * radius, newton)
+    ordinary = np.where(is_up & is_negative, newton, -down)
     is_wrong = is_up & (modes.eigenvalues > 0)
-    is_any, last = jnp.any(is_wrong), jnp.argmax(jnp.where(is_wrong, rank, -1))
-    mode = modes.rows[last]
-    bend = jax.lax.cond(
-        is_any,
-        lambda: jax.jvp(lambda x: problem.hvp(x, mode), (here.x,), (mode,))[1],
-        lambda: jnp.zeros_like(here.x),
-    )
-    steepest = jnp.linalg.norm(bend)
+    if not is_wrong.any():
+        return _Move(ordinary, is_bent=False)
+    last = int(np.argmax(np.where(is_wrong, rank, -1)))
+    bend = np.asarray(program_of(calls.problem, _bend)(here.x, modes.rows[last]))
+    calls.charge(Cost(hvps=2))
+    steepest = float(np.linalg.norm(bend))
+    if steepest * radius > modes.cut:
+        soften = -radius / steepest * (modes.rows @ bend)
+        return _Move(soften + SETTLE * np.where(is_wrong, 0, ordinary), is_bent=True)
     # Curvature that is the same everywhere around, or a symmetric minimum: see from a little off.
-    is_bent = steepest * radius > modes.cut
-    is_kick = is_any & ~is_bent & here.is_stationary()
-    kick = jnp.zeros_like(parts).at[last].set(radius * jnp.sign(slopes[last]))
-    soften = -radius / jnp.where(is_bent, steepest, 1) * (modes.rows @ bend)
-    soften = soften + SETTLE * jnp.where(is_wrong, 0, ordinary)
-    unusual = jnp.where(is_bent, soften, jnp.where(is_kick, kick, ordinary))
-    return _Move(
-        parts=jnp.where(is_any, unusual, ordinary),
-        is_kick=is_kick,
-        is_bent=is_any,
-        cost=Cost(hvps=2 * is_any.astype(int)),
-    )
+    is_kick = here.is_stationary()
+    kick = np.where(np.arange(len(parts)) == last, radius * np.sign(slopes), 0)
+    return _Move(kick if is_kick else ordinary, is_bent=True, is_kick=is_kick)
 
 
-def _newton(problem: Problem, penalty: Penalty, here: Here, radius: Scalar) -> _Move:
+def _bend(problem: Problem, x: Vector, mode: Vector) -> Vector:
+    """The gradient of the curvature along a mode."""
+    return jax.jvp(lambda x: problem.hvp(x, mode), (x,), (mode,))[1]
+
+
+def _newton(penalty: Penalty, here: Here, radius: float) -> _Move:
     """Down the sum of both: Newton's step where there is curvature, the whole radius elsewhere."""
     modes, is_curved = here.modes, here.modes.is_curved
     parts = modes.rows @ here.grad
-    slopes = modes.rows @ penalty.slope(problem, here.x)
+    slopes = modes.rows @ np.asarray(penalty.slope(here.x))
     # The gradient of the sum, in units in which |grad| has the curvature lambda^2 / |grad|.
-    pull = penalty.weight * jnp.linalg.norm(parts) * slopes
-    curvatures = jnp.where(is_curved, modes.eigenvalues, 1)
-    newton = -parts / curvatures - pull / curvatures**2
-    slopes = jnp.where(is_curved, 0, slopes)
-    steepest = jnp.linalg.norm(slopes)
-    is_bent = steepest > tolerance_of(None, here.x.dtype)
-    along = -radius / jnp.where(is_bent, steepest, 1) * jnp.where(is_bent, slopes, 0)
-    parts = jnp.where(is_curved, jnp.clip(newton, -radius, radius), along)
-    return _Move(parts, jnp.array(False), is_bent, Cost())
+    pull = penalty.weight * np.linalg.norm(parts) * slopes
+    curvatures = np.where(is_curved, modes.eigenvalues, 1)
+    newton = np.clip(-parts / curvatures - pull / curvatures**2, -radius, radius)
+    level = np.where(is_curved, 0, slopes)
+    steepest = float(np.linalg.norm(level))
+    is_bent = steepest > float(tolerance_of(None, here.x.dtype))
+    along = -radius / steepest * level if is_bent else 0 * level
+    return _Move(np.where(is_curved, newton, along), is_bent)
 
 
-def _arrive(problem: Problem, x: Vector, known: Float[Array, "j n"] | None) -> tuple[Here, Cost]:
-    grad = problem.grad(x)
+def _look(calls: Calls, x: Point, known: Rows | None) -> Here:
+    none, unit = np.zeros((len(x), 0), x.dtype), float(calls.problem.unit)
+    _, grad, *hessian = calls.expansion(x) if known is None else calls.value_and_grad(x)
+    if not all(np.isfinite(one).all() for one in (grad, *hessian)):
+        return Here(x, np.full_like(x, np.nan), Modes(np.zeros(1), x[None], 0.0), unit)
     if known is None:
-        modes = modes_of(problem.hessian(x), jnp.zeros((problem.size, 0), x.dtype))
-        cost = Cost(gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-        return Here(x, grad, modes, problem.unit), cost
+        return Here(x, grad, modes_of(hessian[0], none), unit)
     # All of the gradient lies in this space, and the solution of H s = grad nearly.
-    product, first = problem.hvp_at(x), len(known) + 1
-    num_rows = min(first + NUM_PRODUCTS, problem.size)
-    space = Space.empty(num_rows, problem.size, x.dtype).add_all(product, known).add(product, grad)
-    space = jax.lax.fori_loop(
-        first, num_rows, lambda k, space: space.add(product, space.images[k - 1]), space
-    )
-    return Here(x, grad, ritz_modes(space), problem.unit), Cost(gradients=1, hvps=num_rows)
+    num_rows = min(len(known) + 1 + NUM_PRODUCTS, len(x))
+    return Here(x, grad, ritz_modes(calls, x, [*known, grad], none, num_rows), unit)
