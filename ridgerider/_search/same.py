@@ -33,8 +33,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ridgerider._core.descend.finish import Finish
+from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.families import walk
-from ridgerider._core.points.symmetry import Symmetry, worst_slope
+from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._search.tree import Branch, Fingerprint, Leg
@@ -351,25 +353,24 @@ TOLERATED = {4: 1e-2, 8: 1e-6}
 
 def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
     """Raise if the loss changes along a generator at the start, or the signature of a copy."""
-    x = fetch(problem.x0)
-    copies = []
+    x, copies = fetch(problem.x0), list[np.ndarray]()
     if symmetry.copy is not None:
         seeds = np.random.SeedSequence(seed).generate_state(NUM_COPIES)
         params, keys = problem.unravel(problem.x0), (jax.random.key(int(one)) for one in seeds)
-        copies = [fetch(problem.ravel(symmetry.copy(params, key))) for key in keys]
-    points = np.stack([x, *copies]).astype(x.dtype)
-    (slope, generator), losses = fetch(compiled(_at_start, "none")(problem, symmetry, points))
+        copies = [fetch(problem.ravel(symmetry.copy(params, key))).astype(x.dtype) for key in keys]
+    calls, tolerance = Calls(problem), TOLERATED[x.dtype.itemsize]
+    loss, grad = calls.value_and_grad(x)
+    _, slope, generator = Domain(problem, symmetry).level(x, grad)
     noise = getattr(problem.loss, "grad_noise", 0.0)
-    check_level(float(slope), int(generator), x.dtype, "at `start`", noise)
-    tolerance, (loss, *others) = TOLERATED[x.dtype.itemsize], losses.tolist()
-    for other in others:
+    check_level(slope, generator, x.dtype, "at `start`", noise)
+    for other in map(calls.value, copies):
         if not abs(other - loss) <= tolerance * max(1.0, abs(loss)):
             raise ValueError(
                 "`symmetry` must leave the loss unchanged, but a copy of the start has the loss "
                 f"{other:.6g}, not {loss:.6g}."
             )
     if symmetry.signature is not None and copies:
-        one, *marks = signatures(problem, symmetry, points)
+        one, *marks = signatures(problem, symmetry, np.stack([x, *copies]))
         most = tolerance * max(1.0, float(np.max(np.abs(one), initial=0)))
         for two in marks:
             worst = int(np.argmax(np.abs(one - two)))
@@ -378,11 +379,6 @@ def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
                     "the signature of `symmetry` must be equal for equal points, but its number "
                     f"{worst} is {one[worst]:.6g} for the start and {two[worst]:.6g} for a copy."
                 )
-
-
-def _at_start(problem: Problem, symmetry: Symmetry, points: Float[Array, "k n"]) -> tuple:
-    """Where the loss changes most along a generator, at the first point, and the losses of all."""
-    return _worst_at(problem, symmetry, points[0]), jax.lax.map(problem.value, points)
 
 
 def check_level(
@@ -402,15 +398,11 @@ def check_leg(problem: Problem, symmetry: Symmetry | None, leg: Leg) -> None:
     """Raise if the loss changes along a generator where a ride of `search` has ended."""
     if symmetry is None or symmetry.generators is None or not np.all(np.isfinite(leg.x)):
         return
-    slope, generator = fetch(
-        compiled(_worst_at, "little")(problem, symmetry, place(problem, leg.x))
+    _, slope, generator = Domain(problem, symmetry).level(
+        leg.x, Calls(problem).value_and_grad(leg.x)[1]
     )
     where = f"at the end of the leg {leg.fingerprint}"
-    check_level(float(slope), int(generator), leg.x.dtype, where)
-
-
-def _worst_at(problem: Problem, symmetry: Symmetry, x: Vector) -> tuple:
-    return worst_slope(problem, symmetry, x, problem.grad(x))
+    check_level(slope, generator, leg.x.dtype, where)
 
 
 def has_signature(symmetry: Symmetry | None) -> bool:

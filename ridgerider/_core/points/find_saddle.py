@@ -213,14 +213,12 @@ def _judge(
     calls: Calls, index: int | None, is_dense: bool, x: Point, key: PRNGKeyArray
 ) -> tuple[tuple, Saddle]:
     """What was found at `x`, with a key to choose the best by."""
-    problem = calls.problem
-    loss, grad, spectrum = jax.device_get(_look(problem, jnp.asarray(x), key, is_dense, NUM_PAIRS))
+    problem, place = calls.problem, jnp.asarray(x)
+    loss, grad, spectrum = jax.device_get(_look(problem, place, key, is_dense, NUM_PAIRS))
     calls.charge(spectrum.cost + Cost(values=1, gradients=1))
     num_pairs = 2 * NUM_PAIRS
     while spectrum.is_downhill.all() and len(spectrum.is_downhill) < problem.size:
-        loss, grad, spectrum = jax.device_get(
-            _look(problem, jnp.asarray(x), key, is_dense, num_pairs)
-        )
+        loss, grad, spectrum = jax.device_get(_look(problem, place, key, is_dense, num_pairs))
         calls.charge(spectrum.cost)
         num_pairs = min(2 * num_pairs, problem.size)
     grad_norm = float(jnp.linalg.norm(grad))
@@ -244,7 +242,7 @@ def _judge(
     elif index is not None and morse_index != index:
         reason = f"Another kind of saddle: the Morse index is {morse_index}, not {index}."
     saddle = Saddle(
-        params=problem.unravel(jnp.asarray(x)),
+        params=problem.unravel(place),
         loss=float(loss),
         grad_norm=grad_norm,
         morse_index=morse_index,

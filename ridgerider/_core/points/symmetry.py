@@ -10,9 +10,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Vector
 
 
 class Symmetry(eqx.Module):
@@ -44,19 +44,6 @@ def rows_at(problem: Problem, symmetry: Symmetry, x: Vector) -> Float[Array, "k 
         return jnp.zeros((0, problem.size), x.dtype)
     rows = [problem.ravel(one) for one in symmetry.generators(problem.unravel(x))]
     return jnp.stack(rows) if rows else jnp.zeros((0, problem.size), x.dtype)
-
-
-def worst_slope(
-    problem: Problem, symmetry: Symmetry | None, x: Vector, grad: Vector
-) -> tuple[Scalar, Int[Array, ""]]:
-    """The largest part of a gradient along a generator, of its norm or 1, and which that is."""
-    rows = rows_at(problem, symmetry or Symmetry(), x)
-    if not len(rows):
-        return jnp.zeros((), x.dtype), jnp.array(0)
-    sizes = jnp.linalg.norm(rows, axis=1) * jnp.maximum(jnp.linalg.norm(grad), 1)
-    parts = jnp.abs(rows @ grad) / jnp.maximum(sizes, jnp.finfo(x.dtype).tiny)
-    worst = jnp.argmax(parts)
-    return parts[worst], worst
 
 
 def orthonormal(problem: Problem, symmetry: Symmetry | None, x: Vector) -> Float[Array, "n k"]:
