@@ -5,8 +5,8 @@ it does not matter who rides a leg. They get the problem and its data once, and 
 they die.
 """
 
-from ridgerider.workers._cluster import dask as dask
 from ridgerider.workers._pool import ONE_THREAD as ONE_THREAD
 from ridgerider.workers._pool import ProcessPool as ProcessPool
 from ridgerider.workers._pool import WorkerLost as WorkerLost
+from ridgerider.workers._pool import dask as dask
 from ridgerider.workers._pool import process_pool as process_pool

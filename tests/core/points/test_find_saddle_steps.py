@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.points.saddle_step import MAX_RADIUS, Penalty, to_saddle
+from ridgerider._core.points.find_saddle import MAX_RADIUS, Penalty, to_saddle
 from ridgerider._core.problem.calls import Calls
 
 RANDOM = np.random.default_rng(0).normal(size=100)
