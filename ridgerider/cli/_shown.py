@@ -124,9 +124,9 @@ def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str
         columns[name] = [_number(reader.metric(leg, name)) for leg in legs]
     if reader.signature is not None:
         columns["does"] = [shortened(reader.labels[leg["group"]], 20) for leg in legs]
-    columns["found by"] = [count(reader.num_members(leg["group"]), "leg", "legs") for leg in legs]
+    columns["found by"] = [count(len(reader.members[leg["group"]]), "leg", "legs") for leg in legs]
     columns["kind"] = [leg.get("solution", {}).get("kind", "ride") for leg in legs]
-    if reader.has_descents:
+    if all("solution" in leg for leg in legs):
         ends = [leg["solution"] for leg in legs]
         columns["least eigenvalue"] = [_number(end["least_eigenvalue"]) for end in ends]
         columns["flat"] = [_number(end["num_flat"]) for end in ends]

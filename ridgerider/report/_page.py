@@ -56,8 +56,7 @@ def map_content(path: Path) -> dict[str, Any]:
     }
 
 
-def _point(one: Any, is_structure: bool) -> dict[str, Any]:
-    assert isinstance(one, Stationary)
+def _point(one: Stationary, is_structure: bool) -> dict[str, Any]:
     point = {
         "loss": one.loss,
         "least": one.least_eigenvalue,

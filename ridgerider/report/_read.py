@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from ridgerider._search.results.export import plain
-from ridgerider._search.results.measures import SIGNATURE, has_descents, signature_classes
+from ridgerider._search.results.measures import SIGNATURE, signature_classes
 from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.read import RunFile
-from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.report._differ import differences
 
@@ -150,7 +149,7 @@ class Reader:
     def __post_init__(self) -> None:
         self._known = set[Fingerprint]()
         self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
-        self._members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
+        self.members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
         self.measured: dict[str, dict[str, Any]] = {}  # by name and fingerprint
         self._differ: tuple[int, dict[str, Any]] | None = None
         self._max_points = self._max_clusters = 0
@@ -232,27 +231,13 @@ class Reader:
     # --- how much there is
 
     @property
-    def has_descents(self) -> bool:
-        return has_descents(self.meta)
-
-    @property
     def num_rides(self) -> int:
         return sum(bool(leg["fingerprint"]) for leg in self.legs)
 
     @property
     def num_points(self) -> int:
         """How many ends of legs the groups hold."""
-        return sum(map(len, self._members.values()))
-
-    def num_members(self, group: int) -> int:
-        return len(self._members[group])
-
-    def num_groups_unverified(self) -> int:
-        """How many groups hold no verified minimum."""
-        return sum(
-            not any(one.get("solution", {}).get("kind") in IS_SOLUTION for one in members)
-            for members in self._members.values()
-        )
+        return sum(map(len, self.members.values()))
 
     def spent(self) -> dict[str, tuple[float, float]]:
         """Of each budget how much is spent, and how much there is."""
@@ -328,7 +313,7 @@ class Reader:
             numbers = signature_classes(signatures)
             named = zip(reversed(numbers), reversed(signatures), strict=True)
             self.labels = {group: _label(one) for group, one in named if group is not None}
-        self._members = {}
+        self.members = {}
         for leg, group in zip(self.legs, numbers, strict=True):
             found = {
                 name: measures[name].get(leg["fingerprint"])
@@ -340,11 +325,11 @@ class Reader:
             leg.pop("group", None)
             if group is not None:
                 leg["group"] = group
-                self._members.setdefault(group, []).append(leg)
+                self.members.setdefault(group, []).append(leg)
         first = 0 if self.signature is not None else 1  # minima that are one have one loss
         self.groups = [
-            min(self._members[group], key=lambda leg: self._rank(leg)[first:])
-            for group in range(len(self._members))
+            min(self.members[group], key=lambda leg: self._rank(leg)[first:])
+            for group in range(len(self.members))
         ]
 
 

@@ -4,6 +4,8 @@ import shlex
 from collections import Counter
 from typing import Any
 
+from ridgerider._search.results.measures import has_descents
+from ridgerider._search.same import IS_SOLUTION
 from ridgerider.report._read import Reader
 
 KINDS = {
@@ -130,8 +132,11 @@ def _doubts(reader: Reader) -> list[str]:
     broken = sum("not_finite" in leg["ended_by"] for leg in reader.legs)
     if broken:
         said.append(f"{count(broken, 'ride', 'rides')} came to NaN or infinity.")
-    if reader.signature is not None and reader.has_descents:
-        unsure = reader.num_groups_unverified()
+    if reader.signature is not None and has_descents(reader.meta):
+        unsure = sum(
+            not any(leg.get("solution", {}).get("kind") in IS_SOLUTION for leg in members)
+            for members in reader.members.values()
+        )
         if unsure:
             said.append(
                 f"{unsure} of the {len(reader.groups)} are seen by what they do alone: no descent "
