@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def copy(whole, tmp_path):
-    return shutil.copy(whole.path, tmp_path / "copy.sqlite")
+    return shutil.copy(whole.file, tmp_path / "copy.sqlite")
 
 
 def change(path, *statements):
@@ -38,8 +38,8 @@ def change(path, *statements):
 
 
 def test_every_row_has_a_digest_and_all_of_them_fit(whole):
-    assert check_run(whole.path) == (len(whole) + 1, {})
-    db = sqlite3.connect(whole.path)
+    assert check_run(whole.file) == (len(whole) + 1, {})
+    db = sqlite3.connect(whole.file)
     for table in TABLES:
         assert db.execute(f"SELECT count(*) FROM {table} WHERE digest IS NULL").fetchone() == (0,)
     db.close()

@@ -36,11 +36,11 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    return shutil.copy(finished.path, tmp_path / "copy.sqlite")
+    return shutil.copy(finished.file, tmp_path / "copy.sqlite")
 
 
 def test_a_loaded_run_is_the_run(finished):
-    loaded = rr.load(finished.path, wells(3))
+    loaded = rr.load(finished.file, wells(3))
     assert same_tree(finished, loaded) and loaded.fingerprints() == finished.fingerprints()
     assert loaded.name == "wells" and loaded.meta["versions"]["ridgerider"]
     for one, two in zip(finished, loaded, strict=True):
@@ -60,7 +60,7 @@ def test_without_its_problem_parameters_come_as_one_vector(tmp_path):
 
 def test_the_file_is_whole_by_itself(finished, tmp_path):
     # No -wal file is needed beside it, so that it can be copied.
-    alone = shutil.copy(finished.path, tmp_path / "alone.sqlite")
+    alone = shutil.copy(finished.file, tmp_path / "alone.sqlite")
     assert same_tree(finished, rr.load(alone))
 
 
@@ -175,10 +175,10 @@ def test_partials_and_orders_with_settings_are_told_apart(tmp_path):
 
 def test_load_checks_the_problem_and_needs_no_rider(finished, tmp_path):
     with pytest.raises(ValueError, match="belongs to another problem: the params"):
-        rr.load(finished.path, wells(2))
+        rr.load(finished.file, wells(2))
     narrow = rr.Problem(wells_loss, jnp.zeros(3, "float32"), jnp.ones(3, "float32"))
     with pytest.raises(ValueError, match=r"float64 there, float32 here: see jax_enable_x64"):
-        rr.load(finished.path, narrow)
+        rr.load(finished.file, narrow)
 
     def never(ride):
         return jnp.array(False)
