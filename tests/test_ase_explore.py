@@ -31,7 +31,7 @@ from ridgerider.ase._between import between
 from ridgerider.ase._bonds import Torsions, bond_graph
 from ridgerider.ase._energy import EnergyAndForces
 from ridgerider.ase._forces import Forces
-from ridgerider.ase._motions import Motions
+from ridgerider.ase._motions import Motions, point_group, symmetrized
 
 HEIGHTS = (0.05, 0.15)  # eV: terms cos(phi), cos(3 phi) of the torsion
 
@@ -218,10 +218,12 @@ def test_internal_coordinates():
     np.testing.assert_allclose(turned[:count], torsions.coordinates(x)[0][:count], atol=1e-8)
 
 
-@pytest.mark.parametrize("count", [4, 5, 6])
+@pytest.mark.parametrize(
+    "count", [4, 5, 6, *(pytest.param(count, marks=pytest.mark.long) for count in (7, 8))]
+)
 def test_lennard_jones_maps_are_those_in_jax(count):
     atoms = cluster("Ar", count, 1.1, CountedLJ(rc=20.0))
-    landscape = ridgerider.ase.explore(atoms)
+    landscape = ridgerider.ase.explore(atoms, max_force_calls=None)
     shift = count * (count - 1) / 2 * 4 * (20.0**-12 - 20.0**-6)
     other = rr.explore(lennard_jones(count), symmetry=rr.symmetry.point_set())
     for ours, theirs in (
@@ -380,3 +382,38 @@ def test_conformers_with_tight_binding(name, counts):
     landscape = ridgerider.ase.explore(atoms)
     assert (len(landscape.minima()), len(landscape.saddles())) == counts
     assert landscape.cost.gradients <= 3000 and len(landscape.components()) == 1
+
+
+def test_point_groups_and_what_keeps_them():
+    for name, order in (("CH4", 24), ("C6H6", 24), ("H2O", 4), ("NH3", 6)):
+        atoms = molecule(name)
+        assert len(point_group(atoms.positions, atoms.numbers, 0.05)) == order
+    rng, atoms = np.random.default_rng(0), molecule("C6H6")
+    noisy = atoms.positions + 1e-4 * rng.normal(size=(12, 3))
+    group = [images for _, images in point_group(noisy, atoms.numbers, 2e-3)]
+    tidy = symmetrized(noisy, group)
+    assert len(group) == 24 and np.abs(tidy - noisy).max() < 1e-3
+    lengths = np.linalg.norm(tidy - tidy.mean(axis=0), axis=1)
+    np.testing.assert_allclose(lengths, np.repeat([lengths[0], lengths[-1]], 6), atol=1e-7)
+
+
+def test_a_climb_ends_where_an_atom_has_left():
+    slab = surface()
+    landscape = ridgerider.ase.explore(slab, max_force_calls=300)
+    functions = landscape.problem.loss
+    x = functions._value_and_grad.start.copy()
+    assert not functions.is_lost(x.ravel())
+    x[-1, 2] += 4.0
+    assert functions.is_lost(x.ravel())
+    assert landscape.endings()["ran_away"] > 0 and landscape.cost.gradients == slab.calc.count
+
+
+def test_molecules_beside_each_other_turn():
+    pair = molecule("H2O") + molecule("H2O")
+    pair.positions[3:] += (0.0, 0.0, 3.0)
+    torsions, x = Torsions(bond_graph(pair)), pair.positions.ravel()
+    ways = torsions.ways(x)
+    assert len(ways) == 2 * 3 * 2 and not torsions.turns
+    before = torsions.coordinates(x)[0]
+    for way in ways:  # bond lengths and angles stay
+        np.testing.assert_allclose(torsions.coordinates(x + way)[0], before, atol=1e-8)

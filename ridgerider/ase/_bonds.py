@@ -23,6 +23,7 @@ with needs("ase", "ridgerider.ase"):
     )
 
 import networkx
+from scipy.sparse.csgraph import connected_components
 
 BONDED, BROKEN, FORMED = 1.25, 1.5, 1.15  # times the sum of two covalent radii
 LINKED = 1.5  # times the longest distance of an atom to its nearest neighbour: one fragment
@@ -84,31 +85,37 @@ class Connected:
         return Connected(*fields, whole.fragments(atoms), bonds, max_loss)
 
     def __call__(self, params: np.ndarray) -> bool:
-        atoms = Atoms(self.numbers, self.fixed, cell=self.cell, pbc=self.pbc)
-        atoms.positions[np.array(self.is_free)] = np.reshape(np.asarray(params), (-1, 3))
+        if self.is_lost(params):
+            return False
         if self.bonds is None:
-            return self.fragments(atoms) <= self.num_fragments
-        known = {tuple(one) for one in self.bonds}
-        formed, whole = bond_graph(atoms, FORMED), bond_graph(atoms, BROKEN)
-        return (
-            {tuple(sorted(one)) for one in formed.edges}
-            <= known
-            <= {tuple(sorted(one)) for one in whole.edges}
-        )
+            return True
+        formed = bond_graph(self._atoms(params), FORMED).edges
+        return {tuple(sorted(one)) for one in formed} <= set(self.bonds)
+
+    def is_lost(self, params: np.ndarray) -> bool:
+        """Whether atoms have left, or a bond is broken: a climb need not be continued."""
+        atoms = self._atoms(params)
+        if self.bonds is None:
+            return self.fragments(atoms) > self.num_fragments
+        return not set(self.bonds) <= {
+            tuple(sorted(one)) for one in bond_graph(atoms, BROKEN).edges
+        }
 
     def fragments(self, atoms: Atoms) -> int:
         """How many parts there are."""
         radii = covalent_radii[atoms.numbers]
         links = np.maximum(BONDED * (radii[:, None] + radii), self.length)
-        graph = networkx.Graph()
-        graph.add_nodes_from(range(len(atoms)))
         near = atoms.get_all_distances(mic=bool(atoms.pbc.any())) < links
-        graph.add_edges_from(np.argwhere(near).tolist())
-        return networkx.number_connected_components(graph)
+        return int(connected_components(near)[0])
+
+    def _atoms(self, params: np.ndarray) -> Atoms:
+        atoms = Atoms(self.numbers, self.fixed, cell=self.cell, pbc=self.pbc)
+        atoms.positions[np.array(self.is_free)] = np.reshape(np.asarray(params), (-1, 3))
+        return atoms
 
 
 class Torsions:
-    """Turns about the bonds of a molecule whose atoms are all free, and steps that bend with them.
+    """Turns about the bonds of molecules whose atoms are all free, and steps that bend with them.
 
     A straight step stretches bonds. Here steps change bond lengths, angles and dihedrals (redundant
     internal coordinates q, with B = dq/dx) as they say to first order, and Hessians are carried
@@ -119,16 +126,22 @@ class Torsions:
         self.bonds = np.array(sorted(map(sorted, graph.edges)), int).reshape(-1, 2)
         self.angles, self.dihedrals = _angles(graph), _dihedrals(graph)
         self.turns = _turns(graph)
+        parts = sorted(map(sorted, networkx.connected_components(graph)))
+        self.parts = [np.array(part) for part in parts if 1 < len(part) < len(graph)]
 
     def ways(self, x: np.ndarray) -> np.ndarray:
-        """Displacements by a turn about each bond, either way."""
+        """Displacements by a turn about each bond, and of each molecule about its axes."""
         points, found = x.reshape(-1, 3), []
-        for one, two, side in self.turns:
-            axis = points[two] - points[one]
-            axis = axis / np.linalg.norm(axis)
+        turns = [(points[one], points[two] - points[one], side) for one, two, side in self.turns]
+        for part in self.parts:
+            center = points[part].mean(axis=0)
+            axes = np.linalg.svd(points[part] - center)[2]
+            turns += [(center, axis, part) for axis in axes]
+        for center, axis, side in turns:
             for sign in (1, -1):
                 turned = points.copy()
-                turned[side] = _rotated(points[side] - points[one], axis, sign * TURN) + points[one]
+                unit = axis / np.linalg.norm(axis)
+                turned[side] = _rotated(points[side] - center, unit, sign * TURN) + center
                 found.append((_superposed(turned, points) - points).ravel())
         return np.array(found).reshape(-1, x.size)
 

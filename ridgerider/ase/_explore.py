@@ -1,10 +1,12 @@
 """`ridgerider.ase.explore`: the map of the energy of some atoms."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from ridgerider._check import check_choice, check_count, check_positive, needs
 from ridgerider._core.points.climb import Climb
@@ -89,7 +91,10 @@ def explore(
         energy: EnergyAndForces = functions._value_and_grad
         if window is not None:
             check_positive("window", window)
-        valid = _valid(problem, bonds, WINDOW[bonds] if window is None else window)
+        valid = functions.valid
+        if valid is not None:
+            above = WINDOW[bonds] if window is None else window
+            valid = replace(valid, max_loss=functions.at(energy.start.ravel())[0] + above)
         others = [_like(atoms, energy, number, one) for number, one in enumerate(starts)]
         functions.preparation = Cost(**functions.calls)
         settings = Settings(seed, order_name(order), max_ridges=max_modes, round_size=round_size)
@@ -187,19 +192,13 @@ def _prepared(atoms: Any, bonds: Any, climb: Any) -> tuple[Problem, Climbs, Bond
     motions = Motions(energy)
     functions = Forces(energy, motions)
     graph = bond_graph(energy.atoms)
-    if bonds == "keep" and motions.is_free and Torsions(graph).turns:
-        functions.chart = Torsions(graph)
+    if energy.basis is None:
+        functions.valid = Connected.of(energy.atoms, energy.is_free, bonds == "keep", np.inf)
+    torsions = Torsions(graph)
+    if bonds == "keep" and motions.is_free and (torsions.turns or torsions.parts):
+        functions.chart = torsions
     problem = Problem(functions, energy.start)
     return problem, Climbs(climb, symmetry_of(energy, motions, bonds == "keep")), bonds
-
-
-def _valid(problem: Problem, bonds: str, window: float) -> Connected | None:
-    functions: Any = problem.loss
-    energy = functions._value_and_grad
-    if energy.basis is not None:
-        return None
-    level = functions.at(energy.start.ravel())[0]
-    return Connected.of(energy.atoms, energy.is_free, bonds == "keep", level + window)
 
 
 def _like(atoms: Atoms, energy: EnergyAndForces, number: int, other: Any) -> Any:

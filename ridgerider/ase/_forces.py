@@ -10,6 +10,7 @@ A Hessian has no part along rigid motions of free atoms, which cost no force cal
 costs is one force call (or two) for each other coordinate, and eight for the softest modes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,19 @@ import numpy as np
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows
 from ridgerider.ase._between import between
+from ridgerider.ase._bonds import Connected
 from ridgerider.ase._energy import EnergyAndForces
-from ridgerider.ase._motions import Motions
+from ridgerider.ase._motions import Motions, point_group, symmetrized
 
 THIRD, FOURTH = 50.0, 200.0  # typical derivatives of covalent bonds, eV/Angstrom^3 and ^4
 SOFT_THIRD = 5.0  # along the modes that are climbed
 ONE_SIDED = 0.02  # eV/Angstrom^2: the largest error of a one-sided difference
 SOFTEST = 2  # modes that are corrected
-RESOLUTION = 1e-4  # Angstrom, where noise allows
+RESOLUTION = 1e-5  # Angstrom, where noise allows
 SOFT = 0.2  # eV/Angstrom^2: over which a noise of the force moves a stationary point
 TOO_NOISY = 5e-3  # eV/Angstrom
 ROUNDING = 1e-10  # sums of several threads come in any order
+SYMMETRIC = 2e-3  # Angstrom: what is as close to a symmetry has it
 KEPT = 4  # points whose forces are remembered
 
 
@@ -40,6 +43,7 @@ class Forces(Functions):
     def __init__(self, energy: EnergyAndForces, motions: Motions):
         super().__init__(energy.start.size, np.float64, 1, energy.__name__)
         self._value_and_grad, self.motions = energy, motions
+        self.valid: Connected | None = None  # whose atoms have left is not climbed any further
         self._shape = energy.start.shape
         self._remembered: dict[bytes, tuple[float, Point]] = {}
         self._error: tuple[bytes, float] | None = None
@@ -174,6 +178,19 @@ class Forces(Functions):
     def between(self, begin: Point, end: Point, count: int) -> Block:
         """Images on a path between two points, which are the first and the last."""
         return between(self._value_and_grad, begin, end, count)
+
+    def keeper(self, x: Point) -> Callable[[Point], Point] | None:
+        """What keeps the symmetry of a cluster at `x`, off which noise would let climbs slide."""
+        if not self.motions.is_free or self.chart is not None:
+            return None
+        numbers = self._value_and_grad.atoms.numbers
+        group = [images for _, images in point_group(x.reshape(-1, 3), numbers, SYMMETRIC)]
+        if len(group) < 2:
+            return None
+        return lambda new: symmetrized(new.reshape(-1, 3), group).ravel()
+
+    def is_lost(self, x: Point) -> bool:
+        return self.valid is not None and self.valid.is_lost(x)
 
     def params_of(self, x: Point) -> np.ndarray:
         return np.array(x, float).reshape(self._shape)

@@ -20,6 +20,7 @@ import numpy as np
 from ridgerider._check import check_positive, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
+from ridgerider.ase._motions import point_group
 from ridgerider.ase._problem import energy_of, is_free
 
 with needs("ase", "ridgerider.ase"):
@@ -97,36 +98,13 @@ def free_energies(
 def symmetry_order(landscape: Landscape, point: Stationary, tolerance: float = 0.02) -> int:
     """How many swaps of equal atoms a rigid motion or mirror undoes; 1 for atoms in a cell.
 
-    It is the order of the point group, by a search over motions that map three atoms onto three.
+    It is the order of the point group; each atom is found within five times the `tolerance`.
     """
     energy = energy_of(landscape)
     if not is_free(landscape):
         return 1
-    positions, numbers = energy.positions(point.params), energy.atoms.numbers
-    points = positions - positions.mean(axis=0)
-    if len(points) < 3 or np.linalg.svd(points)[1][1] < tolerance:  # in a line
-        return 2 if _is_onto(points, numbers, -np.eye(3), tolerance) else 1
-    # Three atoms that span a plane, farthest first, and what they may be mapped onto.
-    one = int(np.argmax(np.linalg.norm(points, axis=1)))
-    two = int(np.argmax(np.linalg.norm(np.cross(points[one], points), axis=1)))
-    frame = np.stack([points[one], points[two], np.cross(points[one], points[two])], axis=1)
-    inner, count = np.linalg.pinv(frame), 0
-    for i in np.flatnonzero(numbers == numbers[one]):
-        for j in np.flatnonzero(numbers == numbers[two]):
-            for sign in (1, -1):
-                image = np.stack(
-                    [points[i], points[j], sign * np.cross(points[i], points[j])], axis=1
-                )
-                matrix = image @ inner
-                is_rigid = np.abs(matrix @ matrix.T - np.eye(3)).max() < 5 * tolerance
-                count += bool(is_rigid and _is_onto(points, numbers, matrix, tolerance))
-    return max(1, count)
-
-
-def _is_onto(points: np.ndarray, numbers: np.ndarray, matrix: np.ndarray, tolerance: float) -> bool:
-    apart = np.linalg.norm((points @ matrix.T)[:, None] - points[None], axis=2)
-    apart = np.where(numbers[:, None] == numbers[None], apart, np.inf)
-    return bool((apart.min(axis=1) < 5 * tolerance).all())
+    positions = energy.positions(point.params)
+    return max(1, len(point_group(positions, energy.atoms.numbers, 5 * tolerance)))
 
 
 def rate_matrix(landscape: Landscape, temperature: float) -> np.ndarray:

@@ -83,6 +83,54 @@ def velocities(positions: np.ndarray) -> np.ndarray:
     return np.concatenate([shifts, turns])
 
 
+def point_group(
+    positions: np.ndarray, numbers: np.ndarray, tolerance: float
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rotations and mirrors of all atoms that put each within the tolerance of an equal one.
+
+    Each as a matrix, with the numbers of the atoms that others come to. They are found from the
+    motions that map three atoms onto three; of atoms in a line, only the inversion counts.
+    """
+    points = positions - positions.mean(axis=0)
+    is_equal = numbers[:, None] == numbers[None]
+    if len(points) < 3 or np.linalg.svd(points)[1][1] < tolerance / 5:
+        candidates = [np.eye(3), -np.eye(3)]
+    else:  # two atoms that span a plane with the center, farthest first
+        one = int(np.argmax(np.linalg.norm(points, axis=1)))
+        two = int(np.argmax(np.linalg.norm(np.cross(points[one], points), axis=1)))
+        frame = np.stack([points[one], points[two], np.cross(points[one], points[two])], axis=1)
+        inner, products = np.linalg.inv(frame), points @ points.T
+        slack = 2 * tolerance * float(np.linalg.norm(points, axis=1).max())
+        is_like = is_equal & (np.abs(np.diag(products)[:, None] - np.diag(products)) < slack)
+        candidates = [
+            np.stack([points[i], points[j], sign * np.cross(points[i], points[j])], axis=1) @ inner
+            for i in np.flatnonzero(is_like[one])
+            for j in np.flatnonzero(is_like[two])
+            if abs(products[i, j] - products[one, two]) < slack
+            for sign in (1, -1)
+        ]
+    found = []
+    for matrix in candidates:
+        if np.abs(matrix @ matrix.T - np.eye(3)).max() > 10 * tolerance:
+            continue
+        apart = np.linalg.norm((points @ matrix.T)[:, None] - points[None], axis=2)
+        images = np.argmin(np.where(is_equal, apart, np.inf), axis=1)
+        is_onto = len(set(images.tolist())) == len(points)
+        if is_onto and apart[np.arange(len(points)), images].max() < tolerance:
+            found.append((matrix, images))
+    return found
+
+
+def symmetrized(positions: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
+    """The mean of all copies of some atoms, which come to those with the numbers in `group`."""
+    center = positions.mean(axis=0)
+    points, copies = positions - center, []
+    for images in group:
+        left, _, right = np.linalg.svd(points[images].T @ points)
+        copies.append(points[images] @ (left @ right))
+    return np.mean(copies, axis=0) + center
+
+
 def symmetry_of(energy: EnergyAndForces, motions: Motions, keep: bool = False) -> Symmetry | None:
     """What is the same: motions, inversion and swaps of equal atoms, in the cell and its substrate.
 

@@ -31,6 +31,7 @@ only its derivatives are compiled.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,6 +57,7 @@ TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_
 DOWN = 10  # times `max_steps`: a descent may go on for so long
 NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
 UP = 5  # times `max_steps`: so may a climb without a matrix
+NEAR = 3  # radii that Newton steps are long where a climb should converge
 NUM_MODES = 16  # the lowest ones at a stationary point, without a matrix
 
 
@@ -211,9 +213,14 @@ class Move:
     residual: float = 0.0  # of the ridge, |H e - lambda e|
     begin: Point = field(default_factory=lambda: np.zeros(0))
     memory: list[Point] = field(default_factory=list)  # the step before, how the ridge has turned
+    keep: Callable[[Point], Point] | None = None  # restores the symmetry that a climb began with
     ending: int = GOES_ON
     asymmetry: float = 0.0  # the largest part of a gradient along a generator of the symmetry
     generator: int = 0  # the number of that
+    slope: float = (
+        math.inf
+    )  # beyond the turn of curvature: the last that was half of the one before
+    num_slow: int = 0  # steps since
     trace: list[tuple[float, ...]] = field(default_factory=list)
 
 
@@ -244,6 +251,8 @@ def move_from(
     if hessian is not None and plan.is_kept:
         held = domain.beyond(x, first - x)
         move.hessian, modes = hessian, modes_of(hessian, domain.with_held(domain.null(x), held))
+    if is_up and not move.has_crossed:
+        move.keep = domain.keeper(first)
     seen = _look(calls, plan, first)
     if not _is_finite(seen):
         move.ending, modes = NOT_FINITE, None
@@ -297,6 +306,7 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
             break
         held = held | beyond
     new = domain.moved(x, away)
+    new = new if move.keep is None else move.keep(new)
     predicted, carriers = (values * parts) @ modes.rows, domain.carriers(x, new)
     away = new - x if carriers is None else away
     gaps = np.abs(np.delete(values, row) - values[row])
@@ -305,6 +315,7 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     up = 1 if plan.has_matrix else UP
     is_last = len(move.trace) >= (up if move.is_up else DOWN) * plan.max_steps
     is_far = _norm(new - move.begin) > plan.max_distance * _size(plan, move.begin)
+    is_far = is_far or (move.is_up and domain.is_lost(new))
     seen = loss, grad, _ = _look(calls, plan, new)
     back = grad if carriers is None else carriers[1] @ grad  # as seen from `x`
     error, is_finite = prediction_error(move.grad, back, predicted), _is_finite(seen)
@@ -315,6 +326,9 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
         is_over = is_there or is_last or is_far
         _arrive(calls, plan, move, None if is_over else modes, new, away, carriers, seen)
         direction = direction if carriers is None else direction @ carriers[1]
+        is_near = move.is_up and is_down and _norm(newton) <= NEAR * plan.radius
+        if is_near and not is_over and calls.is_outside and plan.is_kept:
+            _renew(calls, move)
     elif is_finite and move.hessian is not None and plan.is_kept:
         move.hessian = updated(move.hessian, away, back - move.grad)
     if is_taken and not error > 1:
@@ -380,6 +394,16 @@ def _arrive(
     elif formed is not None:
         move.hessian = formed
     move.x, move.loss, move.grad = x, loss, grad
+
+
+def _renew(calls: Calls, move: Move) -> None:
+    """Form the Hessian where a kept one does not lead to the crest: that costs fewer calls."""
+    slope, patience = _norm(move.grad), 3 + len(move.x) // 5
+    move.num_slow += 1
+    if move.num_slow > patience:
+        move.hessian = calls.hessian(move.x)
+    if move.num_slow > patience or slope < move.slope / 2:
+        move.slope, move.num_slow = slope, 0
 
 
 def _parts(modes: Modes, row: int, direction: Point, slopes: Point, move: Move) -> Point:

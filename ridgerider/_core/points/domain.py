@@ -1,5 +1,7 @@
 """Where steps may go: outside of what a symmetry generates, and inside of bounds."""
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -32,6 +34,10 @@ class Domain:
         # chart.carriers(x, new): matrices that carry gradients from `x` to `new`, and back;
         # chart.ways(x): displacements to climb along from a minimum, instead of its modes.
         self.chart = getattr(problem.loss, "chart", None)
+        # loss.is_lost(x): there is nothing to be found any more by a climb that is there.
+        self._is_lost = getattr(problem.loss, "is_lost", None)
+        # loss.keeper(x): a function that restores, after a step, a symmetry of `x`; or None.
+        self._keeper = getattr(problem.loss, "keeper", None)
         self._none = np.zeros((problem.size, 0), problem.dtype)
 
     def null(self, x: Point) -> Float[np.ndarray, "n k"]:
@@ -63,9 +69,17 @@ class Domain:
         """Where a step leads."""
         return self.inside(x + step if self.chart is None else self.chart.moved(x, step))
 
+    def keeper(self, x: Point) -> Callable[[Point], Point] | None:
+        """What restores a symmetry of `x` after a step, where noise would break it."""
+        return None if self._keeper is None else self._keeper(x)
+
     def carriers(self, x: Point, new: Point) -> tuple[Matrix, Matrix] | None:
         """Matrices that carry gradients on the way, and back; None: these stay as they are."""
         return None if self.chart is None else self.chart.carriers(x, new)
+
+    def is_lost(self, x: Point) -> bool:
+        """Whether a climb need not be continued from `x`."""
+        return self._is_lost is not None and self._is_lost(x)
 
     # --- bounds
 
