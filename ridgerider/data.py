@@ -155,30 +155,18 @@ def from_folder(folder: str | Path) -> Images:
     check_labels(
         f"the test labels in {folder}", test_labels, len(test_labels), int(train_labels.max()) + 1
     )
-    return _images(folder.resolve().name, *found)
+    return _images(folder.resolve().name, found)
 
 
-def _images(
-    name: str,
-    train_images: np.ndarray,
-    train_labels: np.ndarray,
-    test_images: np.ndarray,
-    test_labels: np.ndarray,
-) -> Images:
+def _images(name: str, found: list[np.ndarray]) -> Images:
     """In the types that the library works with."""
-
-    def grey(images: np.ndarray) -> np.ndarray:
-        scale = np.float32(255) if images.dtype == np.uint8 else np.float32(1)
-        return (images / scale).astype(np.float32)
-
-    return Images(
-        grey(train_images),
-        train_labels.astype(np.int32),
-        grey(test_images),
-        test_labels.astype(np.int32),
-        int(train_labels.max()) + 1,
-        name,
+    train_labels, test_labels = (one.astype(np.int32) for one in found[1::2])
+    train_images, test_images = (
+        (one / np.float32(255 if one.dtype == np.uint8 else 1)).astype(np.float32)
+        for one in found[::2]
     )
+    num_classes = int(train_labels.max()) + 1
+    return Images(train_images, train_labels, test_images, test_labels, num_classes, name)
 
 
 def _from_npz(path: Path) -> list[np.ndarray]:
@@ -231,7 +219,7 @@ def mnist(folder: str | Path | None = None) -> Images:
                 f"{path} must have the SHA-256 {digest}, but it has {other}: it is not MNIST, or "
                 "damaged; other images are given as --data FOLDER, in a folder of another name."
             )
-    return _images("mnist", *_from_idx(folder))
+    return _images("mnist", _from_idx(folder))
 
 
 def _idx(path: Path) -> np.ndarray:

@@ -25,6 +25,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from ridgerider._check import check_share
 from ridgerider._core.problem.problem import Number
 
+Times = Float[Array, "samples time"]  # a number for each sample and time
+
 
 class Trajectories(NamedTuple):
     """What was sampled: a row for each trajectory, a column for each time.
@@ -41,8 +43,8 @@ class Trajectories(NamedTuple):
 
     states: PyTree
     actions: Int[Array, "samples time"]
-    rewards: Float[Array, "samples time"]
-    mask: Float[Array, "samples time"]
+    rewards: Times
+    mask: Times
 
 
 class Environment(Protocol):
@@ -55,9 +57,7 @@ class Environment(Protocol):
 
     def sample(self, params: PyTree, key: PRNGKeyArray, num_samples: int) -> Trajectories: ...
 
-    def log_probabilities(
-        self, params: PyTree, trajectories: Trajectories
-    ) -> Float[Array, "samples time"]: ...
+    def log_probabilities(self, params: PyTree, trajectories: Trajectories) -> Times: ...
 
 
 class Dice(eqx.Module):
@@ -75,9 +75,7 @@ class Dice(eqx.Module):
         for name in ("discount", "decay", "tau"):
             check_share(name, getattr(self, name))
 
-    def advantages(
-        self, trajectories: Trajectories, values: Float[Array, "samples time"]
-    ) -> Float[Array, "samples time"]:
+    def advantages(self, trajectories: Trajectories, values: Times) -> Times:
         """Generalised advantages; `values` are the value function's at each time.
 
         >>> rewards, mask = jnp.array([[0.0, 3.0]]), jnp.ones((1, 2))
@@ -99,9 +97,9 @@ class Dice(eqx.Module):
 
     def contributions(
         self,
-        log_probabilities: Float[Array, "samples time"],
-        advantages: Float[Array, "samples time"],
-        mask: Float[Array, "samples time"],
+        log_probabilities: Times,
+        advantages: Times,
+        mask: Times,
     ) -> Float[Array, " samples"]:
         """What each trajectory adds to the loss: zero, with the right derivatives."""
         log_probabilities = jnp.where(mask > 0, log_probabilities, 0)
@@ -137,7 +135,7 @@ def dice_loss(
     params: PyTree,
     environment: Environment,
     trajectories: Trajectories,
-    advantages: Float[Array, "samples time"],
+    advantages: Times,
     dice: Dice = Dice(),
 ) -> Float[Array, ""]:
     """The loss itself, for an optimizer or a `Problem`: its value is 0, its derivatives are not.
@@ -158,7 +156,7 @@ def estimate(
     params: Float[Array, " n"],
     environment: Environment,
     trajectories: Trajectories,
-    advantages: Float[Array, "samples time"],
+    advantages: Times,
     dice: Dice = Dice(),
 ) -> SampledMean:
     """A derivative of the loss, minus the expected return, with standard errors.
@@ -189,7 +187,7 @@ def estimate(
     return SampledMean(jnp.mean(each, axis=0), jnp.broadcast_to(error, each.shape[1:]))
 
 
-def _check(trajectories: Trajectories, advantages: Float[Array, "samples time"]) -> None:
+def _check(trajectories: Trajectories, advantages: Times) -> None:
     """Raise unless there is a sample and all arrays fit each other. Under jit shapes are known."""
     shape = trajectories.actions.shape
     if len(shape) != 2 or not shape[0]:

@@ -27,7 +27,6 @@ from jaxtyping import Array, Float
 from ridgerider._check import check_count, needs
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import compiled
-from ridgerider._search.results.result import Result
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 

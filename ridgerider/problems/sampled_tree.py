@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ridgerider._check import check_count
-from ridgerider.dice import Trajectories
+from ridgerider._core.problem.problem import Vector
+from ridgerider.dice import Times, Trajectories
 from ridgerider.problems.tree import Tree
 from ridgerider.problems.tree import make_tree as make_tree
 
@@ -36,9 +37,7 @@ class TreeEnvironment(eqx.Module):
         self.rewards = jnp.asarray(np.pad(tree.rewards, (0, missing)))
         self.num_times = longest if num_times is None else num_times
 
-    def sample(
-        self, params: Float[Array, " n"], key: PRNGKeyArray, num_samples: int
-    ) -> Trajectories:
+    def sample(self, params: Vector, key: PRNGKeyArray, num_samples: int) -> Trajectories:
         check_count("num_samples", num_samples)
         uniform = jax.random.uniform(key, (self.num_times, num_samples), params.dtype)
 
@@ -54,9 +53,7 @@ class TreeEnvironment(eqx.Module):
         states, actions, rewards, mask = (column.T for column in out)
         return Trajectories(states, actions, rewards, mask)
 
-    def log_probabilities(
-        self, params: Float[Array, " n"], trajectories: Trajectories
-    ) -> Float[Array, "samples time"]:
+    def log_probabilities(self, params: Vector, trajectories: Trajectories) -> Times:
         logits = params[trajectories.states]
         return jax.nn.log_sigmoid(jnp.where(trajectories.actions == 1, logits, -logits))
 

@@ -110,13 +110,8 @@ class Climb(eqx.Module):
 
     def has_matrix(self, problem: Problem) -> bool:
         """Whether there is a Hessian, formed at each step or kept."""
-        if self.engine == "auto":
-            return problem.size < DENSE_BELOW
-        return self.engine == "dense"
-
-    def is_kept(self, problem: Problem) -> bool:
-        """Whether the Hessian of the step before is updated."""
-        return self.has_matrix(problem) and self.products(problem) > 0
+        is_small = problem.size < DENSE_BELOW
+        return is_small if self.engine == "auto" else self.engine == "dense"
 
     def products(self, problem: Problem) -> int:
         """How many a step; 0: the Hessian is formed."""
@@ -150,8 +145,7 @@ class Plan:
     """What a `Climb` means for one problem, as plain numbers: a loop on the host reads it often."""
 
     has_matrix: bool
-    is_kept: bool
-    num_products: int
+    num_products: int  # of a step; 0: the Hessian is formed
     radius: float
     max_radius: float
     max_steps: int
@@ -163,7 +157,6 @@ class Plan:
     def of(climb: Climb, problem: Problem) -> "Plan":
         return Plan(
             climb.has_matrix(problem),
-            climb.is_kept(problem),
             climb.products(problem),
             float(climb.radius * problem.unit),
             float(climb.max_radius * problem.unit),
@@ -172,6 +165,11 @@ class Plan:
             float(problem.unit),
             getattr(problem.loss, "resolution", 0.0),
         )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the Hessian of the step before is updated."""
+        return self.has_matrix and self.num_products > 0
 
 
 @dataclass

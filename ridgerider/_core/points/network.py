@@ -174,8 +174,11 @@ def network_start(
             f"shapes {inputs.shape} and {targets.shape}."
         )
     params, is_whole = jax.tree.map(jnp.asarray, params), jnp.issubdtype(targets.dtype, jnp.integer)
-    few, random = inputs[:NUM_LOOKED_AT], _random_around(params, seed)
-    seen = _checked_outputs(params, random, apply, few)
+    few, random = inputs[:NUM_LOOKED_AT], np.random.default_rng(seed)
+    moved = jax.tree.map(
+        lambda leaf: leaf + 0.3 * random.standard_normal(np.shape(leaf)).astype(leaf.dtype), params
+    )
+    seen = _checked_outputs(params, moved, apply, few)
     count = seen.outputs.shape[-1]
     if loss is None and is_whole:  # labels
         low, high = int(jnp.min(targets)), int(jnp.max(targets))
@@ -315,13 +318,6 @@ def _evaluated(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _L
         alone=apply(params, inputs[:1]),
         grads=(moved_by(0), moved_by(num_outputs - 1)),
         is_linear=[is_linear(index) for index in range(len(leaves))],
-    )
-
-
-def _random_around(params: PyTree, seed: int) -> PyTree:
-    random = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: leaf + 0.3 * random.standard_normal(np.shape(leaf)).astype(leaf.dtype), params
     )
 
 

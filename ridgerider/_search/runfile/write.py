@@ -299,7 +299,7 @@ def _kept(path: Path) -> tuple[dict[str, list[Row]], list[str]]:
             f"{one_line(path)} cannot be repaired: `{missing[0]}`, what the run is, is damaged."
         )
     meta |= {schema.SUM: "0", schema.REPAIRED: True}
-    rows["meta"] = [{"key": key, "value": json.dumps(value)} for key, value in meta.items()]
+    rows["meta"] = [_entry(key, value) for key, value in meta.items()]
     ends, legs = {row["fingerprint"]: row for row in rows["solutions"]}, dict[str, Row]()
     for row in rows["legs"]:
         with contextlib.suppress(Exception):

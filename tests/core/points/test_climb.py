@@ -20,7 +20,7 @@ def quartic(x):
 def go(problem, climb, x, direction, is_up, symmetry=None, bounds=(None, None)):
     calls, domain = Calls(problem), Domain(problem, symmetry, *bounds)
     x, plan = np.array(x), Plan.of(climb, problem)
-    known = np.asarray(problem.hessian(jnp.asarray(x))) if climb.is_kept(problem) else None
+    known = np.asarray(problem.hessian(jnp.asarray(x))) if Plan.of(climb, problem).is_kept else None
     move = move_from(calls, plan, domain, x, np.array(direction), known, is_up)
     move.cost = calls.cost
     return move
