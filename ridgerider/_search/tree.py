@@ -502,9 +502,7 @@ def stored_order(name: str, seed: int, given: Order | str | None) -> Order:
         if name in names:
             return named_order(name, seed, names)
         raise ValueError(f"the run has a custom order, {one_line(name)}: pass it again as `order`.")
-    if order_name(given) != name and not (
-        name.startswith("{") and callable(given) and json.loads(name) == describe(given)
-    ):
+    if order_name(given) != name:
         raise ValueError(f"`order` must be the run's own, {name}, not {order_name(given)}.")
     return named_order(given, seed, names)
 

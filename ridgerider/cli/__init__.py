@@ -11,7 +11,7 @@ import jax
 import typer
 
 import ridgerider as rr
-from ridgerider.cli import _experiments, _runs, _search
+from ridgerider.cli import _commands, _experiments
 from ridgerider.cli._errors import listen, told
 from ridgerider.cli._options import Command
 from ridgerider.cli._shown import say
@@ -41,24 +41,24 @@ def about(
     """Options of the command as a whole."""
 
 
-def command(name: str, function: Callable[..., None], example: str) -> None:
+def command(function: Callable[..., None], example: str) -> None:
     """A command with an example at the end of its help."""
-    app.command(name, cls=Command, epilog=f"Example: {example}")(function)
+    app.command(function.__name__, cls=Command, epilog=f"Example: {example}")(function)
 
 
-command("search", _search.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
-command("resume", _search.resume, "ridgerider resume runs/mine --max-rides 400")
-command("explore", _search.explore, "ridgerider explore atoms --out runs/atoms")
-command("show", _runs.show, "ridgerider show runs/mine '0+ 1-'")
-command("replay", _runs.replay, "ridgerider replay runs/mine '0+ 1-'")
-command("report", _runs.report, "ridgerider report runs/mine")
-command("watch", _runs.watch, "ridgerider watch runs/mine")
-command("check", _runs.check, "ridgerider check runs/mine --repair")
-command("compare", _runs.compare, "ridgerider compare runs/mine runs/other --out compare.html")
-command("export", _runs.export, "ridgerider export runs/mine --format csv --table minima")
-command("reproduce", _experiments.reproduce, "ridgerider reproduce surface --quick")
-command("demo", _experiments.demo, "ridgerider demo --out runs/demo")
-command("bench", _experiments.bench, "ridgerider bench --out runs/bench")
+command(_commands.search, "ridgerider search mine:problem --max-rides 200 --out runs/mine")
+command(_commands.resume, "ridgerider resume runs/mine --max-rides 400")
+command(_commands.explore, "ridgerider explore atoms --out runs/atoms")
+command(_commands.show, "ridgerider show runs/mine '0+ 1-'")
+command(_commands.replay, "ridgerider replay runs/mine '0+ 1-'")
+command(_commands.report, "ridgerider report runs/mine")
+command(_commands.watch, "ridgerider watch runs/mine")
+command(_commands.check, "ridgerider check runs/mine --repair")
+command(_commands.compare, "ridgerider compare runs/mine runs/other --out compare.html")
+command(_commands.export, "ridgerider export runs/mine --format csv --table minima")
+command(_experiments.reproduce, "ridgerider reproduce surface --quick")
+command(_experiments.demo, "ridgerider demo --out runs/demo")
+command(_experiments.bench, "ridgerider bench --out runs/bench")
 
 
 def main() -> None:

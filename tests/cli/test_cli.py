@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import ridgerider as rr
 from ridgerider import cli
 from ridgerider._search.runfile.rules import describe_problem
-from ridgerider.cli import _options, _runs, _search, _shown
+from ridgerider.cli import _commands, _options, _shown
 from ridgerider.problems import load_problem
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
@@ -150,7 +150,7 @@ def twice(params):
 
 def test_watch_serves_until_it_is_stopped(monkeypatch):
     Path("soon").mkdir()  # the search is yet to begin
-    monkeypatch.setattr(_runs.Server, "serve_forever", interrupted)
+    monkeypatch.setattr(_commands.Server, "serve_forever", interrupted)
     out = run("watch", "soon", "--port", "0").splitlines()
     assert out[0] == "watching soon/run.sqlite; stop with Ctrl-C"
     assert out[1].startswith("http://127.0.0.1:")
@@ -425,7 +425,7 @@ def test_version():
 
 
 def test_options_of_search_have_its_defaults():
-    options = inspect.signature(_search.search).parameters
+    options = inspect.signature(_commands.search).parameters
     known = inspect.signature(rr.search).parameters
     for name in _options.SEARCH:
         assert options[name].default == known[name].default
