@@ -26,9 +26,9 @@ def unit(case: Case, x: Vector) -> Vector:
 def kind_of(case: Case, x: Vector) -> str:
     """`strict`, `degenerate` or `false`.
 
-    A strict minimum has values that rise from every active bound and, in the free coordinates,
-    within `FAR` a stationary point with a positive definite Hessian. Any other point is degenerate
-    if no value around it is lower, at several distances, and false if one is.
+    A strict minimum has values that rise linearly from every active bound and, in the free
+    coordinates, within `FAR` a stationary point with a positive definite Hessian. Any other point
+    is degenerate if no value around it is lower, at several distances, and false if one is.
     """
     low, high = np.array(case.bounds, float).T
 
@@ -52,10 +52,13 @@ def kind_of(case: Case, x: Vector) -> str:
 def polished(fun: Callable[[Vector], float], u: Vector, step: float) -> tuple[bool, Vector, Vector]:
     """Whether it is a strict minimum, the point after Newton's steps, and the eigenvectors."""
     given, axes, is_free = u, np.eye(len(u)), (u > 0) & (u < 1)
-    rounding, rows = 1e-14 * max(1.0, abs(fun(u))), axes[is_free]
-    is_strict = all(
-        fun(u + step * row * (1 - 2 * u)) >= fun(u) - rounding for row in axes[~is_free]
-    )
+    rounding, is_strict, room, last = 1e-14 * max(1.0, abs(fun(u))), True, EDGE / 2, 1e-3 * FAR
+    for row in axes[~is_free]:  # a bound without a slope holds nothing: the point may be inside
+        inward = step * row * (1 - 2 * u)
+        one, two = (fun(u + part * inward) - fun(u) for part in (1, 2))
+        if not (one > rounding and two < 3 * one):
+            u, is_free, room, last = u + 2 * inward, is_free | (row > 0), step, 2 * step
+    rows = axes[is_free]
     for _ in range(NUM_NEWTON if is_free.any() else 0):
         size = min(step, np.minimum(u, 1 - u)[is_free].min())
         hessian = hessian_of(fun, u, size * axes[is_free])
@@ -69,13 +72,13 @@ def polished(fun: Callable[[Vector], float], u: Vector, step: float) -> tuple[bo
         is_flat = abs(eigenvalues) <= tolerance
         slopes = (ahead - behind) / (2 * size)
         newton = (slopes / np.where(is_flat, np.inf, abs(eigenvalues))) @ rows
-        u = np.where(is_free, np.clip(u - newton, EDGE / 2, 1 - EDGE / 2), u)
+        u = np.where(is_free, np.clip(u - newton, room, 1 - room), u)
         if np.linalg.norm(u - given) > FAR:
             return False, given, rows
     if is_free.any():  # at an inflection Newton's steps only halve, and a side is lower
         around = [fun(u + sign * 10 * step * row) for row in rows for sign in (1, -1)]
         is_strict = is_strict and min(around) >= fun(u) - rounding
-        is_strict = is_strict and bool(np.linalg.norm(newton) <= 1e-3 * FAR)
+        is_strict = is_strict and bool(np.linalg.norm(newton) <= last)
         is_strict = is_strict and bool((eigenvalues > tolerance).all())
     return is_strict, u, rows
 

@@ -51,6 +51,7 @@ class Yields:
     def __init__(self) -> None:
         self.starts, self.climbs = Arm(), Arm()
         self.num_minima = 0
+        self._minima = list[tuple[int, np.ndarray, float]]()  # each with its round
 
     def add(self, number: int, leg: Leg, link: Fingerprint | None, at_minimum: bool) -> None:
         """Count a settled leg of the round `number`."""
@@ -63,6 +64,29 @@ class Yields:
         arm.work[number] = arm.work.get(number, 0.0) + work
         arm.num_hits += at_minimum or is_new
         self.num_minima += is_new
+        if is_new:
+            self._minima.append((number, leg.x, leg.loss))
+
+    def bottom(self, number: int) -> np.ndarray | None:
+        """The minimum of a parabola through the lower half of the minima before a round.
+
+        Where the minima are those of ripples on a bowl, the lowest one is there.
+
+        >>> yields, points = Yields(), np.random.default_rng(0).normal(size=(30, 2))
+        >>> yields._minima = [(0, x, float((x - 1) @ (x - 1))) for x in points]
+        >>> yields.bottom(1).round(6).tolist()
+        [1.0, 1.0]
+        """
+        known = sorted((loss, k) for k, (n, _, loss) in enumerate(self._minima) if n < number)
+        lower = [self._minima[k][1:] for _, k in known[: (len(known) + 1) // 2]]
+        if not lower or len(lower) < 3 * lower[0][0].size + 3:
+            return None
+        x, losses = np.array([x for x, _ in lower]), np.array([loss for _, loss in lower])
+        middle, width = x.mean(axis=0), np.ptp(x, axis=0) + 1e-300
+        z = (x - middle) / width
+        terms = np.concatenate([np.ones((len(z), 1)), z, z**2], axis=1)
+        _, slopes, bends = np.split(np.linalg.lstsq(terms, losses)[0], [1, 1 + z.shape[1]])
+        return middle - width * slopes / (2 * bends) if (bends > 0).all() else None
 
     def num_starts(self, size: int, num_open: int) -> int:
         """How many of the next `size` draws are starts, where `num_open` branches wait."""
@@ -127,6 +151,11 @@ def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.
     )
     ends = np.where(is_closed, low, 0), np.where(is_closed, high, 1)
     return np.where(is_closed, ends[0] + parts * (ends[1] - ends[0]), open_).astype(x0.dtype)
+
+
+def is_special(number: int) -> bool:
+    """Whether a start is at the bottom of a bowl, if the minima lie on one: 15, 31, 63..."""
+    return number >= 15 and (number & (number + 1)) == 0
 
 
 def bounds_of(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -73,7 +73,7 @@ class Wells:
         """The minimum, of all or of `others`, that a level path joins with this one, if any."""
         stiff, size = stiffness(leg), max(1.0, float(np.linalg.norm(leg.x)))
         own = np.array([x for name, x, *_ in self._ends if name == leg.fingerprint] or [leg.x])
-        near = list[tuple[float, Fingerprint, Point, Point, float]]()
+        near, is_plain = list[tuple[float, Fingerprint, Point, Point, float]](), False
         for name, x, loss, other in self._ends:
             if name == leg.fingerprint or not (others is None or name in others):
                 continue
@@ -82,12 +82,13 @@ class Wells:
             slack = LEVEL * (abs(loss) + max(stiff, other) * distance**2)
             if distance <= CLOSE * size or abs(loss - leg.loss) <= slack:
                 near.append((distance, name, here, x, max(loss, leg.loss) + slack))
+                is_plain |= other <= SOFT * stiff
         near.sort(key=lambda one: one[0])
-        for _, name, here, x, top in near[:NUM_TRIED]:
+        is_soft = bool(near) and self._is_soft(calls, domain, leg, CLOSE * size)
+        for _, name, here, x, top in near[: NUM_TRIED if is_soft or is_plain else 1]:
             if is_level(calls, here, x, top):
                 return name
-        is_soft = len(leg.eigenvalues) < len(leg.x) or leg.eigenvalues.min() <= SOFT * stiff
-        if not (is_soft and near and stays(calls, domain, *near[0][2:])):
+        if not (is_soft and stays(calls, domain, leg.loss, *near[0][2:])):
             return None
         hold_back(calls)
         nearest = dict[Fingerprint, tuple[Point, Point, float]]()
@@ -97,6 +98,15 @@ class Wells:
             if joined(calls, domain, *path):
                 return name
         return None
+
+    @staticmethod
+    def _is_soft(calls: Calls, domain: Domain, leg: Leg, step: float) -> bool:
+        """Whether the loss hardly rises along a mode, or from a bound."""
+        stiff = stiffness(leg)
+        if min(leg.eigenvalues, default=stiff) <= SOFT * stiff:
+            return True
+        ways = domain.inward(leg.x).astype(leg.x.dtype)
+        return any(calls.value(leg.x + step * way) <= leg.loss + stiff * step**2 for way in ways)
 
     def merge(self, one: Fingerprint, into: Fingerprint) -> None:
         """Count the ends of one minimum as those of another."""
@@ -146,14 +156,15 @@ def is_level(calls: Calls, one: Point, two: Point, top: float, count: int = 7) -
     return all(calls.value(one + part * (two - one)) <= top for part in parts)
 
 
-def stays(calls: Calls, domain: Domain, x: Point, other: Point, top: float) -> bool:
+def stays(calls: Calls, domain: Domain, loss: float, x: Point, other: Point, top: float) -> bool:
     """Whether a point beside `x`, towards another or aside, relaxes to one beside it."""
     away = ASIDE * float(np.linalg.norm(other - x))
     ways = [other - x, *np.random.default_rng(0).normal(size=(NUM_ASIDE, len(x)))]
     for way in ways:
         beside = domain.inside(x + way * (away / max(float(np.linalg.norm(way)), 1e-300)))
         end = descend(calls, domain, beside, away / 4, gain=GAIN)
-        if end.loss <= top and np.linalg.norm(end.x - x) > STRAIGHT * away:
+        is_level = abs(end.loss - loss) <= top - loss
+        if is_level and np.linalg.norm(end.x - x) > STRAIGHT * away:
             return True
     return False
 
