@@ -12,6 +12,7 @@ with needs("ase", "ridgerider.ase"):
     from ase.calculators.singlepoint import SinglePointCalculator
     from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, Hookean
     from ase.data import covalent_radii
+    from ase.data.colors import jmol_colors
 
 TOO_CLOSE = 0.25  # of the sum of two covalent radii
 FORCE = "Hookean"  # the only constraint that acts by a force
@@ -130,6 +131,23 @@ class EnergyAndForces:
         atoms = self.atoms.copy()
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
         return atoms
+
+    def about(self) -> dict[str, Any]:
+        """What a run file and its report say of the atoms."""
+        numbers = self.atoms.numbers
+        colors = [f"#{bytes(np.uint8(255 * one)).hex()}" for one in jmol_colors[numbers]]
+        return {
+            "quantity": "energy",
+            "unit": "eV",
+            "formula": self.__name__,
+            "symbols": list(self.atoms.symbols),
+            "colors": colors,
+            "radii": covalent_radii[numbers].tolist(),
+            "masses": self.atoms.get_masses().tolist(),
+            "positions": self.fixed.tolist(),
+            "is_free": self.is_free.tolist(),
+            "basis": None if self.basis is None else self.basis.tolist(),
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         import pickle

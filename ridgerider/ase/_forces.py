@@ -40,6 +40,8 @@ class Forces(Functions):
     `hvps` and `hessians` are not counted: they are made of force calls, which are.
     """
 
+    has_certain_symmetry = True
+
     def __init__(self, energy: EnergyAndForces, motions: Motions):
         super().__init__(energy.start.size, np.float64, 1, energy.__name__)
         self._value_and_grad, self.motions = energy, motions
@@ -47,7 +49,7 @@ class Forces(Functions):
         self._shape = energy.start.shape
         self._remembered: dict[bytes, tuple[float, Point]] = {}
         self._error: tuple[bytes, float] | None = None
-        self.step = 1e-2
+        self.step, self.about = 1e-2, energy.about()
         x = energy.start.ravel()
         self.grad_noise = self._measured_noise(x)
         if self.grad_noise > TOO_NOISY:

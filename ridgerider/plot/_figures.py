@@ -425,7 +425,8 @@ def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
             x = places[number]
             ax.plot([x, x], [heights[number], highest + step], color=LINE, lw=1.0)
     ax.scatter([places[i] for i in range(len(losses))], losses, s=14, color=MINIMUM, zorder=3)
-    ax.set(xticks=[], ylabel="loss")
+    about = landscape.meta["problem"]["about"]
+    ax.set(xticks=[], ylabel=f"{about['quantity']} ({about['unit']})" if about else "loss")
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     return ax
 

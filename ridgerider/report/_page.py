@@ -38,14 +38,20 @@ def map_content(path: Path) -> dict[str, Any]:
     landscape: Landscape = load(path)
     edges = {edge.saddle: edge for edge in landscape.edges()}
     leaves = landscape.meta["problem"]["params"]
-    shape = leaves[0][1]
+    shape, about = leaves[0][1], landscape.meta["problem"].get("about", {})
     # Parameters that are one array with rows of three are points in space.
     is_structure = len(leaves) == 1 and len(shape) == 2 and shape[1] == 3
+
+    def point(one: Stationary) -> dict[str, Any]:
+        return _atoms(landscape, about, one) if about else _point(one, is_structure)
+
+    names = ("quantity", "unit", "formula", "symbols", "colors", "radii")
     return {
         "completeness": str(landscape.completeness()),
-        "minima": [_point(one, is_structure) for one in landscape.minima()],
+        "about": {name: about[name] for name in names} if about else None,
+        "minima": [point(one) for one in landscape.minima()],
         "saddles": [
-            {**_point(one, is_structure), "ends": list(edges[number].minima)}
+            {**point(one), "ends": list(edges[number].minima)}
             for number, one in enumerate(landscape.saddles())
         ],
         "junctions": [
@@ -71,6 +77,28 @@ def _point(one: Stationary, is_structure: bool) -> dict[str, Any]:
     nearest = np.median(np.min(apart + np.diag(np.full(len(places), np.inf)), axis=1))
     return {**point, "points": np.round(places, 4).tolist(), "bond": 1.25 * float(nearest)}
 
+
+def _atoms(landscape: Landscape, about: dict[str, Any], one: Stationary) -> dict[str, Any]:
+    """A point with all of its atoms, wave numbers in 1/cm, and the mode of a transition state."""
+    free, count = np.repeat(about["is_free"], 3), len(about["symbols"])
+    basis = np.eye(3 * count)[:, free] if about["basis"] is None else np.array(about["basis"])
+    places = np.ravel(about["positions"]) * (~free if about["basis"] is None else 1.0)
+    places = (places + basis @ np.ravel(one.params)).reshape(-1, 3)
+    point = {**_point(one, False), "points": np.round(places - places.mean(axis=0), 4).tolist()}
+    hessian = landscape.leg(one.fingerprint).hessian
+    if hessian is None:
+        return point
+    roots = np.sqrt(np.repeat(about["masses"], 3) @ basis**2)
+    values, columns = np.linalg.eigh(hessian / np.outer(roots, roots))
+    waves = INVERSE_CM * np.sign(values) * np.sqrt(np.abs(values))
+    point["waves"] = np.round(waves, 1).tolist()
+    if one.morse_index:
+        mode = basis @ (columns[:, 0] / roots)
+        point["mode"] = np.round(mode / np.abs(mode).max(), 4).reshape(-1, 3).tolist()
+    return point
+
+
+INVERSE_CM = 521.4709  # of the square root of eV / Angstrom^2 / atomic mass unit
 
 SCRIPTS: dict[str, str] = {
     "page": "base chart terms recorder export tree leg tables differ cost main",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import ridgerider as rr
@@ -134,3 +135,38 @@ def test_everything_of_a_map_can_be_saved(opened, address):
         read = list(csv.DictReader(io.StringIO(text)))
         assert [float(one["loss"]) for one in read] == [one["loss"] for one in rows]
         assert [one["fingerprint"] for one in read] == [one["fingerprint"] for one in rows]
+
+
+def test_a_map_of_atoms_has_energies_units_structures_and_modes(browser, tmp_path):
+    pytest.importorskip("ase", reason="ASE is not installed: ridgerider[ase]")
+    from ase import Atoms
+    from ase.calculators.lj import LennardJones
+
+    import ridgerider.ase
+
+    positions = [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0), (0.5, 0.4, 0.9)]
+    atoms = Atoms("Ar4", positions, calculator=LennardJones(rc=10))
+    landscape = ridgerider.ase.explore(atoms, out=tmp_path / "run.sqlite")
+    page = rr.report.report(tmp_path / "run.sqlite")
+    data = content(page)
+    assert data["about"]["formula"] == "Ar4" and data["about"]["unit"] == "eV"
+    (top,), (low,) = data["saddles"], data["minima"]
+    modes = ridgerider.ase.normal_modes(landscape, landscape.saddles()[0])
+    np.testing.assert_allclose(top["waves"], modes.wave_numbers, atol=0.06)
+    mode = np.ravel(top["mode"])
+    assert abs(mode @ modes.vectors[0]) / np.linalg.norm(mode) == pytest.approx(
+        np.linalg.norm(modes.vectors[0]), rel=1e-3
+    )
+    tab, troubles = browser.new_page(viewport={"width": 390, "height": 800}), []
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(page.as_uri())
+    tab.click("#saddles button")
+    barrier = top["loss"] - low["loss"]
+    assert f"Energy {barrier:.4f}".rstrip("0") in tab.inner_text("#about")
+    assert "imaginary" in tab.inner_text("#about") and tab.is_visible("#profile")
+    tab.select_option("#unit", "kJ/mol")
+    assert f"{96.4853 * barrier:.2f}".rstrip("0") in tab.inner_text("#saddles")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390 and not troubles
+    tab.close()
+    pytest.importorskip("matplotlib")
+    assert rr.plot.disconnectivity(landscape).get_ylabel() == "energy (eV)"

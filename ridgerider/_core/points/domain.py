@@ -36,6 +36,8 @@ class Domain:
         self.chart = getattr(problem.loss, "chart", None)
         # loss.is_lost(x): there is nothing to be found any more by a climb that is there.
         self._is_lost = getattr(problem.loss, "is_lost", None)
+        # Of atoms the symmetry is certain, and what a calculator makes of it is noise.
+        self._is_certain = getattr(problem.loss, "has_certain_symmetry", False)
         # loss.keeper(x): a function that restores, after a step, a symmetry of `x`; or None.
         self._keeper = getattr(problem.loss, "keeper", None)
         self._none = np.zeros((problem.size, 0), problem.dtype)
@@ -58,6 +60,8 @@ class Domain:
         sizes, mix = np.linalg.eigh(rows @ rows.T)
         is_there = sizes > 1e-6 * sizes.max()  # fewer for atoms on a line
         null = rows.T @ (mix[:, is_there] / np.sqrt(sizes[is_there]))
+        if self._is_certain:
+            return null, 0.0, 0
         lengths = np.linalg.norm(rows, axis=1) * max(float(np.linalg.norm(grad)), 1.0)
         parts = np.abs(rows @ grad) / np.maximum(lengths, np.finfo(x.dtype).tiny)
         worst = int(np.argmax(parts))

@@ -178,6 +178,8 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         ],
         "start": digest(problem.start),
         "data": digest(problem.args),
+        # What the loss says of itself: its `quantity` and `unit`, and atoms to be drawn.
+        "about": getattr(problem.loss, "about", {}),
     }
 
 
