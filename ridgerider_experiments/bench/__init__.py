@@ -15,6 +15,7 @@ BENCHES = {
     "peers": "peers",
     "networks": "networks",
     "large-maps": "large_maps",
+    "rides": "rides",
     "workers": "workers",
     "global": "global_minima",  # a keyword of Python
 }

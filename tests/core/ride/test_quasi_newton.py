@@ -41,8 +41,9 @@ def test_the_ride_is_that_of_the_exact_update(step):
     np.testing.assert_allclose(kept.trace.eigenvalue[:num], exact.trace.eigenvalue[:num], atol=1e-3)
     assert (kept.trace.residual[:num] <= 0.1 * exact.trace.gap[:num]).all()
     np.testing.assert_allclose(kept.trace.gap[0], exact.trace.gap[0], rtol=1e-6)
-    assert np.isnan(kept.trace.gap[1:num]).any()
-    assert 3 * int(kept.cost.hvps) < int(exact.cost.hvps)
+    ratio = np.asarray(kept.trace.gap / exact.trace.gap)[1:num]  # of nearly the same points
+    assert (ratio > 0.25).all() and (ratio < 1.01).all() and (ratio < 0.8).any()
+    assert 5 * int(kept.cost.hvps) < int(exact.cost.hvps)
 
 
 def test_the_model_has_the_new_eigenpair_and_a_true_residual():
@@ -109,3 +110,13 @@ def data_loss(x, data):
 def test_a_model_is_kept_where_hessians_are_expensive(problem, is_modelled):
     begun = rr.QuasiNewton().begin(problem, problem.x0, ridge_along(jnp.eye(problem.size)[0]))
     assert (begun.memory is not None) == is_modelled
+
+
+def test_a_ridge_that_is_lost_needs_no_hessian():
+    problem = make_network()
+    first = follow(MODELLED, problem, problem.x0, spectrum_of(problem).ridge(1))
+    x = problem.x0 + 1.0 * first.ridge.direction  # far beyond what the model knows
+    tracked = follow(MODELLED, problem, x, first.ridge)
+    exact = follow(rr.Project(), problem, x, first.ridge)
+    assert exact.overlap < 0.7072 and tracked.overlap == 0 and np.isnan(tracked.gap)
+    assert int(tracked.cost.hessians) == 0 and int(tracked.cost.hvps) < 15
