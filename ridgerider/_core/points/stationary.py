@@ -113,7 +113,8 @@ def look_around(
         (place, here), known = _seen(
             calls, domain, num_modes, x, known if calls.is_outside else None
         )
-        ratio = float(place.finish.grad_norm / before[0].finish.grad_norm)
+        old_norm = float(before[0].finish.grad_norm)
+        ratio = float(place.finish.grad_norm) / old_norm if old_norm > 0 else np.inf
         ratios.append(ratio)
         is_kept = calls.is_outside and ratio < KEPT
         changed = max(changed, float(here.reach / before[1].reach))
@@ -135,7 +136,8 @@ def look_around(
         is_near = bool((np.abs(slopes) <= _noise(calls, domain, here)).all())
     is_there &= place.finish.is_converged & is_near
     if is_there and calls.is_outside:
-        place = _compared(calls, domain, place, here, float(enough), max(ratios[-2:]) > KEPT)
+        off = (float(enough), changed, max(ratios[-2:]) > KEPT)
+        place = _compared(calls, domain, place, here, *off)
     elif is_there:
         place = _decided(calls, domain, num_modes, place, here)
     if is_there and place.finish.kind == "minimum" and _falls_inward(calls, domain, here):
@@ -201,45 +203,76 @@ def _is_clear(place: Place, changed: float) -> bool:
 
 
 def _compared(
-    calls: Calls, domain: Domain, place: Place, here: View, enough: float, is_slow: bool
+    calls: Calls,
+    domain: Domain,
+    place: Place,
+    here: View,
+    enough: float,
+    changed: float,
+    is_slow: bool,
 ) -> Place:
     """As `_decided` for functions outside of JAX: by values alone, along undecided modes.
 
     Neither soft modes are decided by a curvature of differences, nor those along which the
-    stationary point is farther than `enough`; where Newton's steps converge slowly, curvature
-    vanishes, and no mode is.
+    stationary point is farther than `enough`, nor negative ones that are as small as the Hessian
+    may have `changed`; where Newton's steps converge slowly, curvature vanishes, and no mode is.
     """
     finish, curvature = place.finish, here.curvature
-    if finish.is_saddle or int(finish.doubt_number):
+    values, rows = np.asarray(curvature.eigenvalues), np.asarray(curvature.rows)
+    soft = max(SOFT * float(curvature.scale), 100 * float(curvature.error))
+    if (
+        int(finish.doubt_number)
+        or (values < -max(soft, 3 * changed * float(curvature.scale))).any()
+    ):
         return place
     x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
     slack += getattr(calls.problem.loss, "grad_noise", 0.0) * resolution
     lengths = [one for one in LENGTHS if one * unit > 10 * resolution] or [20 * resolution / unit]
-    values = np.asarray(curvature.eigenvalues)
     is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
-    is_open |= values < max(SOFT * float(curvature.scale), 100 * float(curvature.error))
+    is_open |= values < soft
     slopes = np.asarray(curvature.rows @ here.grad)
     is_open |= np.abs(slopes) > enough * unit * np.abs(values)
     # Nothing is to be decided along a symmetry, or where a bound holds.
-    rows, held = np.asarray(curvature.rows), domain.held(x, calls.value_and_grad(x)[1])
+    held = domain.held(x, calls.value_and_grad(x)[1])
     is_free = np.sum((rows @ domain.with_held(domain.null(x), held)) ** 2, axis=1) < 0.5
     is_open &= is_free
     if not _is_quadratic(calls, domain, here, is_free & ~is_open, lengths, slack):
         is_open = is_free
     is_stiff = ~is_open & (values > 0) & np.isfinite(values)
     stiff = rows[is_stiff].T / np.sqrt(values[is_stiff])
-    rows, values = rows[is_open], np.where(curvature.is_flat, 0, values)
-    ways = [*zip(rows, values[is_open], strict=True)]
-    if len(ways) > 1:  # in between, where all of them may rise and a mixture falls
-        ways.append((np.sum(rows, axis=0) / np.sqrt(len(rows)), 0.0))
-    falls = any(
-        _rise(calls, domain, x, loss, sign * unit * row, slack, lengths, value, (rows, stiff)) < 0
-        for row, value in ways
-        for sign in (1, -1)
+    slack += float(np.sum(slopes[is_stiff] ** 2 / values[is_stiff]))  # twice what is left to relax
+
+    def falls(row: Point, value: float) -> bool:
+        """Whether the loss falls along a mode, one way at least."""
+        given = (slack, lengths, value, (rows[is_open], stiff))
+        ways = (sign * unit * row for sign in (1, -1))
+        return any(_rise(calls, domain, x, loss, way, *given) < 0 for way in ways)
+
+    is_flat = np.asarray(curvature.is_flat)
+    does_fall = np.zeros(len(rows), bool)
+    for i in np.flatnonzero(is_open):
+        does_fall[i] = falls(rows[i], 0.0 if is_flat[i] else float(values[i]))
+    if is_open.sum() > 1 and not does_fall.any():  # all of them may rise, and a mixture fall
+        does_fall |= is_open & falls(rows[is_open].sum(axis=0) / np.sqrt(is_open.sum()), 0.0)
+    # Negative curvature along which the loss does not fall, though that would be seen, is what the
+    # differences are off by.
+    fall = np.abs(values) * (max(lengths) * unit) ** 2 / 2
+    is_off = (values < 0) & ~is_flat & is_open & ~does_fall & (fall > 4 * slack)
+    is_down = (values < 0) & ~is_flat & ~is_off
+    doubt = FALLS if does_fall.any() and not is_down.any() else 0
+    finish = replace(finish, is_saddle=is_down.any(), doubt_number=doubt)
+    if not is_off.any():
+        return replace(place, finish=finish)
+    others = values[~is_off & ~is_flat]
+    finish = replace(
+        finish,
+        num_flat=int(finish.num_flat) + is_off.sum(),
+        least_eigenvalue=jnp.asarray(others.min() if len(others) else 0.0, x.dtype),
     )
-    return replace(place, finish=replace(finish, doubt_number=FALLS if falls else 0))
+    kept = place.is_down & ((np.asarray(place.rows) @ rows.T) ** 2 @ is_off < 0.5)
+    return replace(place, finish=finish, is_down=kept, morse_index=kept.sum())
 
 
 def _is_quadratic(

@@ -213,8 +213,9 @@ def _settled(
         return minima, []
     functions.held_back, wells, (calls, domain) = None, Wells(), host(problem, mover)
     names = {one.fingerprint for one, _ in minima}
-    for leg in map(landscape.leg, landscape.fingerprints()):
-        if leg.finish is not None and (leg.linked_to or leg.fingerprint) in names:
+    for leg in map(landscape.leg, [Fingerprint(), *landscape.fingerprints()]):
+        name = leg.fingerprint if leg.linked_to is None else leg.linked_to
+        if leg.finish is not None and name in names:
             wells.keep(leg, leg.linked_to)
     found, undecided = dict[Fingerprint, tuple[Any, Leg]](), list[tuple[Any, Leg]]()
     for one, leg in minima:

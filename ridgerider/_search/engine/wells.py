@@ -41,7 +41,8 @@ class Wells:
 
     def keep(self, leg: Leg, link: Fingerprint | None) -> None:
         """Take note of an end at a minimum, which may be a known one."""
-        self._ends.append((link or leg.fingerprint, leg.x, leg.loss, stiffness(leg)))
+        name = leg.fingerprint if link is None else link  # that of the start is empty
+        self._ends.append((name, leg.x, leg.loss, stiffness(leg)))
         rows = leg.directions[: _num_modes(leg)]
         values = np.array([leg.clusters[index].eigenvalue for index, _ in leg.turns[: len(rows)]])
         if link is None and len(rows) and (values > 0).all():

@@ -239,3 +239,20 @@ def test_the_roots_are_those_of_the_functions():
                 assert abs(float(slope(root, line.numbers))) < 1e-10
                 signs = [np.sign(float(slope(root + step, line.numbers))) for step in (-0.05, 0.05)]
                 assert tuple(signs) == line.slopes(index)
+
+
+@pytest.mark.parametrize("bounds", [None, [(-2, 2)] * 2])
+def test_a_level_curve_is_not_a_saddle(bounds):
+    # Along the ring the curvature of differences may be negative by what these are off.
+    minima = rr.minimize_all(lambda x: (x @ x - 1) ** 2, [0.5, 0.2], bounds=bounds, max_calls=1500)
+    assert len(minima) == 1 and abs(np.linalg.norm(minima[0].x) - 1) < 1e-6
+    assert all(one.loss > 0.5 for one in minima.landscape.saddles(None))  # the maximum at zero
+
+
+def test_a_soft_saddle_is_one():
+    def loss(x):
+        return 50 * (x[1] - 0.3 * x[0] ** 2) ** 2 + 0.01 * (x[0] ** 2 - 1) ** 2
+
+    minima = rr.minimize_all(loss, [0.5, 0.2], bounds=[(-2, 2)] * 2, max_calls=3000)
+    (saddle,) = minima.landscape.saddles()
+    assert abs(saddle.loss - 0.01) < 1e-8 and abs(np.asarray(saddle.params)).max() < 1e-4
