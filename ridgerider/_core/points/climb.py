@@ -478,18 +478,26 @@ def modes_of(hessian: Matrix, null: Float[np.ndarray, "n k"]) -> Modes:
 
 
 def ritz_modes(
-    calls: Calls, x: Point, leading: list[Point], null: Float[np.ndarray, "n k"], num_products: int
+    calls: Calls,
+    x: Point,
+    leading: list[Point],
+    null: Float[np.ndarray, "n k"],
+    num_products: int,
+    first: int = 0,
 ) -> Modes:
-    """Ritz pairs in the space of some vectors, such as what leads a climb, and of their images."""
+    """Ritz pairs in the space of some vectors, such as what leads a climb, and of their images.
+
+    Images are those of the vectors from number `first` on, then of these images.
+    """
 
     def outside(vector: Point) -> Point:
         return vector - null @ (null.T @ vector)
 
     rows = images = np.zeros((0, len(x)), calls.dtype)
     rounding, number = 10 * float(np.finfo(calls.dtype).eps), 0
-    while len(rows) < num_products and number < len(leading) + len(images):
+    while len(rows) < num_products and number < len(leading) + len(images) - first:
         is_image = number >= len(leading)
-        vector = outside(images[number - len(leading)] if is_image else leading[number])
+        vector = outside(images[number - len(leading) + first] if is_image else leading[number])
         size = _norm(vector)
         if is_image:
             size = max(size, float(np.linalg.norm(images, axis=1).max()))

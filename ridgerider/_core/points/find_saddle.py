@@ -357,9 +357,9 @@ def _look(calls: Calls, x: Point, known: Rows | None) -> Here:
         return Here(x, np.full_like(x, np.nan), Modes(np.zeros(1), x[None], 0.0), unit)
     if known is None:
         return Here(x, grad, modes_of(hessian[0], none), unit)
-    # All of the gradient lies in this space, and the solution of H s = grad nearly.
-    num_rows = min(len(known) + 1 + NUM_PRODUCTS, len(x))
-    return Here(x, grad, ritz_modes(calls, x, [*known, grad], none, num_rows), unit)
+    # All of the gradient lies in this space, and, as its Krylov space does, H s = grad nearly.
+    first, num_rows = len(known), min(len(known) + 1 + NUM_PRODUCTS, len(x))
+    return Here(x, grad, ritz_modes(calls, x, [*known, grad], none, num_rows, first), unit)
 
 
 def _fixed_points(problem: Problem, symmetry: Symmetry) -> Float[Array, "k n"]:

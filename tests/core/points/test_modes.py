@@ -51,3 +51,13 @@ def test_predictions():
     assert prediction_error(grad, grad + change, change) == 0
     assert prediction_error(grad, grad, change) == pytest.approx(1 / 3)
     assert prediction_error(0 * grad, 0 * grad, 0 * change) == 0
+
+
+def test_images_may_be_those_of_one_vector_alone():
+    """The space of two vectors and of the image of the second."""
+    calls = Calls(rr.Problem(lambda x: x @ MATRIX @ x / 2, jnp.zeros(6)))
+    x, none, matrix = np.zeros(6), np.zeros((6, 0)), np.asarray(MATRIX)
+    axis, slope = np.eye(6)[0], np.eye(6)[1]
+    modes = ritz_modes(calls, x, [axis, slope], none, 3, first=1)
+    wanted = np.array([axis, slope, matrix @ slope])
+    np.testing.assert_allclose(wanted @ modes.rows.T @ modes.rows, wanted, atol=1e-9)
