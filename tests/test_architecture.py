@@ -163,7 +163,8 @@ def test_import_is_light():
         *("matplotlib", "sklearn", "typer", "rich", "distributed", "dask", "networkx"),
         *("scipy", "optax", "ridgerider.report", "ridgerider.plot"),
     )
-    script = "import sys, ridgerider; print(*sys.modules)"
+    used = "rr.Problem, rr.Rider, rr.search, rr.explore, rr.minimize_all, rr.find_saddle"
+    script = f"import sys, ridgerider as rr; {used}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -191,3 +192,11 @@ def test_every_import_is_of_something_declared():
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             undeclared = {name.partition(".")[0] for name in names} - known
             assert not undeclared, f"{path} imports {undeclared}"
+
+
+def test_public_names_are_imported_when_they_are_used():
+    code = "import sys, ridgerider; assert 'jax' not in sys.modules; ridgerider.Problem"
+    subprocess.run([sys.executable, "-c", code + "; assert 'jax' in sys.modules"], check=True)
+    assert all(hasattr(ridgerider, name) for name in dir(ridgerider))
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        ridgerider.no_such_name  # noqa: B018

@@ -14,7 +14,7 @@ API = "\n".join(path.read_text() for path in sorted((DOCS / "api").glob("*.rst")
 
 PUBLIC = [
     name
-    for name in (*vars(rr), *rr.LATER)
+    for name in dir(rr)
     if name[0] != "_" and getattr(getattr(rr, name), "__module__", "").startswith("ridgerider")
 ]
 

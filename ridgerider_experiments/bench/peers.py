@@ -50,6 +50,8 @@ def first_answer(seed: int) -> Iterator[Row]:
 def imports(seed: int) -> Iterator[Row]:
     for package in ("jax", "equinox", "ridgerider"):
         yield Row("import", package, _fresh(f"import {package}"), "s")
+    names = "import ridgerider as rr; rr.Problem; rr.Rider; rr.search"
+    yield Row("import", "ridgerider, and what a search needs", _fresh(names), "s")
 
 
 BEGIN = "began = time.process_time()"
