@@ -91,6 +91,8 @@ def explore(
         energy: EnergyAndForces = functions._value_and_grad
         if window is not None:
             check_positive("window", window)
+        if max_force_calls is not None:
+            check_count("max_force_calls", max_force_calls, 0)
         valid = functions.valid
         if valid is not None:
             above = WINDOW[bonds] if window is None else window

@@ -1,5 +1,6 @@
 """Commands that search (search, explore, resume) and that read runs (show to export)."""
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,6 +20,18 @@ from ridgerider._search.results.export import FORMATS
 from ridgerider._search.runfile.rules import load_attribute
 from ridgerider._search.runfile.write import check_run
 from ridgerider._search.runfile.write import repair as repair_run
+from ridgerider.cli._atoms import (
+    STRUCTURE,
+    Bonds,
+    Calculator,
+    CalculatorOptions,
+    Fixed,
+    MaxForceCalls,
+    Starts,
+    fix,
+    read_atoms,
+    with_calculator,
+)
 from ridgerider.cli._options import (
     BUDGET,
     EXPLORE,
@@ -137,11 +150,53 @@ def explore(
     ] = None,
     signature: Signature = None,
     metric: Metrics = None,
+    calculator: Calculator = None,
+    option: CalculatorOptions = None,
+    fixed: Fixed = None,
+    bonds: Bonds = None,
+    starts: Starts = None,
+    max_force_calls: MaxForceCalls = None,
     workers: Workers = None,
     dask: Dask = None,
     **settings: Any,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
+    of_atoms: dict[str, Any] = {
+        "--option": option,
+        "--fixed": fixed,
+        "--bonds": bonds,
+        "--starts": starts,
+    }
+    of_atoms["--max-force-calls"] = max_force_calls
+    of_others: dict[str, Any] = {"--symmetry": symmetry, "--valid": valid, "--signature": signature}
+    of_others |= {"--metric": metric, "--max-points": settings["max_points"]}
+    for name, value in (of_atoms if calculator is None else of_others).items():
+        if value is not None:
+            wanted = "needs" if calculator is None else "is not for"
+            raise ValueError(f"`{name}` {wanted} atoms with a `--calculator`.")
+    if calculator is not None:
+        atoms = with_calculator(read_atoms(problem, "`problem`"), calculator, option)
+        if fixed is not None:
+            fix(atoms, fixed)
+        import ridgerider.ase
+
+        known = inspect.signature(rr.explore).parameters
+        settings = {k: v for k, v in settings.items() if v != known[k].default}
+        settings["bonds"] = bonds
+        if max_force_calls is not None:
+            settings["max_force_calls"] = max_force_calls
+        settings["starts"] = [
+            one for file in starts or () for one in read_atoms(file, "`--starts`", ":")
+        ]
+        place, size = new_run(out, Path(problem).stem), settings.get("round_size", 8)
+        with riding(place, workers, dask, size) as (path, shared):
+            atoms.copy().write(path.with_name(STRUCTURE))
+            try:
+                ridgerider.ase.explore(atoms, out=path, **shared, **settings)
+            finally:
+                if not path.exists():  # nothing came of it
+                    path.with_name(STRUCTURE).unlink()
+        return
     climb = rr.Climb(engine=engine)  # type: ignore[arg-type]  # which it checks
     own_symmetry, own_valid = OWN.get(problem, ("none", "none"))
     symmetry, valid = symmetry or own_symmetry, valid or own_valid
@@ -166,6 +221,9 @@ def resume(
     signature: Signature = None,
     metric: Metrics = None,
     trust: Trust = False,
+    calculator: Calculator = None,
+    option: CalculatorOptions = None,
+    max_force_calls: MaxForceCalls = None,
     workers: Workers = None,
     dask: Dask = None,
     **settings: Any,
@@ -173,6 +231,24 @@ def resume(
     """Continue a search that was interrupted, or that has another budget now."""
     before = rr.load(run)
     given = {name: value for name, value in settings.items() if value is not None}
+    if before.meta["problem"]["about"]:
+        if calculator is None:
+            raise ValueError("`--calculator` must be given again, to resume a map of atoms.")
+        for name in set(given) - {"max_seconds"}:
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` is not for atoms: use --max-force-calls."
+            )
+        place = run.with_name(STRUCTURE)
+        atoms = read_atoms(place, "`run` has its structure beside it, which")
+        import ridgerider.ase
+
+        if max_force_calls is not None:
+            given["max_force_calls"] = max_force_calls
+        size = before.settings.round_size
+        with riding(nullcontext(run), workers, dask, size) as (_, shared):
+            atoms = with_calculator(atoms, calculator, option)
+            ridgerider.ase.resume(run, atoms, **shared, **given)
+        return
     name = problem_name(run, problem, trust)
     measures = chosen_measures(signature, metric, problem or before.name)
     with riding(nullcontext(run), workers, dask, before.settings.round_size) as (_, shared):
