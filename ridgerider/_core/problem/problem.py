@@ -414,6 +414,11 @@ def place(problem: Problem, x: Any) -> Vector:
     return jax.device_put(x, problem.x0.sharding)
 
 
+def flat(tree: Any) -> np.ndarray:
+    """The leaves of a pytree in one vector."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(fetch(tree))])
+
+
 def fetch(tree: Any) -> Any:
     """The arrays of a pytree on this host, whole, also those that other processes share."""
     return jax.device_get(jax.tree.map(_gathered, tree))

@@ -7,7 +7,6 @@ points only.
 
 import math
 import operator
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -91,11 +90,9 @@ class Climbs(eqx.Module):
 
     def begin(self, problem: Problem, settings: Settings) -> Leg:
         """The minimum below the start. Raises if there is none."""
-        began = time.perf_counter()
         with problem.ledger() as ledger:
             root = self._start(problem, settings)
-        cost = ledger.charge(root.cost)
-        return replace(root, cost=replace(cost, seconds=time.perf_counter() - began))
+        return replace(root, cost=ledger.charge(root.cost))
 
     def _start(self, problem: Problem, settings: Settings) -> Leg:
         if settings.share_of_starts != 0.0:
@@ -149,7 +146,7 @@ class Climbs(eqx.Module):
         known: dict[bytes, tuple[Any, int]] = {}  # the Hessian of a point that many leave
         legs = list[Leg]()
         for branch in map(_landed, branches):
-            began, before = time.perf_counter(), calls.cost
+            before = calls.cost
             try:
                 with problem.ledger() as ledger:
                     if branch.fingerprint[-1].start:
@@ -162,7 +159,6 @@ class Climbs(eqx.Module):
                     break
                 raise
             cost = ledger.charge(jax.tree.map(operator.sub, calls.cost, before))
-            cost = replace(cost, seconds=time.perf_counter() - began)
             noise = getattr(problem.loss, "grad_noise", 0.0)
             leg = _arrived(branch, move, cost, noise)
             if ledger.failure and "not_finite" in leg.ended_by:
@@ -175,14 +171,11 @@ class Climbs(eqx.Module):
         """The leg with what is at its end: the kind of point, its spectrum, what leaves it."""
         if not has_arrived(leg):
             return leg
-        began = time.perf_counter()
         with problem.ledger() as ledger:
             around = _place_at(problem, self, leg.x, _is_start(leg))
         check_time()
         finish = around.finish
-        cost = ledger.charge(finish.cost)
-        cost = replace(cost, seconds=time.perf_counter() - began)
-        leg = replace(leg, cost=leg.cost + cost)
+        leg = replace(leg, cost=leg.cost + ledger.charge(finish.cost))
         if not finish.is_converged:
             return replace(leg, ended_by=("unconverged",))
         index = int(around.morse_index)
@@ -212,12 +205,11 @@ class Climbs(eqx.Module):
         for _ in range(FURTHER):
             if leg.ended_by != ("unconverged",):
                 break
-            began, (calls, domain) = time.perf_counter(), host(problem, self)
+            calls, domain = host(problem, self)
             with problem.ledger() as ledger:
                 first, x = plan_of(problem, self).radius / 4, np.asarray(leg.x)
                 end = descend(calls, domain, x, first, hessian=calls.expansion(x)[2])
-            cost = ledger.charge(calls.cost)
-            cost = replace(leg.cost + cost, seconds=leg.cost.seconds + time.perf_counter() - began)
+            cost = leg.cost + ledger.charge(calls.cost)
             ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
             leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)
             leg = self.classify(problem, leg)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ridgerider._check import check_choice, needs
+from ridgerider._core.problem.problem import flat
 from ridgerider._search.tree import Leg
 
 if TYPE_CHECKING:
@@ -47,11 +48,6 @@ def leg_row(leg: Leg, end: "Solution | None") -> Row:
         "values": int(leg.cost.values),
         "seconds": float(leg.cost.seconds),
     }
-
-
-def flat(tree: Any) -> np.ndarray:
-    """The leaves of a pytree in one vector."""
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
 
 
 def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:

@@ -16,10 +16,9 @@ from jaxtyping import PyTree
 from ridgerider._check import check_at_least
 from ridgerider._core.descend.finish import Finish, Kind
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.problem import Problem, flat
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.results import export as files
-from ridgerider._search.results.export import flat
 from ridgerider._search.runfile.read import RunFile
 from ridgerider._search.same import IS_SOLUTION, TOLERANCE, Classes, reach_of
 from ridgerider._search.tree import Fingerprint, Leg, Settings, Turn

@@ -303,11 +303,6 @@ class RunFile:
             misses, after = 0, row.pop("rowid")
             yield row
 
-    def rows(self, fingerprint: str) -> tuple[Row | None, Row | None]:
-        """The rows of a leg and of its solution, unchecked."""
-        where = (), "WHERE fingerprint = ?", [fingerprint]
-        return select_one(self._db, "legs", *where), select_one(self._db, "solutions", *where)
-
     # --- inside
 
     @cached_property

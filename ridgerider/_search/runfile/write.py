@@ -255,7 +255,8 @@ def check_run(path: str | os.PathLike) -> tuple[int, dict[str, str]]:
         for row in run.readable_rows("legs"):
             name = row["fingerprint"]
             try:
-                checked_leg(row, run.rows(name)[1], size)
+                where = (), "WHERE fingerprint = ?", [name]
+                checked_leg(row, select_one(run._db, "solutions", *where), size)
                 names.add(name)
             except Exception as error:
                 found[schema.row_name("legs", row)] = one_line(error)
