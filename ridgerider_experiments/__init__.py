@@ -27,6 +27,7 @@ EXPERIMENTS = (
     "mnist-sweep",
     "colored-mnist",
     "theory",
+    "players",
     "ensembles",
     "invariance",
     "ensemble-depth",

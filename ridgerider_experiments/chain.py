@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -43,17 +44,16 @@ def chain(
     max_index: int | None = None,
     averaging: float = 0.0,
     seed: int = 0,
-    x: Vector | None = None,
+    start: Point | None = None,
 ) -> Iterator[Point]:
     """Ride, find the downhill ridge with the largest share of the gradient, ride on: without end.
 
     With `max_index` the paper's choice instead: one of that many ridges, at random.
 
     `averaging` is the weight of the past in the running average over ends of rides, which a chain
-    on batches needs: each end is noisy.
+    on batches needs: each end is noisy. From `start`, a point of it, a chain goes on as it was.
     """
-    start = problem.x0 if x is None else x
-    point, key = Point(start, start, Cost()), jax.random.key(seed)
+    point, key = start or Point(problem.x0, problem.x0, Cost()), jax.random.key(seed)
     index = None if max_index is None else jnp.asarray(max_index)
     while True:
         here = jax.random.fold_in(key, point.num_rides)
@@ -67,6 +67,25 @@ def chain(
             num_steps=point.num_steps + int(ride.num_steps),
         )
         yield point
+
+
+def store(path: Path, point: Point, curve: list[list[float]]) -> None:
+    """A point of a chain and its curve, written whole: a chain of hours resumes from it."""
+    cost = np.array(jax.tree.leaves(point.cost), float)
+    counts = [point.num_rides, point.num_steps]
+    part = path.with_suffix(".part.npz")
+    np.savez(part, x=point.x, average=point.average, cost=cost, counts=counts, curve=curve)
+    part.replace(path)
+
+
+def restore(path: Path) -> tuple[Point | None, list[list[float]]]:
+    """What was stored, or nothing."""
+    if not path.exists():
+        return None, []
+    with np.load(path) as kept:
+        cost = jax.tree.unflatten(jax.tree.structure(Cost()), kept["cost"].tolist())
+        x, average = jnp.asarray(kept["x"]), jnp.asarray(kept["average"])
+        return Point(x, average, cost, *map(int, kept["counts"])), kept["curve"].tolist()
 
 
 @eqx.filter_jit

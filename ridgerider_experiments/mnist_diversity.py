@@ -5,10 +5,11 @@
 Near zero the Hessian of a two-layer network has only as many distinct negative eigenvalues as the
 cross-moment of labels and pixels has singular values, one less than there are classes, each
 repeated once for every hidden unit. So there are nine first ridges to choose from, not hundreds:
-raw indices 0, 4, 8, ... are all copies of the first. Both are ridden, several times on other
-batches, and a permutation test asks whether the accuracies by digit depend on the ridge. The raw
-indices are ridden once more with the paper's own settings (S = 1 and steps of 2.32e-4) and looked
-at in its windows, 200 to 600 and 4000 to 5000 steps.
+raw indices 0 to 50 are all copies of the first, and further from zero the copies come apart. Both
+are ridden until their curvature is gone (EndRide), from starts of several scales, several times on
+other batches, and a permutation test asks whether the accuracies by digit depend on the ridge. Some
+raw indices are ridden once more with the paper's own settings (S = 1 and steps of 2.32e-4) and
+looked at in its windows, 200 to 600 and 4000 to 5000 steps.
 
 Differs from the paper: one ridge for each distinct eigenvalue, as raw indices number copies in an
 accidental basis; larger steps and an exact update, beside the paper's settings.
@@ -31,8 +32,8 @@ from matplotlib.axes import Axes
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider.types import Ridge
-from ridgerider_experiments.chain import RIDER, chain, downhill_ridge, guesses
+from ridgerider.types import Cost, Ridge
+from ridgerider_experiments.chain import RIDER, Point, chain, downhill_ridge, guesses
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, save
 from ridgerider_experiments.sweep import Job, grouped, run_jobs
@@ -47,7 +48,11 @@ class Settings(Base):
     batch_size: int = sized(1024, quick=512)
     look_size: int = sized(4096, quick=1400)  # images the first spectrum is computed on
     num_hvps: int = 80  # for the distinct ridges
-    num_raw: int = sized(48, quick=16)  # raw indices, of which every fourth is ridden
+    num_raw: int = sized(51, quick=16)  # raw indices; all are computed at once
+    raw_every: int = sized(1, quick=4)  # that is ridden
+    # Further scales of the start, and which raw index is ridden there.
+    scales: tuple[float, ...] = sized((1e-2, 0.1), quick=(0.1,))
+    scale_every: int = 5
     cluster_tolerance: float = 0.02
     num_repeats: int = sized(3, quick=2)
     num_steps: int = 60  # along the first ridge
@@ -63,19 +68,26 @@ class Settings(Base):
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     _, _, ridges = scene_of(replace(settings, workers=1))
+    every = {
+        **ridges,
+        **{str(scale): raw_indices(settings, str(scale)) for scale in settings.scales},
+    }
     jobs = [
         settings.job(group=name, index=index, repeat=repeat)
-        for name in GROUPS
-        for index in ridges[name]
+        for name, indices in every.items()
+        for index in indices
         for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
     ]
     done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.workers, say)
-    results: dict[str, Any] = {}
-    for name in GROUPS:
+    results: dict[str, Any] = {"scales": {}}
+    for name in every:
         own = [row for row, job in enumerate(jobs) if job["group"] == name]
         found = grouped([jobs[row] for row in own], [done[row] for row in own], "index")
         group = compared(found, settings)
-        results |= group if name == "clusters" else {name: group}
+        if name in ridges:
+            results |= group if name == "clusters" else {name: group}
+        else:
+            results["scales"][name] = group
     draw(results, out)
     return results
 
@@ -105,25 +117,33 @@ def scene_of(settings: Settings) -> tuple[Images, rr.Problem, dict[str, dict[int
     key = jax.random.key(settings.seed)
     on_batch = rr.Batches(settings.look_size)(problem, key, 0)
     raw = raw_ridges(settings, on_batch, key)
-    ridges = {
-        "clusters": distinct_ridges(settings, on_batch, key),
-        "raw": raw,
-        "paper": {i: ridge for i, ridge in raw.items() if i % settings.paper_every == 0},
+    ridges = {"clusters": distinct_ridges(settings, on_batch, key)} | {
+        name: {index: raw[index] for index in raw_indices(settings, name)}
+        for name in ("raw", "paper")
     }
     return images, problem, ridges
 
 
+def raw_indices(settings: Settings, group: str) -> range:
+    """Those that a group rides."""
+    every = {"raw": settings.raw_every, "paper": settings.paper_every}
+    return range(0, settings.num_raw, every.get(group, settings.scale_every))
+
+
 def work(job: Job) -> dict[str, list[float]]:
     """One ride along one first ridge: accuracy by digit, early and late."""
-    settings = replace(Settings.of(job), workers=1)
+    settings, group = replace(Settings.of(job), workers=1), job["group"]
+    if group not in ("clusters", "raw", "paper"):  # another scale of the start
+        settings = replace(settings, init_scale=float(group), raw_every=settings.scale_every)
+        group = "raw"
     images, problem, ridges = scene_of(settings)
-    along = ride_paper if job["group"] == "paper" else ride
-    ridge = ridges[job["group"]][job["index"]]
-    found = along(settings, problem, images, ridge, job["repeat"])
+    if group == "raw":
+        settings = replace(settings, max_late_hvps=0)
+    along = ride_paper if group == "paper" else ride
+    found = along(settings, problem, images, ridges[group][job["index"]], job["repeat"])
     return {part: accuracies.tolist() for part, accuracies in found.items()}
 
 
-GROUPS = ("clusters", "raw", "paper")
 PIECE = 50  # steps of the paper's between two looks
 WINDOWS = {"early": (200, 600), "late": (4000, 5000)}  # the paper's
 
@@ -168,32 +188,34 @@ def distinct_ridges(
 
 
 def raw_ridges(settings: Settings, on_batch: rr.Problem, key: PRNGKeyArray) -> dict[int, Ridge]:
-    """The paper's numbering: every eigenvector on its own, every fourth of them."""
+    """The paper's numbering: every eigenvector on its own.
+
+    All of them from one space, so that index 50 costs no more than the others: 51 pairs at once.
+    """
     lowest = rr.BlockSpectrum(k=settings.num_raw, tolerance=1e-2)
     spectrum, grad = eqx.filter_jit(lowest)(on_batch, on_batch.x0, key), on_batch.grad(on_batch.x0)
     return {
-        row: downhill_ridge(spectrum, jnp.asarray(row), grad)
-        for row in range(0, settings.num_raw, 4)
+        row: downhill_ridge(spectrum, jnp.asarray(row), grad) for row in range(settings.num_raw)
     }
 
 
 def ride(
     settings: Settings, problem: rr.Problem, images: Images, ridge: Ridge, repeat: int
 ) -> dict[str, np.ndarray]:
-    """Accuracy by digit, early and late."""
+    """Accuracy by digit, early and, with more rides, late."""
     then = replace(RIDER, correct=rr.Valley(), batch=rr.Batches(settings.batch_size))
-    stop, max_steps = (rr.not_finite,), settings.num_steps
-    first = replace(then, correct=None, stop=stop, max_steps=max_steps, keep_path=True)
+    first = replace(then, correct=None, max_steps=settings.num_steps, keep_path=True)
     key = jax.random.key(1000 * settings.seed + repeat)
     done = _ride_on(first, problem, problem.x0, ridge, key)
     path = done.trace.path
     assert path is not None
-    points = chain(problem, then, x=done.x, seed=repeat)
-    end = next(point for point in points if point.cost.hvps >= settings.max_late_hvps)
-    return {
-        "early": np.mean([by_digit(problem, path[step], images) for step in settings.early], 0),
-        "late": by_digit(problem, end.x, images),
-    }
+    early = np.minimum(settings.early, int(done.num_steps))  # a ride that ended stays where it is
+    found = {"early": np.mean([by_digit(problem, path[step], images) for step in early], 0)}
+    if settings.max_late_hvps:
+        points = chain(problem, then, start=Point(done.x, done.x, Cost()), seed=repeat)
+        end = next(point for point in points if point.cost.hvps >= settings.max_late_hvps)
+        found["late"] = by_digit(problem, end.x, images)
+    return found
 
 
 def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
@@ -227,14 +249,19 @@ def permutation_test(
     return (1 + sum(as_large)) / (1 + len(as_large))
 
 
-def draw(results: dict[str, Any], out: Path) -> None:
-    groups = {
-        "one ridge per distinct eigenvalue": results,
+def groups_of(results: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "distinct ridges": results,
         "raw indices": results["raw"],
+        **{f"raw indices, start {scale}": of for scale, of in results.get("scales", {}).items()},
         "raw indices, the paper's settings": results["paper"],
     }
-    figure = new_figure(12, 6)
-    axes = figure.subplots(2, 3)
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    groups = groups_of(results)
+    figure = new_figure(4 * len(groups), 6)
+    axes = figure.subplots(2, len(groups))
     for column, (title, group) in enumerate(groups.items()):
         for row, part in enumerate(("early", "late")):
             if part in group:
@@ -249,28 +276,29 @@ def draw(results: dict[str, Any], out: Path) -> None:
 def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
     matrix = np.asarray(group[part]).T
     image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=1, aspect="auto")
-    ax.set_xticks(range(len(group["indices"])), group["indices"])
+    every = -(-len(matrix[0]) // 12)
+    ax.set_xticks(range(0, len(matrix[0]), every), group["indices"][::every])
     ax.set_yticks(range(len(matrix)))
     ax.set(xlabel="index of the first ridge", ylabel=f"digit, {part}")
     return image
 
 
 def table(results: dict[str, Any]) -> str:
-    groups = [results, results.get("raw", {}), results.get("paper", {})]
-    counts = [len(of.get("indices", ())) for of in groups]
+    groups = groups_of(results)
+    counts = [len(of["indices"]) for of in groups.values()]
     rows: list[list[Any]] = [["first ridges", "indices up to about 50", *counts]]
     for name, part in (("early", "p_value"), ("late", "late_p_value")):
-        cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups]
+        cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups.values()]
         rows.append([f"digits depend on the ridge, {name}: p", "(picture)", *cells])
     for name in ("early", "late"):
-        means = [f"{100 * np.mean(of[name]):.1f} %" if name in of else "-" for of in groups]
+        of_each = groups.values()
+        means = [f"{100 * np.mean(of[name]):.1f} %" if name in of else "-" for of in of_each]
         rows.append([f"mean test accuracy, {name}", "", *means])
-    head = ["", "paper", "distinct ridges", "raw indices", "raw indices, the paper's settings"]
-    text = markdown(head, rows)
-    if "early" in results:
+    text = markdown(["", "paper", *groups], rows)
+    for name, of in groups.items():
         best = [
             f"{index}: {int(np.argmax(row))}"
-            for index, row in zip(results["indices"], results["early"], strict=True)
+            for index, row in zip(of["indices"], of.get("early", ()), strict=False)
         ]
-        text += f"\nBest digit early, by distinct ridge: {', '.join(best)}.\n"
+        text += f"\nBest digit early, {name}: {', '.join(best)}.\n"
     return text

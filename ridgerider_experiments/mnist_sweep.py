@@ -4,12 +4,12 @@
 
 Paper: of 2,000 random trials those that follow fixed ridges (LR_e = 0) never exceed 90 %, "the
 performance of a linear classifier", Rand-Ridge+ at most 30 %, Ridge Rider reaches 98 %. Ours, to
-fit an hour: images of 14 x 14 pixels, fewer hidden units and steps, hundreds of trials. Every
-trial's settings are drawn once and given to all methods; each method's best trial is chosen on
-held-out training images and then tested. Algorithm 2 as printed, with the paper's update.
+fit two hours: images of 14 x 14 pixels, fewer hidden units, 500 trials. Every trial's settings are
+drawn once and given to all methods, with as many HVPs and gradients; each method's best trial is
+chosen on held-out training images and then tested. The update is the paper's.
 
-Differs from the paper: smaller images, network, trials and steps, for time; what is drawn, and from
-where, which it does not say.
+Differs from the paper: smaller images, network and number of trials, for time; what is drawn, and
+from where, which it does not say.
 """
 
 from collections.abc import Callable
@@ -39,12 +39,13 @@ SHOWN = 0.6  # final test accuracy of the trials in the figure, as in the paper
 
 @dataclass(frozen=True)
 class Settings(Base):
+    version = 2
     data: str = sized("mnist", quick="digits")
     width: int = 32
     num_train: int = sized(10_000, quick=1000)
     num_validation: int = sized(5_000, quick=400)
-    num_trials: int = sized(100, quick=4)  # of each method
-    num_steps: int = sized(400, quick=100)
+    num_trials: int = sized(500, quick=4)  # of each method
+    max_spent: int = sized(4_000, quick=400)  # HVPs and gradients of a trial
     workers: int = sized(2, quick=1)
 
 
@@ -71,7 +72,7 @@ def drawn(seed: int, trial: int) -> dict[str, Any]:
         "step_size": float(10 ** random.uniform(-3, -0.3)),
         "direction_rate": float(10 ** random.uniform(-5, -2)),
         "eigenvalue_rate": float(10 ** random.uniform(-6, -2)),
-        "num_inner": int(random.choice([2, 8, 32])),  # the paper's S
+        "num_inner": int(random.choice([1, 2, 8, 32])),  # the paper's S
         "batch_size": int(random.choice([250, 1000])),
         "max_index": int(random.integers(1, 9)),  # the paper's R
     }
@@ -105,16 +106,14 @@ def work(job: Job) -> dict[str, Any]:
         images.train_images, images.train_labels, widths=(job["width"],), seed=job["trial"]
     )
     curve: list[list[float]] = []
-    rider, num_steps = rider_of(job["method"], trial), job["num_steps"]
+    rider = rider_of(job["method"], trial)
     for end in chain(problem, rider, max_index=trial["max_index"], seed=job["trial"]):
         test, validation = (
             accuracy(problem, end.x, part.test_images, part.test_labels)
             for part in (images, held_out)
         )
         curve.append([end.num_steps, validation, test])
-        # Of rides that end at once there are not without end, either.
-        is_long = end.num_rides == num_steps // 10 or end.cost.hvps >= 200 * num_steps
-        if end.num_steps >= num_steps or is_long:
+        if end.cost.hvps + end.cost.gradients >= job["max_spent"]:
             break
     return {"curve": curve, "hvps": int(end.cost.hvps), "steps": end.num_steps, **trial}
 

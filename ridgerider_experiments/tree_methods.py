@@ -5,8 +5,9 @@ leg ends with a short descent, and so does every ride of a baseline; a descent e
 solved; a search ends when it has found everything, and baselines get the steps it used until then.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import optax
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import Tree
-from ridgerider.types import Branch, shuffled
+from ridgerider.types import Branch, Cost, shuffled
 from ridgerider_experiments.sweep import proportion
 
 MAX_RIDGES = 6  # the paper's N
@@ -74,6 +75,48 @@ def random_vectors(is_curved: bool = False) -> baselines.RandomVectors:
     rider = baselines.fixed_step(baselines.fixed_ridge(ridge_rider(0.8)), 0.1)
     stop = tuple(rule for rule in rider.stop if is_curved or rule is not rr.curvature_gone)
     return baselines.RandomVectors(replace(rider, stop=stop))
+
+
+@dataclass(frozen=True)
+class NoveltySearch:
+    """Novelty search (Lehman and Stanley): policies that do what no other did breed, for no reward.
+
+    What a policy does are the probabilities of the leaves; how new that is, its mean distance from
+    the ten nearest of all policies so far, or of 2,000 drawn from them. The twenty newest of
+    parents and children each have a child, a step of standard deviation 1 away. A step is one
+    policy.
+    """
+
+    tree: Tree
+
+    def __call__(
+        self,
+        problem: rr.Problem,
+        *,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        seed: int = 0,
+        until: Callable[[np.ndarray], bool] = lambda x: False,
+    ) -> baselines.Ends:
+        random, began = np.random.default_rng(seed), time.perf_counter()
+        children, done = random.normal(size=(20, self.tree.size)), np.zeros((0, self.tree.size))
+        parents, second = done, np.zeros(0)
+        while True:
+            children = children[: None if max_steps is None else max_steps - len(done)]
+            done = np.concatenate([done, children])
+            second = np.append(second, np.full(len(children), time.perf_counter() - began))
+            is_late = max_seconds is not None and second[-1] >= max_seconds
+            if until(children) or is_late or len(done) == max_steps:
+                break
+            both = np.concatenate([parents, children])
+            archive = done[random.permutation(len(done))[:2000]]
+            here, there = (self.tree.probabilities(x) for x in (both, archive))
+            apart = np.sort(np.linalg.norm(here[:, None] - there[None], axis=2), axis=1)
+            parents = both[np.argsort(-apart[:, 1:11].mean(axis=1))[:20]]
+            children = parents + random.normal(size=parents.shape)
+        cost = Cost(values=len(done), seconds=time.perf_counter() - began)
+        losses = -self.tree.returns(done)
+        return baselines.Ends(done, losses, 1 + np.arange(len(done)), second, len(done), cost)
 
 
 def tree_jobs(seed: int, depth: int, count: int, **own: Any) -> list[dict[str, Any]]:

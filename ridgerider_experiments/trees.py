@@ -25,6 +25,7 @@ from ridgerider_experiments.show import bars, markdown, new_figure, save
 from ridgerider_experiments.sweep import Job, percent, run_jobs
 from ridgerider_experiments.tree_methods import (
     TARGET,
+    NoveltySearch,
     best_size,
     descent,
     mean,
@@ -48,6 +49,7 @@ METHODS = {  # what it is, the paper's words, and its colour in the figure
     "random_vectors": ("random vectors, from the saddle", "poor", "#CC79A7"),
     "random_vectors_curved": ("random vectors that curve downwards only", "-", None),
     "evd": ("eigenvector descent", "-", None),
+    "novelty": ("novelty search", "-", None),
 }
 
 
@@ -113,7 +115,9 @@ def work(job: Job) -> dict[str, Any]:
         }
     ridges = measure(recommended(), tree, max_steps=max_steps, until_all=True)
     found = {"rr": ridges}
-    for name, method in others().items():  # with as many steps, and as many seconds
+    for name, method in (
+        others() | {"novelty": NoveltySearch(tree)}
+    ).items():  # with as many steps, and as many seconds
         found[name] = measure(method, tree, max_steps=ridges["iterations"])
         found[f"{name}_time"] = measure(method, tree, max_seconds=ridges["seconds"])
     found["gd_random_T"] = measure(descent(), tree, max_steps=max_steps)

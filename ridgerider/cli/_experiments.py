@@ -49,17 +49,14 @@ def reproduce(
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="clusters: 13 atoms, too.")] = False,
-    variant: Annotated[
-        str | None, typer.Option(help="colored-mnist: `whole` trains all of the featurizer.")
-    ] = None,
 ) -> None:
     """Run one of the paper's experiments, or all, and write results, tables and figures."""
     given: dict[str, Any] = {"quick": quick, "seed": seed, "workers": workers, "say": say}
     if name == "all":
         _reproduce_all(out, **given)
         return
-    directory, own = directory_for(out, name), {"variant": variant, "full": full or None}
-    _module("reproduce").reproduce(name, directory, data=data, **own, **given)
+    directory = directory_for(out, name)
+    _module("reproduce").reproduce(name, directory, data=data, full=full or None, **given)
     say((directory / "table.md").read_text())
     say(f"results: {directory / 'results.json'}")
 

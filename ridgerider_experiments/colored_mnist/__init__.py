@@ -33,40 +33,24 @@ from ridgerider.problems.colored import (
     colored_mnist,
 )
 from ridgerider_experiments.colored_mnist.baselines import TRAININGS, Trained, train_baseline
-from ridgerider_experiments.colored_mnist.figures import draw
+from ridgerider_experiments.colored_mnist.figures import draw, draw_curves
 from ridgerider_experiments.colored_mnist.figures import table as table
-from ridgerider_experiments.colored_mnist.rides import (
-    NUM_FEATURES,
-    ride_algorithm_4,
-    ride_consistent,
-)
+from ridgerider_experiments.colored_mnist.rides import ride_algorithm_4, ride_consistent
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.sweep import Job, interval, run_jobs
 
-FEATURES = (5, 20, 40)  # of the consistent ridge, beside its ten
 FIXED = "fixed in advance"  # how far to ride or train, not chosen by a rule
-NUM_NETWORKS = 4  # whose average is the ensemble
 # What a job trains, with the methods that come of it.
 JOBS = {
     "consistent": ("consistent", "no_projection", "shuffled"),
-    "algorithm_4": ("algorithm_4",),
-    "irm": ("irm",),
-    "erm": ("erm",),
-    "vrex": ("vrex",),
-    "oracle": ("oracle",),
-    "no_consistency": ("no_consistency",),
     "whole": ("algorithm_4_whole",),
-    "fishr": ("fishr",),
-    "dro": ("dro",),
-    "group_dro": ("group_dro",),
-    "ensemble": ("ensemble",),
-    "ensemble_5": ("ensemble_5",),
-    **{f"features_{count}": (f"features_{count}",) for count in FEATURES},
+    "literal": ("algorithm_4_literal",),
+    **{name: (name,) for name in ("algorithm_4", "no_consistency", *TRAININGS)},
 }
 # So few images tell environments apart only if these differ by more than the paper's.
 DIGITS_RATES = (0.4, 0.0)
 METHODS = tuple(method for methods in JOBS.values() for method in methods)
-RIDDEN = ("consistent", "algorithm_4", "ensemble", "features")
+RIDDEN = ("consistent", "algorithm_4")
 SIZES = ("batch_size", "num_blocks", "block_size")
 
 
@@ -74,29 +58,16 @@ SIZES = ("batch_size", "num_blocks", "block_size")
 class Settings(Base):
     data: str = sized("mnist", quick="digits")
     num_runs: int = sized(30, quick=3)  # as in the paper
-    num_control_runs: int = sized(10, quick=1)  # of Algorithm 4 without its consistency terms
-    # Of further baselines, numbers of features and the ensemble.
-    num_more_runs: int = sized(10, quick=2)
-    variant: str = "last"  # or "whole": Algorithm 4 with the whole featurizer trained, too
+    num_more_runs: int = sized(10, quick=1)  # of controls and further baselines
     batch_size: int = sized(2500, quick=250)  # images of each environment; ours, a matter of time
     num_blocks: int = 10  # points of a baseline's curve
     block_size: int = 50  # 501 steps in all, as published
     workers: int = sized(2, quick=1)
 
-    def __post_init__(self) -> None:
-        if self.variant not in ("last", "whole"):
-            raise ValueError(f"`variant` must be 'last' or 'whole', not {self.variant!r}.")
-
     def num_of(self, method: str) -> int:
         """How often a job is done."""
-        if method == "whole":
-            return self.num_runs if self.variant == "whole" else 0
-        if method == "no_consistency":
-            return self.num_control_runs
-        is_more = method in ("fishr", "dro", "group_dro") or method.startswith(
-            ("ensemble", "features")
-        )
-        return self.num_more_runs if is_more else self.num_runs
+        more = ("literal", "no_consistency", "fishr", "dro", "group_dro")
+        return self.num_more_runs if method in more else self.num_runs
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -122,6 +93,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "by_heart": {name: by_heart(of) for name, of in runs.items() if name.startswith(RIDDEN)},
     }
     draw(runs, out)
+    draw_curves(methods, out)
     return results
 
 
@@ -176,22 +148,13 @@ def train(job: Job, colored: ColoredImages) -> dict[str, Trained]:
         return {name: train_baseline(TRAININGS[name], environments, seed, **sizes)}
     if name == "consistent":
         return ride_consistent(environments, seed, job["batch_size"])
-    if name.startswith(("ensemble", "features")):
-        _, _, count = name.partition("_")
-        return ride_consistent(
-            environments,
-            seed,
-            job["batch_size"],
-            int(count or NUM_FEATURES),
-            NUM_NETWORKS if name.startswith("ensemble") else 1,
-            methods=(name,),
-        )
     ridden = ride_algorithm_4(
         environments,
         seed,
         job["batch_size"],
         is_consistent=name != "no_consistency",
         is_whole=name == "whole",
+        is_literal=name == "literal",
     )
     return {JOBS[name][0]: ridden}
 
@@ -223,6 +186,17 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "spread": {"deviation": float(np.std(ended(runs)[2], ddof=min(1, len(runs) - 1)))},
         "seconds": float(np.mean([one["seconds"] for one in runs])),
         "other_rules": {rule: by(rule) for rule in RULES},
+        "curve": curve(runs),
+    }
+
+
+def curve(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figure 9: the mean accuracies with their 95 % intervals at each step that was scored."""
+    rows = np.array([one["curve"] for one in runs])
+    count = rows.shape[2] // 2 - 1
+    parts = {"train": rows[:, :, 1 : 1 + count].mean(axis=2), "test": rows[:, :, -1]}
+    return {"runs": len(runs), "step": rows[0, :, 0].tolist()} | {
+        name: [interval(values) for values in of.T] for name, of in parts.items()
     }
 
 

@@ -12,16 +12,12 @@ from ridgerider_experiments.sweep import interval
 # What it is, the paper's accuracies in training and test, and its colour if it is drawn.
 METHODS = {
     "consistent": ("RR, consistent ridge", "", "", "#D55E00"),
-    "ensemble": ("RR, consistent ridge, average of four", "", "", None),
-    "ensemble_5": ("RR, consistent ridge of five features, average of four", "", "", None),
-    "features_5": ("RR, consistent ridge, 5 features, not 10", "", "", None),
-    "features_20": ("RR, consistent ridge, 20 features", "", "", None),
-    "features_40": ("RR, consistent ridge, 40 features", "", "", None),
     "algorithm_4": ("RR, Algorithm 4", "65.5 ± 1.7", "58.4 ± 2.4", "#E69F00"),
     "algorithm_4_whole": (
         *("RR, Algorithm 4, whole featurizer trained", "65.5 ± 1.7", "58.4 ± 2.4"),
         None,
     ),
+    "algorithm_4_literal": ("RR, Algorithm 4 as printed", "65.5 ± 1.7", "58.4 ± 2.4", None),
     "irm": ("IRM", "69.7 ± 0.7", "65.7 ± 1.4", "#0072B2"),
     "vrex": ("V-REx", "", "", "#56B4E9"),
     "fishr": ("Fishr", "", "", None),
@@ -39,10 +35,33 @@ Runs = dict[str, list[dict[str, Any]]]
 
 
 def draw(runs: Runs, out: Path) -> None:
-    """Figure 9 as dots with intervals."""
+    """Where every method ends, as dots with intervals."""
     figure = new_figure(6, 4.2)
     draw_accuracies(runs, figure.subplots())
     save(figure, out / "colored-mnist")
+
+
+def draw_curves(methods: dict[str, Any], out: Path) -> None:
+    """Figure 9: accuracies by step, baselines and rides side by side, from stored results."""
+    figure = new_figure(9, 3.4)
+    panels = (("erm", "irm"), ("algorithm_4", "algorithm_4_whole"))
+    for ax, names in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
+        for name, color in zip(names, ("#009E73", "#0072B2"), strict=True):
+            curve = methods[name]["curve"]
+            for part, line in (("test", "-"), ("train", "--")):
+                low, mean, high = (
+                    [100 * one[side] for one in curve[part]] for side in ("low", "mean", "high")
+                )
+                label = f"{NAMES[name]}, {part} ({curve['runs']} runs)"
+                ax.plot(curve["step"], mean, line, color=color, label=label)
+                ax.fill_between(curve["step"], low, high, color=color, alpha=0.2, linewidth=0)
+        ax.axhline(75, color="#999999", linewidth=0.8, linestyle=":")
+        ax.set(ylim=(0, 100))
+        plain(ax)
+        ax.legend(frameon=False, fontsize=8, loc=(0.02, 0.14))
+        ax.set_xlabel("steps of training" if "erm" in names else "steps along the ridge")
+    figure.axes[0].set_ylabel("accuracy (%), mean and 95 % interval")
+    save(figure, out / "colored-mnist-curves")
 
 
 def draw_accuracies(runs: Runs, ax: Axes) -> None:

@@ -108,25 +108,21 @@ def ride_consistent(
     environments: tuple[ColoredEnvironment, ...],
     seed: int,
     batch_size: int,
-    num_features: int = NUM_FEATURES,
-    num_networks: int = 1,
-    methods: tuple[str, ...] = ("consistent", "no_projection", "shuffled"),
 ) -> dict[str, Trained]:
     """Features from one half of the images, their consistent ridge from the other; and back.
 
     A featurizer trained on the very images would see more agreement than there is. With it come two
     controls that share its features: no projection, and a projection with images that were
-    shuffled between the environments. `num_networks`: so often, and the average of all.
+    shuffled between the environments.
     """
     data = arrays(environments)
-    folds: dict[str, list[Fold]] = {name: [] for name in methods}
-    for k in range(2 * num_networks):
-        parts = (k % 2, 1 - k % 2)
-        halves = [[(one[part::2], two[part::2]) for one, two in data] for part in parts]
+    folds: dict[str, list[Fold]] = {"consistent": [], "no_projection": [], "shuffled": []}
+    for k in range(2):
+        halves = [[(one[part::2], two[part::2]) for one, two in data] for part in (k, 1 - k)]
         key = jax.random.fold_in(jax.random.key(seed), k)
         # A short training, of 150 steps: enough for features, colour and shape alike.
         stacked = train(Training(num_hidden=256), halves[0], key, batch_size, 1, 149)
-        features = whiten(jax.tree.map(lambda leaf: leaf[0], stacked), halves[1], num_features)
+        features = whiten(jax.tree.map(lambda leaf: leaf[0], stacked), halves[1], NUM_FEATURES)
         for name, of in folds.items():
             part = shuffle(halves[1], key) if name == "shuffled" else halves[1]
             of.append(ride_fold(features, part, key, is_projected=name != "no_projection"))
@@ -254,28 +250,70 @@ class WarmStart(eqx.Module):
         return {**params, "featurizer": trained}
 
 
+class PrintedLosses(eqx.Module):
+    """L1 and L2 to the letter: signs, the first Hessian twice in a denominator, means of ratios.
+
+    The paper gives no value of beta; all are 1. At a zero of a denominator a ratio counts as 0.
+    """
+
+    def values(
+        self, environments: Environments, params: Any, direction: Array, probes: Array
+    ) -> tuple[Array, Array]:
+        both = jnp.concatenate([direction[None], probes])
+        images = environments.hvps(params, both)
+        curvatures = jnp.einsum("ikr,kr->ik", images, both)
+        lengths = jnp.linalg.norm(images, axis=2) * jnp.linalg.norm(both, axis=1)[None]
+        correlations = ratio(curvatures, lengths)
+        loss = sum((one.value(one.x0) for one in environments.ridden(params)), jnp.zeros(()))
+        apart = jnp.abs(curvatures[0] - curvatures[1])
+        ridge = loss - jnp.sum(correlations[:, 0] + curvatures[:, 0])
+        ridge = ridge + apart[0] / jnp.sum(direction**2)
+        one, two = correlations[:, 1:] ** 2
+        agreement = ratio(jnp.abs(one - two), 2 * one)
+        size = ratio(apart, jnp.sum(jnp.abs(curvatures), axis=0))[1:]
+        return ridge, jnp.mean(agreement + size)
+
+
+def ratio(above: Array, below: Array) -> Array:
+    is_zero = below == 0
+    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
+
+
 def ride_algorithm_4(
     environments: tuple[ColoredEnvironment, ...],
     seed: int,
     batch_size: int,
     is_consistent: bool = True,
     is_whole: bool = False,
+    is_literal: bool = False,
 ) -> Trained:
-    """Algorithm 4; without its consistency terms as a control; training the whole featurizer."""
+    """Algorithm 4; without its consistency terms as a control; training the whole featurizer.
+
+    `is_literal`: with the printed losses, the whole network near zero and no warm start.
+    """
     data = arrays(environments)
     num_inputs = int(np.prod(data[0][0].shape[1:]))
     key = jax.random.key(seed)
-    problems = [rr.Problem(network_loss, initialize(key, num_inputs), *one) for one in data]
+    start = initialize(key, num_inputs)
+    if is_literal:  # the paper's N(0, epsilon), whose epsilon it does not give
+        leaves, shape = jax.tree.flatten(start)
+        keys = jax.random.split(key, len(leaves))
+        drawn = [0.01 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+        start = jax.tree.unflatten(shape, drawn)
+    problems = [rr.Problem(network_loss, start, *one) for one in data]
     both = Environments(problems, {"featurizer": False, "head": True})
     alone = RidgeLosses(gap=0.0, probe_correlation=0.0, probe_gap=0.0)
+    losses: Any = PrintedLosses() if is_literal else RidgeLosses() if is_consistent else alone
     common = Algorithm4(
-        losses=RidgeLosses() if is_consistent else alone,
+        losses=losses,
         batch=rr.Batches(batch_size),
         num_pretrain=400,
         feature_rate=3e-3,
-        trained=True if is_whole else {"featurizer": [False, True], "head": False},
+        decay=0.0 if is_literal else 1e-3,
+        trained=is_whole or is_literal or {"featurizer": [False, True], "head": False},
     )
-    ride = ride_common(both, common, warm_start=WarmStart(data, batch_size), seed=seed)
+    warm_start = None if is_literal else WarmStart(data, batch_size)
+    ride = ride_common(both, common, warm_start=warm_start, seed=seed)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])
     return Trained(
         steps=list(range(1, NUM_STEPS + 1)),

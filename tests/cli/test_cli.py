@@ -278,12 +278,8 @@ def test_reproduce_writes_results_table_and_figures():
         (["watch", "nothing"], "`run` must be a run file or its directory, but there is none at"),
         (["reproduce", "everything"], "the experiment must be one of surface, trees, ablation"),
         (
-            ["reproduce", "surface", "--variant", "whole"],
-            "`--variant` must be left out but for colored-mnist, not surface",
-        ),
-        (
-            ["reproduce", "colored-mnist", "--variant", "half"],
-            "`--variant` must be 'last' or 'whole', not 'half'",
+            ["reproduce", "surface", "--full"],
+            "`--full` must be left out but for clusters, not surface",
         ),
         (
             ["reproduce", "trees", "--workers", "0"],

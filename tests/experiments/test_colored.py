@@ -9,7 +9,7 @@ from ridgerider.problems.colored import ColoredImages, colored_digits
 from ridgerider_experiments import colored_mnist as experiment
 from ridgerider_experiments.colored_mnist import baselines
 from ridgerider_experiments.colored_mnist.baselines import Trained
-from ridgerider_experiments.colored_mnist.figures import NAMES, draw, table
+from ridgerider_experiments.colored_mnist.figures import NAMES, draw, draw_curves, table
 
 
 def many(count, side=28):
@@ -230,13 +230,6 @@ def test_differences_are_on_equal_seeds():
     assert experiment.summary(two)["spread"]["deviation"] == pytest.approx(0.02**0.5)
 
 
-def test_bad_variant():
-    with pytest.raises(ValueError, match="`variant` must be 'last' or 'whole', not 'half'"):
-        experiment.Settings(variant="half")
-    assert experiment.Settings().num_of("whole") == 0
-    assert experiment.Settings(variant="whole").num_of("whole") == 30
-
-
 def run_of(test, steps=2):
     return {
         "curve": [[step, 0.8, 0.7, 0.8, 0.7, test] for step in range(1, steps + 1)],
@@ -250,6 +243,11 @@ def test_table_and_figure(tmp_path):
     runs = {name: [run_of(0.6), run_of(0.7)] for name in NAMES}
     draw(runs, tmp_path)
     methods = {name: experiment.summary(of) for name, of in runs.items()}
+    draw_curves(methods, tmp_path)
+    assert (tmp_path / "colored-mnist-curves.png").stat().st_size > 10_000
+    curve = methods["irm"]["curve"]
+    assert curve["step"] == [1, 2] and curve["train"][0]["mean"] == pytest.approx(0.75)
+    assert curve["runs"] == 2 and curve["test"][1]["mean"] == pytest.approx(0.65)
     apart = {"consistent - irm": experiment.difference(runs["consistent"], runs["irm"])}
     hearts = {"algorithm_4": experiment.by_heart(runs["algorithm_4"])}
     text = table({"methods": methods, "differences": apart, "by_heart": hearts})

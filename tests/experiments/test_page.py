@@ -23,8 +23,8 @@ def test_reproduce_says_what_it_was_made_with(tmp_path):
 
 
 def test_options_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="`variant` must be left out but for colored-mnist, not"):
-        experiments.reproduce("surface", tmp_path, variant="whole")
+    with pytest.raises(ValueError, match="`full` must be left out but for clusters, not surface"):
+        experiments.reproduce("surface", tmp_path, full=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -70,6 +70,7 @@ def test_holes_are_filled(tmp_path):
 
 # Numbers of the text that are no results: settings, sizes, definitions and what the paper says.
 SETTINGS = {
+    "0.01": "the scale of a start",
     "0.1": "a step size",
     "0.4": "the generator of trees; a flip rate",
     "0.5": "a step size",
@@ -90,7 +91,9 @@ SETTINGS = {
     "98 %": "the paper's, Figure 4",
     "17.8": "the paper's, Table 1",
     "58.4": "the paper's, Table 1",
+    "65.5": "the paper's, Table 1",
     "65.7": "the paper's, Table 1",
+    "60,000": "HVPs, a setting",
     "10,000": "images",
     "2,500": "images",
     "84": "the interval of 20 of 20, which another test computes",
@@ -109,6 +112,14 @@ def test_every_experiment_has_its_command_table_and_provenance():
         command = name.partition("@")[0]
         for hole in (f"`reproduce {command}`", f"{{{{table {name}}}}}", f"{{{{run {name}}}}}"):
             assert hole in template, hole
+
+
+def test_the_number_of_tested_items_is_that_of_the_table():
+    text = (DOCS / "reproducing.md").read_text()
+    rows = re.findall(r"^\| (\d+)\. (?:[^|]*\|){3} ([^|]*) \|", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    tested = sum(not verdict.startswith("not tested") for _, verdict in rows)
+    assert f"{tested} of the {len(rows)} items are tested" in text
 
 
 def test_no_result_is_typed_by_hand():

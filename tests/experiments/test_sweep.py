@@ -11,7 +11,7 @@ import pytest
 
 from ridgerider import dice as estimates
 from ridgerider.problems.tree import make_tree
-from ridgerider_experiments import ablation, dice, tree_regimes, trees
+from ridgerider_experiments import ablation, dice, tree_methods, tree_regimes, trees
 from ridgerider_experiments.settings import Base, about
 from ridgerider_experiments.sweep import entries, interval, percent, proportion, run_jobs
 from ridgerider_experiments.tree_methods import descent, measure, random_vectors, recommended
@@ -126,6 +126,17 @@ def test_regimes_count_who_was_cheaper():
     assert tree_regimes.summary((6, 0.4), [failed])["rr_cheaper_seconds"] == 1
 
 
+def test_novelty_search_counts_policies_and_breeds_the_new_ones():
+    tree = make_tree(4, seed=1)
+    method = tree_methods.NoveltySearch(tree)
+    ends = method(tree.problem(), max_steps=1010)
+    assert ends.num_steps == len(ends.x) == int(ends.cost.values) == 1010
+    # Nothing but novelty drives them, and they move away from the even policies at the start.
+    assert np.abs(ends.x[-20:]).mean() > 2 * np.abs(ends.x[:20]).mean()
+    found = measure(method, tree, max_steps=3000, until_all=True)
+    assert found["iterations"] <= 3000 and found["fraction"] > 0
+
+
 def test_ridge_rider_finds_every_solution_of_small_trees():
     for seed in range(3):
         found = measure(recommended(), make_tree(4, seed=seed), max_steps=3000, until_all=True)
@@ -137,7 +148,8 @@ def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
     def work(job):  # every method finds the same; what is tested is how it is put together
         found = {"fraction": 0.5, "iterations": 10, "seconds": 0.1}
         found |= {"discoveries": [[5, 0.05]], "hvps": 20, "gradients": 5}
-        main = ["rr", *trees.others(), *(f"{name}_time" for name in trees.others())]
+        names = [*trees.others(), "novelty"]
+        main = ["rr", *names, *(f"{name}_time" for name in names)]
         names = {
             trees: {
                 "main": [*main, "gd_random_T", "evd_time"],
