@@ -1,6 +1,7 @@
 """Sphinx configuration."""
 
 import importlib.metadata
+import pathlib
 import re
 
 import typer
@@ -79,6 +80,20 @@ def about(one):
     return " ".join(text.replace("|", "\\|").split())
 
 
+def in_both_themes(app, name, source):
+    """Show `NAME-dark.png` in the dark theme, where there is one."""
+    folder = pathlib.Path(app.srcdir, name).parent
+
+    def both(found):
+        dark = f"{found[2]}-dark.png"
+        if not (folder / dark).exists():
+            return found[0]
+        return f"{found[0]}{{.only-light}} ![{found[1]}]({dark}){{.only-dark}}"
+
+    source[0] = re.sub(r"!\[([^\]]*)\]\((\S*images/\S+)\.png\)", both, source[0])
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", from_markdown)
     app.connect("source-read", with_commands)
+    app.connect("source-read", in_both_themes)

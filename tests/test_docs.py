@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import ridgerider as rr
+from tools import figures
 from tools.words import unusual, wrong_defaults
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -68,6 +69,25 @@ def test_the_manual_is_short():
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_says_whom_it_is_for(name):
     assert re.match(r"# .+\n\nThis (?:guide|tutorial|page)\s+is\s+for ", page(name))
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "related"])
+def test_a_page_has_a_figure_in_both_themes_with_a_description(name):
+    figures = re.findall(r"!\[([^\]]*)\]\((images/\S+)\.png\)", page(name))
+    assert figures and all(len(text) > 20 for text, _ in figures)
+    assert all(
+        (DOCS / f"{path}{mark}.png").exists() for _, path in figures for mark in ("", "-dark")
+    )
+
+
+def test_every_figure_is_drawn_and_shown():
+    drawn = {name for name in figures.NAMES if "gallery" not in name}
+    shown = {
+        path
+        for name in ["index", *WRITTEN]
+        for path in re.findall(r"\(images/(\S+)\.png\)", page(name))
+    }
+    assert drawn <= shown <= {*figures.NAMES, "report", "report-phone"}
 
 
 @pytest.mark.parametrize("name", GUIDES)

@@ -83,7 +83,7 @@ def test_pytorch(tmp_path, monkeypatch):
         left = run("pytorch", tmp_path, monkeypatch)
     finally:
         torch.set_default_dtype(before)
-    assert len(left["functions"]) >= 1
+    assert len(left["functions"]) == 2
 
 
 @pytest.mark.long

@@ -55,6 +55,6 @@ for number, (name, row) in enumerate(weights.items()):
     color = ("#9AA3AD", "#D55E00")[number]
     ax.bar(np.arange(5) + 0.38 * number - 0.19, row, 0.36, label=name, color=color)
 ax.set_xticks(range(5), ["alike in both", "better in one", "noise", "noise", "noise"])
-ax.set(ylabel="sum of |weights|", title="what a ride comes to rely on")
+ax.set(ylabel="sum of |weights|", title="what each ride uses")
 ax.legend(frameon=False, fontsize=8)
 figure.savefig("environments.png", dpi=120)

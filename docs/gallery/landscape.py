@@ -1,7 +1,7 @@
-"""The map of a landscape: minima, the passes between them, and how high these are.
+"""The map of a landscape: minima, the transition states between them, and the barriers.
 
 The Müller-Brown surface is a test of every method for reaction paths. Climbs along the softest
-modes of a minimum come to its passes, rides down from there to the next minima.
+modes of a minimum reach transition states; descents from there reach the next minima.
 """
 
 import jax
@@ -28,7 +28,7 @@ ax = figure.subplots()
 rr.plot.shades(ax, a, b, np.asarray(grid), top=80.0)
 for points, marker, label in (
     (landscape.minima(), "o", "minima"),
-    (landscape.saddles(), "^", "passes"),
+    (landscape.saddles(), "^", "transition states"),
 ):
     places = np.array([one.params for one in points])
     ax.plot(*places.T, marker, markersize=8, markeredgecolor="white", label=label)
@@ -39,5 +39,5 @@ for edge in landscape.edges():
             ends = np.stack([pass_point, landscape.minima()[end].params])
             ax.plot(*ends.T, ":", color="white", linewidth=1.4)
 ax.set(xlabel="x", ylabel="y", xlim=(a[0], a[-1]), ylim=(b[0], b[-1]))
-ax.legend(fontsize=8)
+ax.legend(fontsize=8, labelcolor="black")
 figure.savefig("landscape.png", dpi=120)

@@ -26,20 +26,20 @@ result = rr.search(problem, max_rides=8, max_depth=2)
 
 
 def outputs(params):
-    """What a solution answers, to tell functions apart."""
     module.load_state_dict({name: torch.as_tensor(leaf) for name, leaf in params.items()})
     with torch.no_grad():
         return module(inputs)[:, 0].numpy()
 
 
-functions = result.minima(signature=outputs)
-print(functions)
+functions = {f"{one.loss:.2g}": one for one in result.solutions()[::-1]}
+for loss, one in functions.items():
+    print(one.fingerprint, one.kind, loss, one.doubt)
 
 figure = Figure(figsize=(6.4, 4), layout="constrained")
 ax = figure.subplots()
 ax.plot(inputs[:, 0], targets[:, 0], "o", color="#9AA3AD", markersize=4, label="data")
-for one in functions[:3]:
-    ax.plot(inputs[:, 0], outputs(one.params), label=f"{one.fingerprint}: loss {one.loss:.3g}")
+for loss, one in functions.items():
+    ax.plot(inputs[:, 0], outputs(one.params), label=f"{one.fingerprint}: loss {loss}")
 ax.set(xlabel="input", ylabel="output", title="solutions of a PyTorch module")
 ax.legend(frameon=False, fontsize=8)
 figure.savefig("pytorch.png", dpi=120)

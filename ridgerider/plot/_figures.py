@@ -141,7 +141,6 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
             for leg in rides
         ],
         array=eigenvalues,
-        cmap="viridis",
         clim=(float(np.nanmin(eigenvalues, initial=-1e-9)), 0),
         linewidths=float(np.clip(40 / max(len(rides), 1), 0.6, 2.2)),
         zorder=2,
@@ -158,10 +157,10 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     ]
     _draw_ends(ax, ends, columns)
     start = legs[Fingerprint()]
-    ax.plot(columns[Fingerprint()], start.loss, "o", color="black", fillstyle="none", zorder=4)
+    ax.plot(columns[Fingerprint()], start.loss, "o", color="gray", fillstyle="none", zorder=4)
     for leg in rides if len(rides) <= 16 else ():
         place, near = (columns[leg.fingerprint], leg.loss), {"textcoords": "offset points"}
-        style = {"xytext": (4, 3), "fontsize": 7, "color": "#444444"}
+        style = {"xytext": (4, 3), "fontsize": 7}
         ax.annotate(str(leg.fingerprint[-1]), place, **near, **style)  # type: ignore[arg-type]
     ax.set(ylabel="loss", xticks=[])
     ax.spines[["top", "right", "bottom"]].set_visible(False)
@@ -389,7 +388,7 @@ if TYPE_CHECKING:
 
     from ridgerider._search.results.landscape import Landscape
 
-LINE = "#444444"
+LINE = "gray"
 
 
 def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
