@@ -22,6 +22,7 @@ EXPERIMENTS = (
     "ablation",
     "dice",
     "levers",
+    "games",
     "mnist",
     "mnist-diversity",
     "mnist-sweep",

@@ -35,8 +35,12 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
     Where the stationary point that is unique for a large bonus is no saddle for any smaller one,
     there is nothing to choose: all runs follow it to the least.
     """
-    saddles = [_saddle(game, seed) for seed in seeds]
-    if all(one.is_strict and _is_inside(game, one) for one in saddles):
+    saddles = []
+    for seed in seeds:
+        saddles.append(_saddle(game, seed))
+        if not (saddles[-1].is_strict and _is_inside(game, saddles[-1])):
+            break
+    else:
         return saddles, 0.0
     bonuses = _ladder(game)
     steepness = [
@@ -50,13 +54,14 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
     is_led = all(jnp.linalg.norm(slope) < FLAT * bonuses[0] for slope in slopes)
     if all(one.is_strict for one in found) or (max(steepness) == 0 and is_led):
         return found, bonuses[best]
-    lost = [number for number, one in enumerate(saddles) if not one.is_strict]
-    if not lost:  # all of them have given up some action
+    while saddles[-1].is_strict and len(saddles) < len(seeds):
+        saddles.append(_saddle(game, seeds[len(saddles)]))
+    if saddles[-1].is_strict:  # all are, but some have given up an action
         return saddles, 0.0
     raise ValueError(
         "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
-        f"some curvature leads up, but run {lost[0]} found none, nor did any with a bonus for "
-        f"entropy. {saddles[lost[0]].reason}"
+        f"some curvature leads up, but run {len(saddles) - 1} found none, nor did any with a bonus "
+        f"for entropy. {saddles[-1].reason}"
     )
 
 
