@@ -36,7 +36,8 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     found: dict[str, Any] = {}
     for name in settings.names:
         make, convention = GAMES[name]
-        game, how = make(), {"num_runs": settings.num_runs, "seed": settings.seed}
+        game = make()
+        how: dict[str, Any] = {"num_runs": settings.num_runs, "seed": settings.seed}
         is_known = hasattr(game, "symmetries")
         optimum = max(game.payoffs.tolist()) if is_known else game.optimum()
         result = coordination.coordinate(game, **how)

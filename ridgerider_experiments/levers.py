@@ -20,8 +20,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
-from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, WornLevers, lever_eigenvalues
+from ridgerider.coordination import (
+    Candidate,
+    Coordination,
+    coordinate,
+    other_play,
+    play_alone,
+    worn_levers,
+)
+from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, lever_eigenvalues
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, new_figure, plain, save
 
@@ -129,7 +136,7 @@ def original(settings: Settings) -> dict[str, float]:
 
 def worn(settings: Settings) -> dict[str, Any]:
     """Two rounds, two ridges: 0.9 for the odd lever, then 0.7 for the same one, now worn."""
-    game, num_runs, seed = WornLevers(), settings.worn_runs, settings.seed
+    game, num_runs, seed = worn_levers(), settings.worn_runs, settings.seed
     best = coordinate(game, num_runs, max_depth=2, max_ridges=2, seed=seed).best
     return {
         "fingerprint": best.fingerprint,

@@ -296,6 +296,30 @@ def card_game(table: Float[np.ndarray, "card card action action"] | None = None)
     return PayoffGame.from_play(play)
 
 
+def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> PayoffGame:
+    """Two rounds of levers, of which the one that paid first is worn.
+
+    In the first round lever i pays `first[i]` if both players pull it, in the second round 1, or
+    `worn` if it paid in the first. Both see which lever paid, if any: what singles a lever out in
+    the second round is the history and no payoff matrix.
+
+    >>> worn_levers().shapes
+    ((5, 3), (5, 3))
+    """
+    if not 0 < worn < 1:
+        raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
+    count = len(first)
+
+    def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
+        one, two = act(0, "first", count), act(1, "first", count)
+        paid = one if one == two else None
+        again, other = act(0, paid, count), act(1, paid, count)
+        second = (worn if again == paid else 1.0) if again == other else 0.0
+        return second + (first[one] if one == two else 0.0)
+
+    return PayoffGame.from_play(play)
+
+
 def hanabi(turns: int = 2) -> PayoffGame:
     """Hanabi with two colours, two ranks, one copy of each card and one card in the hand.
 

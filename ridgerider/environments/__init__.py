@@ -27,9 +27,7 @@ from ridgerider.environments._fit import Invariant as Invariant
 from ridgerider.environments._fit import fit as fit
 from ridgerider.environments._scores import Consistency as Consistency
 from ridgerider.environments._scores import consistency as consistency
-from ridgerider.environments._selection import RULES as RULES
-from ridgerider.environments._selection import Accuracies as Accuracies
+from ridgerider.environments._selection import agreement as agreement
 from ridgerider.environments._selection import extrapolate as extrapolate
-from ridgerider.environments._selection import select as select
 from ridgerider.environments._shared_features import SharedFeatures as SharedFeatures
 from ridgerider.environments._shared_features import shared_features as shared_features

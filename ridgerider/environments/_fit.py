@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from ridgerider._check import check_choice, check_count
-from ridgerider.environments._selection import KAPPA
+from ridgerider.environments._selection import agreement
 from ridgerider.environments._shared_features import shared_features
 
 MODELS = ("mlp", "linear")
@@ -153,7 +153,7 @@ class Invariant:
                         found = _accuracies(rows[held_out], head)
                         choices.setdefault((seen.matrix.shape[1], num_out), []).append(found)
         means = {choice: np.mean(found, axis=0) for choice, found in choices.items()}
-        best = max(means, key=lambda one: float(means[one].mean() - KAPPA * np.ptp(means[one])))
+        best = max(means, key=lambda one: agreement(means[one]))
         self.accuracies_, plain = means[best], means[best[0], 0]
         self.num_features_, self.num_unstable_ = best
         self._heads = []

@@ -15,7 +15,6 @@ from ridgerider.problems.landscapes import mueller_brown as mueller_brown
 from ridgerider.problems.landscapes import rastrigin as rastrigin
 from ridgerider.problems.landscapes import six_hump_camel as six_hump_camel
 from ridgerider.problems.levers import Levers as Levers
-from ridgerider.problems.levers import WornLevers as WornLevers
 from ridgerider.problems.levers import levers as levers
 from ridgerider.problems.surface import surface as surface
 from ridgerider.problems.tree import tree as tree

@@ -1,6 +1,6 @@
 r"""Lever games: players who cannot talk must pull the same lever.
 
-**One round.** Each of N players picks one of n levers; all get `payoffs[i]` if everybody picked i
+Each of N players picks one of n levers; all get `payoffs[i]` if everybody picked i
 and nothing otherwise. With a softmax policy per player,
 
     J = sum_i payoffs_i prod_k p_k,i
@@ -13,10 +13,6 @@ J = payoffs_i p_i^(N-1) for every i, and the Hessian of J in the logits is
 So the loss -J has one ridge, -(N-1) J mu, for each positive eigenvalue mu of diag(p) - p p^T: all
 players move together. A lever that pays little is picked often at the saddle and is the steepest
 ridge; n equal levers repeat an eigenvalue n - 1 times.
-
-**Two rounds.** `WornLevers` is played twice, and everybody sees which lever paid. In the second
-round all levers pay the same, but the one that paid before is worn and pays less: what singles a
-lever out is the history and no payoff matrix.
 """
 
 from collections.abc import Sequence
@@ -184,65 +180,6 @@ def lever_eigenvalues(payoffs: Payoffs, num_players: int = 2) -> Float[np.ndarra
     value = float(np.asarray(payoffs)[0] * p[0] ** (num_players - 1))
     around = value * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))
     return np.sort(np.concatenate([-(num_players - 1) * around, *[around] * (num_players - 1)]))
-
-
-class WornLevers(eqx.Module):
-    """Two rounds of levers, of which the one that paid first is worn. For `coordinate`.
-
-    In the first round lever i pays `first[i]` if both players pull it, in the second round 1, or
-    `worn` if it paid in the first. Both see which lever paid, if any, and may act on it.
-
-    The logits are `first`, a row for each player, and `second`, for each player a row for each
-    lever that may have paid and a last one for none.
-
-    >>> game = WornLevers()
-    >>> round(float(game.self_play(game.saddle())), 4)
-    0.6408
-    """
-
-    first: Float[Array, " levers"]
-    worn: float
-
-    def __init__(self, first: Payoffs = (1.0, 1.0, 0.9), worn: float = 0.7):
-        if not 0 < worn < 1:
-            raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
-        self.first = _checked("first", first)
-        self.worn = worn
-
-    @property
-    def start(self) -> dict[str, Array]:
-        num, dtype = len(self.first), self.first.dtype
-        return {"first": jnp.zeros((2, num), dtype), "second": jnp.zeros((2, num + 1, num), dtype)}
-
-    def self_play(self, params: dict[str, Array]) -> Scalar:
-        return self.cross_play(params, params)
-
-    def cross_play(self, params_a: dict[str, Array], params_b: dict[str, Array]) -> Scalar:
-        """Player one of `params_a` with player two of `params_b`."""
-        a, b = (jax.tree.map(jax.nn.softmax, params) for params in (params_a, params_b))
-        both = a["first"][0] * b["first"][1]  # that a lever pays in the first round
-        seen = jnp.concatenate([both, 1 - jnp.sum(both, keepdims=True)])
-        second = jnp.sum(a["second"][0] * b["second"][1] * self._second(), axis=1)
-        return both @ self.first + seen @ second
-
-    def entropy(self, params: dict[str, Array]) -> Scalar:
-        return entropy(params["first"]) + entropy(params["second"])
-
-    def saddle(self) -> dict[str, Array]:
-        """The saddle in closed form: in each round and after each history a lever game's own.
-
-        A lever's payoff in the first round counts with what it makes of the second.
-        """
-        second = -jnp.log(self._second())
-        value = 1 / jnp.sum(1 / self._second(), axis=1)
-        first = lever_saddle(self.first + value[:-1] - value[-1])
-        return {"first": first, "second": jnp.stack([second, second])}
-
-    def _second(self) -> Float[Array, "histories levers"]:
-        """The payoffs of the second round for each lever that may have paid, and for none."""
-        num = len(self.first)
-        fresh = jnp.ones((num + 1, num), self.first.dtype)
-        return fresh - (1 - self.worn) * jnp.eye(num + 1, num, dtype=self.first.dtype)
 
 
 def _checked(name: str, payoffs: Payoffs) -> Float[Array, " levers"]:

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import stats
 
 from ridgerider.data import mnist
-from ridgerider.environments import RULES, Accuracies, extrapolate, select
+from ridgerider.environments import agreement, extrapolate
 from ridgerider.problems.colored import (
     ColoredEnvironment,
     ColoredImages,
@@ -39,6 +39,7 @@ from ridgerider_experiments.colored_mnist.rides import ride_algorithm_4, ride_co
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.sweep import Job, interval, run_jobs
 
+RULES = ("train gap", "extrapolated validation", "oracle (test)")  # the last is no choice
 FIXED = "fixed in advance"  # how far to ride or train, not chosen by a rule
 # What a job trains, with the methods that come of it.
 JOBS = {
@@ -117,18 +118,16 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
     train, validation = (
         [accuracies(trained, one) for one in part] for part in (colored.train, colored.validation)
     )
-    scores = [
-        Accuracies(tuple(one), tuple(two))
-        for one, two in zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True)
-    ]
-    seen: dict[str, Any] = {"rates": colored.flip_rates, "target": colored.test_rate}
-    chosen = {rule: select(rule, scores, **seen) for rule in RULES[:2]}
+    scores = list(zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True))
+    line = (colored.flip_rates, colored.test_rate)
+    values = ([agreement(one) for one, _ in scores], [extrapolate(two, *line) for _, two in scores])
+    chosen = {rule: int(np.argmax(of)) for rule, of in zip(RULES, values, strict=False)}
     chosen[FIXED] = len(scores) - 1
     tested = accuracies(trained, colored.load_test())
-    best = select(RULES[2], scores, test=tested.__getitem__)
+    best = int(np.argmax(tested))
     curve = [
-        [step, *one.train, *one.validation, test]
-        for step, one, test in zip(trained.steps, scores, tested, strict=True)
+        [step, *one, *two, test]
+        for step, (one, two), test in zip(trained.steps, scores, tested, strict=True)
     ]
     return {
         "curve": curve,

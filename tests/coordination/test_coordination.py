@@ -21,6 +21,7 @@ from ridgerider.coordination import (
     play_alone,
     signalling,
     symmetry_report,
+    worn_levers,
 )
 from ridgerider.coordination._coordinate import CLUSTER_TOLERANCE, index_confidence
 from ridgerider.coordination._game import (
@@ -29,7 +30,7 @@ from ridgerider.coordination._game import (
     game_problem,
     means,
 )
-from ridgerider.problems import Levers, WornLevers, levers
+from ridgerider.problems import Levers, levers
 from ridgerider.problems.levers import ORIGINAL, PAPER, lever_eigenvalues, lever_saddle
 from ridgerider_experiments.levers import deployed, greedy
 
@@ -56,24 +57,47 @@ def test_saddle_and_spectrum_in_closed_form(payoffs, num_players):
     np.testing.assert_allclose(np.linalg.eigvalsh(hessian), expected, atol=1e-14)
 
 
+def two_rounds(game, first, second):
+    """Logits of a game of two rounds; `second` has a row for each lever that paid, and for none."""
+    return tuple(
+        jnp.stack(
+            [
+                first[k] if seen == "first" else second[k][-1 if seen is None else seen]
+                for seen in row
+            ]
+        )
+        for k, row in enumerate(game.payoff.observations)
+    )
+
+
 def test_the_game_of_two_rounds_by_counting():
     # Every joint choice of pure policies, against the formula on nearly pure softmax policies.
-    game, random = WornLevers((1.0, 0.8, 0.6), worn=0.5), np.random.default_rng(0)
+    payoffs = (1.0, 0.8, 0.6)
+    game, random = worn_levers(payoffs, worn=0.5), np.random.default_rng(0)
     play = eqx.filter_jit(lambda a, b: game.cross_play(a, b))
     for _ in range(20):
         first, second = random.integers(3, size=2), random.integers(3, size=(2, 4))
-        params = {"first": 60 * jnp.eye(3)[first], "second": 60 * jnp.eye(3)[second]}
+        params = two_rounds(game, 60 * jnp.eye(3)[first], 60 * jnp.eye(3)[second])
         is_match = first[0] == first[1]
         seen = first[0] if is_match else 3
-        payoff = game.first[first[0]] if is_match else 0.0
+        payoff = payoffs[first[0]] if is_match else 0.0
         if second[0, seen] == second[1, seen]:
             payoff += 0.5 if second[0, seen] == seen else 1.0
         assert float(play(params, params)) == pytest.approx(float(payoff), abs=1e-12)
 
 
 def test_the_saddle_of_two_rounds():
-    game = WornLevers()
-    _, grad, hessian = look(game_problem(game).with_start(game.saddle()))
+    """In closed form: in each round and after each history that of a lever game.
+
+    A lever's payoff in the first round counts with what it makes of the second.
+    """
+    game, payoffs = worn_levers(), jnp.array([1.0, 1.0, 0.9])
+    paid = jnp.ones((4, 3)) - 0.3 * jnp.eye(4, 3)
+    value = 1 / jnp.sum(1 / paid, axis=1)
+    first = lever_saddle(payoffs + value[:-1] - value[-1])
+    saddle = two_rounds(game, first, jnp.stack([-jnp.log(paid)] * 2))
+    assert float(game.self_play(saddle)) == pytest.approx(0.6408, abs=1e-4)
+    _, grad, hessian = look(game_problem(game).with_start(saddle))
     assert np.abs(grad).max() < 1e-15 and np.linalg.eigvalsh(hessian)[0] < -0.1
 
 
@@ -220,7 +244,7 @@ def test_other_play_knows():
 
 @pytest.mark.long
 def test_two_rounds_need_two_ridges():
-    result = coordinate(WornLevers(), num_runs=3, max_depth=2, max_ridges=1)
+    result = coordinate(worn_levers(), num_runs=3, max_depth=2, max_ridges=1)
     one, two = result.candidates
     assert (one.fingerprint, two.fingerprint) == ("0", "0 0")
     assert two.cross_play == pytest.approx(1.6, abs=2e-3) == two.self_play
@@ -237,6 +261,15 @@ def test_payoff_lists_with_ties():
         if outcome["kind"] not in allowed:  # six runs may coincide by luck, 25 hardly
             outcome = deployed(payoffs, num_runs=25, seed=seed)
         assert outcome["kind"] in allowed, outcome
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "best"),
+    [((0.2, 0.3, 0.6, 0.6, 1.0), 1.0), ((0.2, 0.3, 0.3, 0.4, 0.5, 0.9, 0.9), 0.5)],
+)
+def test_lists_whose_best_untied_lever_was_missed(payoffs, best):
+    found = coordinate(Levers(payoffs), num_runs=4).best
+    assert found.with_strangers == pytest.approx(best, abs=1e-3) == found.self_play
 
 
 def test_a_seed_decides_everything():
@@ -269,7 +302,7 @@ class Slope(Levers):
         (lambda: Levers((1.0, np.inf)), "`payoffs` must be finite and positive"),
         (lambda: Levers((1.0, np.nan)), "`payoffs` must be finite and positive"),
         (lambda: Levers((1.0, 0.5), num_players=1), "`num_players` must be a whole number"),
-        (lambda: WornLevers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
+        (lambda: worn_levers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
         (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, not 1"),
         (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, not 2"),
         (lambda: coordinate(3, num_runs=2), "`game` must have start"),  # type: ignore[arg-type]

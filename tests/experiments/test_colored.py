@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ridgerider.data import Images, digits
-from ridgerider.environments import RULES, Accuracies, extrapolate, select
+from ridgerider.environments import agreement, extrapolate
 from ridgerider.problems.colored import ColoredImages, colored_digits
 from ridgerider_experiments import colored_mnist as experiment
 from ridgerider_experiments.colored_mnist import baselines
@@ -89,37 +89,16 @@ def test_images_without_validation():
 
 
 def test_rules_choose_as_they_say():
-    colour, shape = Accuracies((0.8, 0.9), (0.8, 0.9)), Accuracies((0.72, 0.73), (0.72, 0.73))
-    seen = {"rates": (0.2, 0.1), "target": 0.9}
-    assert select("train gap", [colour, shape]) == 1
-    assert select("extrapolated validation", [colour, shape], **seen) == 1
+    colour, shape = (0.8, 0.9), (0.72, 0.73)
+    assert agreement(shape) == pytest.approx(0.725 - 5 * 0.01)
+    assert agreement(shape) > agreement(colour)
     # The paper's environments: A(.2) - 7 (A(.1) - A(.2)).
-    assert extrapolate(shape.validation, *seen.values()) == pytest.approx(0.72 - 7 * 0.01)
-    assert select("oracle (test)", [colour, shape], test=[0.2, 0.1].__getitem__) == 0
+    assert extrapolate(shape, (0.2, 0.1), 0.9) == pytest.approx(0.72 - 7 * 0.01)
     # A predictor that errs with a fixed rate on either colour: its accuracy is affine in the rate.
     rates = np.array([0.3, 0.2, 0.1])
     assert extrapolate(0.9 - 0.7 * rates, rates, 0.9) == pytest.approx(0.27)
-
-
-@pytest.mark.parametrize(
-    ("rule", "count", "settings", "message"),
-    [
-        ("best", 1, {}, "`rule` must be one of train gap, extrapolated"),
-        ("train gap", 0, {}, "`scores` must hold at least one candidate"),
-        ("train gap", 2, {"test": float}, "`rule` train gap must not be given `test`"),
-        ("oracle \\(test\\)", 2, {}, "needs `test`"),
-        ("extrapolated validation", 2, {}, "`rates` and `target` must be given"),
-        (
-            "extrapolated validation",
-            2,
-            {"rates": (0.1, 0.1), "target": 0.9},
-            "`rates` must be one for each of 2 accuracies, with two that differ",
-        ),
-    ],
-)
-def test_bad_selections(rule, count, settings, message):
-    with pytest.raises(ValueError, match=message):
-        select(rule.replace("\\", ""), [Accuracies((0.8, 0.9), (0.8, 0.9))] * count, **settings)
+    with pytest.raises(ValueError, match="`rates` must be one for each of 2 accuracies, with two"):
+        extrapolate(colour, (0.1, 0.1), 0.9)
 
 
 class Sealed:
@@ -137,19 +116,19 @@ class Sealed:
 def test_nothing_sees_the_test_environment_before_a_selection(monkeypatch):
     sealed = Sealed(digits())
     colored = ColoredImages(sealed, num_validation=200)
-    rules = []
+    num_seen = []
 
-    def watched(rule, scores, **settings):
-        assert sealed.is_open == (rule == "oracle (test)")
-        rules.append(rule)
-        if len(rules) == 2:  # the rules that may not look have chosen
-            sealed.is_open = True
-        return select(rule, scores, **settings)
+    def watched(*given):
+        assert not sealed.is_open
+        num_seen.append(1)
+        sealed.is_open = len(num_seen) == 2  # the rules that may not look have seen both candidates
+        return extrapolate(*given)
 
-    monkeypatch.setattr(experiment, "select", watched)
+    monkeypatch.setattr(experiment, "extrapolate", watched)
     trained = Trained([1, 2], lambda images: np.stack([images.sum(axis=(1, 2, 3))] * 2))
     result = experiment.judge(trained, colored)
-    assert tuple(rules) == RULES and len(result["curve"]) == 2
+    assert len(num_seen) == 2 == len(result["curve"])
+    assert set(experiment.RULES) < set(result["chosen"])
     with pytest.raises(AssertionError, match="was read before"):
         ColoredImages(Sealed(digits()), num_validation=200).load_test()
 
@@ -233,7 +212,7 @@ def test_differences_are_on_equal_seeds():
 def run_of(test, steps=2):
     return {
         "curve": [[step, 0.8, 0.7, 0.8, 0.7, test] for step in range(1, steps + 1)],
-        "chosen": dict.fromkeys((experiment.FIXED, *RULES), 0),
+        "chosen": dict.fromkeys((experiment.FIXED, *experiment.RULES), 0),
         "seconds": 2.0,
         "rates": [0.2, 0.1, 0.9],
     }
