@@ -12,6 +12,7 @@ One thread at a time runs a module: compiled programs call back from several thr
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,6 +35,10 @@ NOT_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
 )
 BLOCK = 16  # HVPs that are computed at a time for a dense Hessian
+# JAX keeps the programs of modules that are gone, each start of a network with about 130 memory
+# maps, of which Linux allows 65,530: after so many modules all programs are dropped.
+MAX_MADE = 100
+_made = itertools.count(1)
 
 
 def problem(
@@ -187,6 +192,8 @@ class ModuleFunctions(Functions):
         dtype = np.dtype(str(first.dtype).removeprefix("torch."))
         name = getattr(loss, "__name__", type(loss).__name__)
         super().__init__(sum(self.sizes), dtype, BLOCK, f"{type(module).__name__}, {name}")
+        if next(_made) % MAX_MADE == 0:
+            jax.clear_caches()
 
     # --- parameters
 

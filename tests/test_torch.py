@@ -425,6 +425,16 @@ def test_a_thousand_starts_are_one(make):
     assert found == {expected}
 
 
+def test_programs_of_many_modules_are_dropped(monkeypatch):
+    """They would fill the table of memory maps, and end the process."""
+    dropped = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
+    monkeypatch.setattr(ridgerider.torch, "MAX_MADE", 3)
+    for _ in range(6):
+        ridgerider.torch.problem(mlp(torch.float64), F.mse_loss, *examples(torch.float64))
+    assert len(dropped) == 2
+
+
 def search_of(module, inputs, labels, **options):
     problem = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels, check=False)
     (leg,) = rr.search(problem, HVP_RIDER, max_rides=1, **options)

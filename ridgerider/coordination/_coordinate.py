@@ -174,9 +174,9 @@ def coordinate(
         for number in range(num_runs)
     ]
     seeds = [int(state[0] >> 1) for state in states]
-    saddles, bonus = common_saddles(game, seeds)
+    saddles, bonus, is_led = common_saddles(game, seeds)
     problem = softened(game, bonus)
-    if not all(one.is_strict for one in saddles):
+    if is_led:
         return _led(game, bonus, rider, seeds, saddles)
     runs = []
     for run_seed, saddle in zip(seeds, saddles, strict=True):

@@ -332,7 +332,7 @@ def hanabi(turns: int = 2) -> PayoffGame:
     >>> hanabi().shapes
     ((4, 3), (22, 3))
     """
-    check_count("turns", turns, 2, 3)  # with more turns the cards may run out
+    check_count("turns", turns, 2, 3)  # with more turns a hand may be empty
     deals = list(itertools.permutations(range(4)))
 
     def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
@@ -349,7 +349,7 @@ def hanabi(turns: int = 2) -> PayoffGame:
                 return 0.0
             heights[colour] += 1
             seen = (*seen, (0, hands[me]))
-            hands[me] = deck.pop()
+            hands[me] = deck.pop() if deck else -1
         return float(sum(heights))
 
     return PayoffGame.from_play(play)

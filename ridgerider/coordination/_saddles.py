@@ -17,7 +17,7 @@ FAR = 10.0  # a parameter that moved further has given up an action
 MORE = 3  # Morse indices that are tried, from that of the start
 NUM_SAMPLES = 64  # policies that measure the scale of payoffs
 NUM_HALVINGS = 10  # of the bonus, from that scale down
-FLAT = 1e-6  # times that scale: the gradient at a stationary point that is followed
+FLAT = 1e-6  # times that scale: a gradient at a stationary point, or a curvature, that is zero
 NUM_STEPS = 50  # of Newton's method for each bonus
 
 
@@ -29,11 +29,12 @@ def softened(game: Game, bonus: float) -> Problem:
     return game_problem(Softened(game, jnp.asarray(bonus, problem.dtype)))
 
 
-def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
-    """A strict saddle for each run, and the entropy bonus, 0 unless some run finds none inside.
+def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float, bool]:
+    """A strict saddle for each run, the entropy bonus (0: none), and whether they are no saddles.
 
-    Where the stationary point that is unique for a large bonus is no saddle for any smaller one,
-    there is nothing to choose: all runs follow it to the least.
+    There is a bonus where some run finds no saddle inside. Where the stationary point that is
+    unique for a large bonus is no saddle for any smaller one either, there is nothing to choose:
+    all runs follow it to the least.
     """
     saddles = []
     for seed in seeds:
@@ -41,23 +42,25 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float]:
         if not (saddles[-1].is_strict and _is_inside(game, saddles[-1])):
             break
     else:
-        return saddles, 0.0
+        return saddles, 0.0, False
     bonuses = _ladder(game)
-    steepness = [
-        -one.clusters[0].eigenvalue if one.is_strict else 0.0
-        for one in _followed(game, bonuses, None)
-    ]
-    best = int(np.argmax(steepness)) if max(steepness) > 0 else len(bonuses) - 1
-    found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
-    problem = softened(game, bonuses[best])
-    slopes = [problem.grad(problem.ravel(one.params)) for one in found]
-    is_led = all(jnp.linalg.norm(slope) < FLAT * bonuses[0] for slope in slopes)
-    if all(one.is_strict for one in found) or (max(steepness) == 0 and is_led):
-        return found, bonuses[best]
+    path = _followed(game, bonuses, None)
+    steepness = [-one.clusters[0].eigenvalue if one.is_strict else 0.0 for one in path]
+    best = int(np.argmax(steepness))
+    # Where policies are deterministic all curvature vanishes, and what is left of it is rounding.
+    if steepness[best] > FLAT * bonuses[0]:
+        found = [_followed(game, bonuses[: best + 1], seed)[-1] for seed in seeds]
+        if all(one.is_strict for one in found):
+            return found, bonuses[best], False
     while saddles[-1].is_strict and len(saddles) < len(seeds):
         saddles.append(_saddle(game, seeds[len(saddles)]))
     if saddles[-1].is_strict:  # all are, but some have given up an action
-        return saddles, 0.0
+        return saddles, 0.0, False
+    found = [_followed(game, bonuses, seed)[-1] for seed in seeds]
+    problem = softened(game, bonuses[-1])
+    slopes = [problem.grad(problem.ravel(one.params)) for one in found]
+    if all(jnp.linalg.norm(slope) < FLAT * bonuses[0] for slope in slopes):
+        return found, bonuses[-1], True
     raise ValueError(
         "`game` must have a saddle near its `start`, where the gradient of self-play vanishes and "
         f"some curvature leads up, but run {len(saddles) - 1} found none, nor did any with a bonus "
