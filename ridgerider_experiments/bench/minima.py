@@ -75,6 +75,7 @@ def polished(fun: Callable[[Vector], float], u: Vector, step: float) -> tuple[bo
         u = np.where(is_free, np.clip(u - newton, room, 1 - room), u)
         if np.linalg.norm(u - given) > FAR:
             return False, given, rows
+    u = given if fun(given) < fun(u) else u  # on a bound without a slope
     if is_free.any():  # at an inflection Newton's steps only halve, and a side is lower
         around = [fun(u + sign * 10 * step * row) for row in rows for sign in (1, -1)]
         is_strict = is_strict and min(around) >= fun(u) - rounding
