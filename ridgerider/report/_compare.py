@@ -199,7 +199,7 @@ def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
         rows.append(cells)
     if len(found) > MAX_SHOWN:
         rows.append([f"… and {len(found) - MAX_SHOWN} more"])
-    return {"head": ["", "loss", *metrics, "kind", *runs], "rows": rows}
+    return {"head": ["number", "loss", *metrics, "kind", *runs], "rows": rows}
 
 
 def _metrics(runs: Runs) -> list[str]:

@@ -3,9 +3,9 @@
 const isText = (value) => typeof value === "string";
 const cell = (value) => make("td", { class: isText(value) && "text" }, isText(value) ? value : Number.isInteger(value) ? count(value) : show(value, 6));
 
-function plainTable({ head, rows }) {
-  const top = make("tr", {}, head.map((name, i) => make("th", { scope: "col", class: rows.some((row) => isText(row[i])) && "text" }, name)));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" },
+function plainTable({ head, rows }, name) {
+  const top = make("tr", {}, head.map((title, i) => make("th", { scope: "col", class: rows.some((row) => isText(row[i])) && "text" }, title)));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name}` },
     make("table", { class: "plain-table" }, make("thead", {}, top), make("tbody", {}, rows.map((row) => make("tr", {}, row.map(cell))))));
 }
 
@@ -39,6 +39,6 @@ function settingsTable() {
 const names = Object.keys(data.legs);
 $("heading").textContent = `${names.length} runs compared`;
 $("verdict").textContent = data.verdict;
-for (const [name, table] of Object.entries({ runs: data.runs, settings: settingsTable(), solutions: data.solutions })) fill($(name), isText(table) ? table : plainTable(table));
+for (const [name, table] of Object.entries({ runs: data.runs, settings: settingsTable(), solutions: data.solutions })) fill($(name), isText(table) ? table : plainTable(table, name));
 fill($("charts"), Object.keys(AXES).map(showCharts));
 document.documentElement.dataset.ready = "";

@@ -15,7 +15,7 @@ function showLedger() {
   // The seconds of a descent are not kept apart from those of its leg.
   const rides = total.map((value, i) => (i === 5 ? NaN : value - descents[i]));
   descents[5] = NaN;
-  const head = make("tr", {}, ["", ...COSTS].map((name) => make("th", { scope: "col" }, name)));
+  const head = make("tr", {}, ["part", ...COSTS].map((name) => make("th", { scope: "col" }, name)));
   fill($("ledger"), make("div", { class: "scroll" }, make("table", { class: "plain-table" }, make("thead", {}, head),
     make("tbody", {}, row("rides and spectra", rides), row("descents", descents), row("in total", total)))), make("p", { class: "caption" }, compilation(total[5])));
   putSaves("ledger-bar", "ledger", { table: () => ({ names: ["what", ...COSTS], rows: [["rides and spectra", ...rides], ["descents", ...descents], ["in total", ...total]] }) });
@@ -56,7 +56,7 @@ function showDistances() {
   const where = make("p", { class: "caption", id: "distance" }, "Lowest loss first. Point at a field for its two solutions.");
   fill(box, make("div", { class: "figure" }, canvas), where, num < data.groups.length && make("p", { class: "caption" }, `The ${num} lowest of ${data.groups.length}.`),
     lazily("As numbers", () => make("div", { class: "scroll" }, make("table", { class: "plain-table" },
-      make("thead", {}, make("tr", {}, make("th", {}, ""), names.map((leg) => make("th", { scope: "col", class: "fp" }, short(nameOf(leg), 14))))),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "solution"), names.map((leg) => make("th", { scope: "col", class: "fp" }, short(nameOf(leg), 14))))),
       make("tbody", {}, names.map((leg, i) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, short(nameOf(leg))), distances[i].map((value) => make("td", {}, show(value, 4))))))))));
   const [context, width] = sharp(canvas);
   const draw = (onto, across) => drawDistances(onto, across / num, distances, farthest);

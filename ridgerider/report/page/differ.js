@@ -272,7 +272,7 @@ function showCompared() {
     make("p", { class: "story" }, `They are ${show(apart, 5)} apart in parameters and ${show(Math.abs(levelAt(one) - levelAt(two)), 4)} in loss. `,
       fork ? ["Their paths parted at ", jump(fork), `: one took ${turn(one)}, the other ${turn(two)}.`] : ""),
     make("h4", {}, "Difference in each part of the parameters"),
-    make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "leaves" }, make("thead", {}, make("tr", {}, ["part", "size", "distance", "per parameter", ""].map((name, k) => make("th", { scope: "col", class: k ? null : "text" }, name)))),
+    make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "leaves" }, make("thead", {}, make("tr", {}, ["part", "size", "distance", "per parameter", "share"].map((name, k) => make("th", { scope: "col", class: k ? null : "text" }, name)))),
       make("tbody", {}, data.differ.leaves.map((leaf) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, leaf.name), make("td", {}, count(leaf.size)), make("td", {}, show(leaf.apart[pair], 4)), make("td", {}, show(leaf.apart[pair] / Math.sqrt(leaf.size || 1), 3)), make("td", {}, bar(leaf.apart[pair] / longest))))))),
     data.differ.columns.length === data.differ.num_parameters && data.differ.columns.length <= 128 && lazily("Every parameter", () => parameterTable(i, j, one, two)));
   $("compared-bar").append(saves("two-solutions", { table: () => comparedTable(i, j, pair) }));
