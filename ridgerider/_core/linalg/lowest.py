@@ -117,16 +117,24 @@ def lowest_pairs(
         return state.has_next & is_finite & (state.pairs.num_hvps < max_hvps)
 
     def step(state: _State) -> _State:
+        space = state.space.add(hvp, state.next_vector)
+        return solved(space, state.pairs.scale, state.pairs.num_hvps + 1)
+
+    def fill(state: _State) -> _State:
+        # Restarts are not in the loop over HVPs, where a branch would copy the space each time.
         space = jax.lax.cond(
             state.space.count == max_rows,
             lambda: state.space.keep(state.ritz, (k + max_rows) // 2),
             lambda: state.space,
         )
-        space = space.add(hvp, state.next_vector)
-        return solved(space, state.pairs.scale, state.pairs.num_hvps + 1)
+        return jax.lax.while_loop(
+            lambda state: should_continue(state) & (state.space.count < max_rows),
+            step,
+            dataclasses.replace(state, space=space),
+        )
 
     def solve_and_probe(state: _State, key: PRNGKeyArray) -> _State:
-        state = jax.lax.while_loop(should_continue, step, state)
+        state = jax.lax.while_loop(should_continue, fill, state)
         pairs = state.pairs
         key = jax.random.fold_in(key, pairs.num_hvps)
         random = jax.random.normal(key, start.shape[1:], start.dtype)
@@ -150,7 +158,7 @@ def lowest_pairs(
     space = Space.empty(max_rows, start.shape[1], start.dtype).add_all(hvp, start)
     state = solved(space, jnp.zeros((), start.dtype), jnp.array(len(start)))
     if key is None:
-        return jax.lax.while_loop(should_continue, step, state).pairs
+        return jax.lax.while_loop(should_continue, fill, state).pairs
     return jax.lax.while_loop(
         lambda carry: should_continue(carry[0]) | carry[2],
         lambda carry: (solve_and_probe(*carry[:2]), carry[1], jnp.array(False)),
