@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._check import check_at_least, check_count, check_positive
+from ridgerider._check import AtLeast0, Count, Limit, Positive, Seed, check_fields, checked
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.rider import Rider
@@ -53,7 +53,6 @@ from ridgerider._core.spectra.spectrum import Ridge, Spectrum
 from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.tree import (
     Branch,
-    Budget,
     Fingerprint,
     Frontier,
     Order,
@@ -105,16 +104,16 @@ class Method(eqx.Module):
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         """Runs without end, some at a time; `max_steps` may be infinite."""
 
+    @checked
     def __call__(
         self,
         problem: Problem,
         *,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        seed: int = 0,
+        max_steps: Limit = None,
+        max_seconds: Limit = None,
+        seed: Seed = 0,
         until: Until | None = None,
     ) -> Ends:
-        Budget(max_steps=max_steps, max_seconds=max_seconds)  # checks them
         if max_steps is None and max_seconds is None:
             raise ValueError("`max_steps` or `max_seconds` must be given, but both are None.")
         most = math.inf if max_steps is None else max_steps
@@ -158,14 +157,12 @@ class GradientDescent(Method):
     4
     """
 
-    spread: Number = 1.0
-    step_size: Number = 0.1
+    spread: Positive = 1.0
+    step_size: Positive = 0.1
     target: Number = -math.inf
-    tolerance: Number = 1e-3
+    tolerance: Positive = 1e-3
 
-    def __check_init__(self) -> None:
-        for name in ("spread", "step_size", "tolerance"):
-            check_positive(name, getattr(self, name))
+    __check_init__ = check_fields
 
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         # Lanes run side by side, and each begins anew where its run ends. A small budget has few,
@@ -241,13 +238,11 @@ class EigenvectorDescent(Method):
     -0.62
     """
 
-    spread: Number = 1e-3
+    spread: Positive = 1e-3
     target: Number = -math.inf
-    tolerance: Number = 1e-6
+    tolerance: AtLeast0 = 1e-6
 
-    def __check_init__(self) -> None:
-        check_positive("spread", self.spread)
-        check_at_least("tolerance", self.tolerance)
+    __check_init__ = check_fields
 
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         method = eqx.tree_at(lambda m: m.spread, self, jnp.asarray(self.spread, problem.dtype))
@@ -311,11 +306,9 @@ class RidgeRider(Method):
 
     rider: Rider = Rider()
     order: str | Order = eqx.field(static=True, default="breadth_first")
-    max_ridges: int | None = eqx.field(static=True, default=None)
+    max_ridges: Count | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self) -> None:
-        if self.max_ridges is not None:
-            check_count("max_ridges", self.max_ridges)
+    __check_init__ = check_fields
 
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         tree, order = Frontier(), named_order(self.order, seed)
@@ -438,6 +431,7 @@ def _ride(
     return RideEnd(ride.x, ride.loss, x, loss, num_steps, ride.is_finite, spectrum, cost)
 
 
+@checked
 def fixed_ridge(rider: Rider) -> Rider:
     """The same rider on a ridge that is never updated: the paper's Fixed-EV.
 
@@ -447,7 +441,8 @@ def fixed_ridge(rider: Rider) -> Rider:
     return replace(rider, update=Keep())
 
 
-def fixed_step(rider: Rider, size: Number = 0.1) -> Rider:
+@checked
+def fixed_step(rider: Rider, size: Positive = 0.1) -> Rider:
     """The same rider with steps of one size.
 
     >>> fixed_step(Rider()).step
@@ -456,6 +451,7 @@ def fixed_step(rider: Rider, size: Number = 0.1) -> Rider:
     return replace(rider, step=FixedStep(size))
 
 
+@checked
 def random_ridge(rider: Rider) -> Rider:
     """The same rider along a new random direction, downhill, at each step: Rand-Ridge+.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgerider._check import check_labels, needs
+from ridgerider._check import Seed, Whole, check_labels, checked, needs
 from ridgerider._core.runtime.compile import cache_folder as cache_folder
 
 FILES = {
@@ -55,7 +55,8 @@ class Images:
         height, width = self.train_images.shape[1:]
         return f"{self.name}: {counts} images of {height} x {width} in {self.num_classes} classes"
 
-    def some(self, num_train: int, num_test: int, seed: int = 0) -> "Images":
+    @checked
+    def some(self, num_train: Whole, num_test: Whole, seed: Seed = 0) -> "Images":
         """At most so many of the images, drawn at random.
 
         >>> print(digits().some(100, 50))
@@ -73,7 +74,8 @@ class Images:
         )
 
 
-def digits(seed: int = 0) -> Images:
+@checked
+def digits(seed: Seed = 0) -> Images:
     """The 1,797 digits of 8 x 8 pixels that come with scikit-learn, one fifth for testing.
 
     >>> digits().train_images.max()
@@ -89,7 +91,8 @@ def digits(seed: int = 0) -> Images:
     return Images(images[train], labels[train], images[test], labels[test], name="digits")
 
 
-def images_of(data: str | Path, seed: int = 0) -> Images:
+@checked
+def images_of(data: str | Path, seed: Seed = 0) -> Images:
     """Images by name, "mnist" or "digits", or those of a folder; `seed` splits the digits.
 
     >>> images_of("digits").name
@@ -100,6 +103,7 @@ def images_of(data: str | Path, seed: int = 0) -> Images:
     return digits(seed) if data == "digits" else from_folder(data)
 
 
+@checked
 def from_folder(folder: str | Path) -> Images:
     """Grey images in a folder: four IDX files, or one npz file.
 
@@ -194,6 +198,7 @@ def _from_idx(folder: Path) -> list[np.ndarray]:
     return found
 
 
+@checked
 def mnist(folder: str | Path | None = None) -> Images:
     """MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels.
 

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_share
-from ridgerider._core.problem.problem import Number
+from ridgerider._check import Share, check_fields, checked
 
 Times = Float[Array, "samples time"]  # a number for each sample and time
 
@@ -67,13 +66,11 @@ class Dice(eqx.Module):
     1.0
     """
 
-    discount: Number = 1.0
-    decay: Number = 1.0
-    tau: Number = 1.0
+    discount: Share = 1.0
+    decay: Share = 1.0
+    tau: Share = 1.0
 
-    def __check_init__(self) -> None:
-        for name in ("discount", "decay", "tau"):
-            check_share(name, getattr(self, name))
+    __check_init__ = check_fields
 
     def advantages(self, trajectories: Trajectories, values: Times) -> Times:
         """Generalised advantages; `values` are the value function's at each time.
@@ -131,6 +128,7 @@ class SampledMean(NamedTuple):
     error: Float[Array, "..."]
 
 
+@checked
 def dice_loss(
     params: PyTree,
     environment: Environment,
@@ -151,6 +149,7 @@ def dice_loss(
     return jnp.mean(dice.contributions(log_probabilities, advantages, trajectories.mask))
 
 
+@checked
 def estimate(
     derivative: Callable[[Callable[[Array], Array]], Callable[[Array], Array]],
     params: Float[Array, " n"],

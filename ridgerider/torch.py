@@ -14,12 +14,12 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from ridgerider._check import check_callable, check_choice, check_positive, needs
+from ridgerider._check import Positive, Seed, checked, needs
 from ridgerider._core.points.network import NetworkStart, start_at
 from ridgerider._core.problem.functions import CALLING, Block, Functions, Point, Rows, is_equal
 from ridgerider._core.problem.numpy_functions import check_gradient
@@ -29,7 +29,7 @@ with needs("torch", "ridgerider.torch"):
     import torch
     from torch.func import functional_call
 
-Params = str | Sequence[str]
+Params = Literal["all"] | Sequence[str]
 NOT_IN_TRAINING = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.modules.dropout._DropoutNd,
@@ -41,6 +41,7 @@ MAX_MADE = 100
 _made = itertools.count(1)
 
 
+@checked
 def problem(
     module: torch.nn.Module,
     loss: Callable[..., torch.Tensor],
@@ -72,7 +73,6 @@ def problem(
     >>> one.size, sorted(one.start)
     (3, ['bias', 'weight'])
     """
-    check_callable("loss", loss, "loss(outputs, targets)")
     module = _plain(module)
     names = _checked(module, data, params)
     functions = ModuleFunctions(module, loss, data, names)
@@ -84,6 +84,7 @@ def problem(
     return Problem(functions, functions.chosen(x), *map(_array, data))
 
 
+@checked
 def network_start(
     module: torch.nn.Module,
     inputs: torch.Tensor,
@@ -91,8 +92,8 @@ def network_start(
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     head: Callable[[dict[str, Any]], Any] | None = None,
-    factor: float = 0.01,
-    seed: int = 0,
+    factor: Positive = 0.01,
+    seed: Seed = 0,
 ) -> NetworkStart:
     """`rr.network_start` for a module: its last linear layer scaled, nothing else touched.
 
@@ -117,7 +118,6 @@ def network_start(
     >>> start.head
     ("['2.bias']", "['2.weight']")
     """
-    check_positive("factor", factor)
     module = _plain(module)
     names = _checked(module, (inputs, targets), "all")
     if head is not None:
@@ -334,8 +334,6 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> list[str]:
     """The names of the chosen parameters; raises on bad input."""
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(f"`module` must be a torch.nn.Module, not {type(module).__name__}.")
     for number, tensor in enumerate(data):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"`data[{number}]` must be a tensor, not {type(tensor).__name__}.")
@@ -385,8 +383,7 @@ def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> 
 def _names(module: torch.nn.Module, params: Params) -> list[str]:
     """Of the chosen parameters, as JAX sorts the keys of a dictionary."""
     given = [name for name, _ in module.named_parameters()]
-    if isinstance(params, str):
-        check_choice("params", params, ("all", "a list of names"))
+    if params == "all":
         params = given
     for wanted in params:
         if not any(name == wanted or name.startswith(f"{wanted}.") for name in given):

@@ -85,8 +85,12 @@ def work(job: Job) -> dict[str, Any]:
         began = time.perf_counter()
         inputs, labels = zip(*(clean[0] if name == "oracle" else train), strict=True)
         if name == "fit":
-            model = "linear" if job["data"] == "causal" else "mlp"
-            fitted = environments.fit(inputs, labels, model=model, seed=job["seed"])
+            fitted = environments.fit(
+                inputs,
+                labels,
+                model="linear" if job["data"] == "causal" else "mlp",
+                seed=job["seed"],
+            )
             predict: Callable[[np.ndarray], np.ndarray] = fitted.predict
         else:
             method = "erm" if name == "oracle" else name

@@ -231,7 +231,7 @@ def test_a_calculator_that_fails_ends_its_leg_alone(three):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="must be Atoms of ASE, not list"):
+    with pytest.raises(ValueError, match="must be an Atoms, not"):
         ridgerider.ase.problem([1])
     with pytest.raises(ValueError, match="must have a calculator"):
         ridgerider.ase.problem(Atoms("Ar"))

@@ -351,7 +351,7 @@ class Fails(Chain):
 
 def test_bad_input_is_refused():
     explore, atoms = ridgerider.ase.explore, chain()
-    with pytest.raises(ValueError, match="must be Atoms of ASE, not str"):
+    with pytest.raises(ValueError, match="must be an Atoms, not"):
         explore("ethanol")
     with pytest.raises(ValueError, match="must have a calculator"):
         explore(molecule("H2O"))

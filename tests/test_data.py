@@ -102,7 +102,7 @@ def test_bad_images_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         classifier(*arguments)
     for settings, what in [
-        ({"widths": (0,)}, "`widths` must be positive"),
+        ({"widths": (0,)}, "`widths` must be a list, each entry a whole number of at least 1"),
         ({"activation": "sign"}, "`activation` must be 'tanh'"),
         ({"init_scale": -1.0}, "`init_scale` must be at least 0"),
         ({"decay": -1.0}, "`decay` must be at least 0"),

@@ -314,8 +314,8 @@ def test_bad_starts_of_modules_are_refused():
     module, (inputs, targets) = mlp(torch.float64), examples(torch.float64)
     labels = targets.argmax(1)
     cases = [
-        ("must be a torch.nn.Module", (mlp, inputs, labels), {}),
-        ("must be a tensor, not ndarray", (module, inputs.numpy(), labels), {}),
+        ("must be a Module", (mlp, inputs, labels), {}),
+        ("must be a Tensor, not an array", (module, inputs.numpy(), labels), {}),
         ("one leading length", (module, inputs, labels[:3]), {}),
         ("`targets` must be from 0 to 1", (module, inputs, labels + 1), {}),
         ("`factor` must be positive", (module, inputs, labels), {"factor": 0.0}),
@@ -531,7 +531,7 @@ def test_bad_input_is_refused():
         with pytest.raises(ValueError, match=match):
             ridgerider.torch.problem(module, loss, *data, **options)
 
-    refused("must be a torch.nn.Module, not function", mlp)
+    refused("must be a Module, not mlp", mlp)
     refused("BatchNorm1d.*module.eval", nn.Sequential(nn.BatchNorm1d(3)).double())
     refused("Dropout", nn.Sequential(module, nn.Dropout()))
     refused("float32 or float64, but 0.weight is torch.float16", copy.deepcopy(module).half())
@@ -545,7 +545,7 @@ def test_bad_input_is_refused():
     refused(r"`data\[1\]` must be a tensor, not int", module, data=(inputs, 3))
     refused("names of parameters.*'3'", module, params=["3"])
     refused("at least one parameter", module, params=[])
-    refused("'all' or 'a list of names'", module, params="some")
+    refused("'all' or a list, each entry a string, not 'some'", module, params="some")
     with pytest.raises(ValueError, match="the gradient must be that of the values"):
         ridgerider.torch.problem(
             module,

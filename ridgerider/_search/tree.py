@@ -24,7 +24,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ridgerider._check import check_choice, check_count, check_positive, check_share, one_line
+from ridgerider._check import (
+    Count,
+    Limit,
+    Positive,
+    Seed,
+    Share,
+    Whole,
+    came,
+    check_fields,
+    checked,
+    one_line,
+)
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.spectra.spectrum import Cluster
@@ -68,7 +79,9 @@ class Turn:
             return Turn(int(text[1:]), 1, start=True)
         match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])", text)
         if match is None or (match[1] and match[4]):
-            raise ValueError(f"a turn must look like 0+, 3.2-, v1+, 2^+ or *17, not {text!r}.")
+            raise ValueError(
+                f"a turn of `fingerprint` must look like 0+, 3.2-, v1+, 2^+ or *17, not {text!r}."
+            )
         below, index, member, up, sign = match.groups()
         way = 1 if sign == "+" else -1
         return Turn(int(index), way, int(member or 0), bool(below), bool(up))
@@ -91,8 +104,16 @@ class Fingerprint(tuple[Turn, ...]):
         return f"Fingerprint({str(self)!r})"
 
     @staticmethod
-    def parse(text: "str | Fingerprint") -> "Fingerprint":
-        return text if isinstance(text, Fingerprint) else Fingerprint(map(Turn.parse, text.split()))
+    def parse(fingerprint: "str | Fingerprint") -> "Fingerprint":
+        if not isinstance(fingerprint, str | Fingerprint):
+            raise ValueError(
+                f"`fingerprint` must be a fingerprint such as '0+ 1-', not {came(fingerprint)}."
+            )
+        return (
+            fingerprint
+            if isinstance(fingerprint, Fingerprint)
+            else Fingerprint(map(Turn.parse, fingerprint.split()))
+        )
 
     @property
     def depth(self) -> int:
@@ -326,7 +347,8 @@ class Frontier:
         for branch in branches:
             heapq.heappush(self._heap, (branch.priority, branch.fingerprint.sort_key(), branch))
 
-    def ask(self, count: int) -> list[Branch]:
+    @checked
+    def ask(self, count: Whole) -> list[Branch]:
         return [heapq.heappop(self._heap)[2] for _ in range(min(count, len(self._heap)))]
 
 
@@ -338,28 +360,19 @@ class Settings:
     True
     """
 
-    seed: int = 0
+    seed: Seed = 0
     order: str = "breadth_first"
     members: Literal["branches", "all", "one"] = "branches"
-    max_ridges: int | None = None
-    max_depth: int | None = None
-    round_size: int = 1
+    max_ridges: Count | None = None
+    max_depth: Count | None = None
+    round_size: Count = 1
     branch_at: Literal["end", "saddle"] = "end"
-    unit: float = 1.0  # of length: see `Problem.unit`
-    share_of_starts: float | None = 0.0  # of the legs of a round; None: as they yield
+    unit: Positive = 1.0  # of length: see `Problem.unit`
+    share_of_starts: Share | None = 0.0  # of the legs of a round; None: as they yield
     until_enough: bool = False  # end where hardly any minimum is missing
 
     def __post_init__(self) -> None:
-        check_choice("members", self.members, ("branches", "all", "one"))
-        check_choice("branch_at", self.branch_at, ("end", "saddle"))
-        check_count("seed", self.seed, 0)
-        check_count("round_size", self.round_size, 1)
-        check_positive("unit", self.unit)
-        if self.share_of_starts is not None:
-            check_share("share_of_starts", self.share_of_starts)
-        for name in ("max_ridges", "max_depth"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+        check_fields(self)
 
     def is_last(self, fingerprint: Fingerprint) -> bool:
         """Whether a leg is as deep as the search may go."""
@@ -370,28 +383,19 @@ class Settings:
 class Budget:
     """When to stop. Not a part of a run's identity: `resume` may raise it."""
 
-    max_rides: int | None = 100
-    max_steps: int | None = None
-    max_hvps: int | None = None
-    max_seconds: float | None = None
-    max_points: int | None = None
-    max_calls: int | None = None
+    max_rides: Limit = 100
+    max_steps: Limit = None
+    max_hvps: Limit = None
+    max_seconds: Limit = None
+    max_points: Limit = None
+    max_calls: Limit = None
 
     def __post_init__(self) -> None:
-        for name, value in list(vars(self).items()):
-            if value is None:
-                continue
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, numbers.Real)
-                or not 0 <= float(value) < math.inf
-            ):
-                raise ValueError(
-                    f"`{name}` must be a number of at least 0, and finite, or None, not {value!r}."
-                )
-            # A NumPy number would not go into the run file.
-            plain = int(value) if isinstance(value, numbers.Integral) else float(value)
-            object.__setattr__(self, name, plain)
+        check_fields(self)
+        for name, value in vars(self).items():
+            if value is not None:  # a NumPy number would not go into the run file
+                plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+                object.__setattr__(self, name, plain)
 
     def rides_left(self, rides: int) -> float:
         return math.inf if self.max_rides is None else max(0, self.max_rides - rides)

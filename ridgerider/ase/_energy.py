@@ -20,8 +20,6 @@ FORCE = "Hookean"  # the only constraint that acts by a force
 
 def check_atoms(atoms: Any) -> None:
     """Raise unless there is something to compute with."""
-    if not isinstance(atoms, Atoms):
-        raise ValueError(f"`atoms` must be Atoms of ASE, not {type(atoms).__name__}.")
     if atoms.calc is None:
         raise ValueError("`atoms` must have a calculator: set atoms.calc.")
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from ridgerider._check import check_choice, check_count, check_positive, needs
+from ridgerider._check import Count, Limit, Positive, Seed, checked, needs
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.connect import connected
 from ridgerider._search.engine.loop import Means
-from ridgerider._search.engine.run import begin_run, check_rule
+from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.run import resume as resume_run
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.runfile.read import RunFile
@@ -37,20 +37,21 @@ CLIMBS = {
 Bonds = Literal["keep", "any"]
 
 
+@checked
 def explore(
     atoms: Atoms,
     *,
     bonds: Bonds | None = None,
-    window: float | None = None,
+    window: Positive | None = None,
     starts: Sequence[Atoms] = (),
     climb: Climb | None = None,
-    max_force_calls: int | None = 10_000,
-    max_seconds: float | None = None,
-    max_rides: int | None = None,
-    max_modes: int | None = None,
-    round_size: int = 8,
+    max_force_calls: Limit = 10_000,
+    max_seconds: Limit = None,
+    max_rides: Limit = None,
+    max_modes: Count | None = None,
+    round_size: Count = 8,
     order: str = "fewest_visits",
-    seed: int = 0,
+    seed: Seed = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
     executor: Any = None,
@@ -89,10 +90,6 @@ def explore(
         problem, mover, bonds = _prepared(atoms, bonds, climb)
         functions: Any = problem.loss
         energy: EnergyAndForces = functions._value_and_grad
-        if window is not None:
-            check_positive("window", window)
-        if max_force_calls is not None:
-            check_count("max_force_calls", max_force_calls, 0)
         valid = functions.valid
         if valid is not None:
             above = WINDOW[bonds] if window is None else window
@@ -112,15 +109,16 @@ def explore(
         return begin_run(problem, mover, settings, key, budget, means, **of_map)
 
 
+@checked
 def connect(
     initial: Atoms,
     final: Atoms,
     *,
     bonds: Bonds | None = None,
-    window: float | None = None,
+    window: Positive | None = None,
     climb: Climb | None = None,
-    num_images: int = 5,
-    max_force_calls: int | None = 10_000,
+    num_images: Count = 5,
+    max_force_calls: Limit = 10_000,
     out: str | PathLike | None = None,
 ) -> Landscape:
     """What lies between two structures: transition states on a path from one to the other.
@@ -142,7 +140,6 @@ def connect(
     >>> round(landscape.saddles()[0].loss - landscape.minima()[0].loss, 3)
     0.374
     """
-    check_count("num_images", num_images)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         first = explore(
             initial,
@@ -158,13 +155,14 @@ def connect(
         return connected(first, num_images=num_images, max_calls=max_force_calls)
 
 
+@checked
 def resume(
     path: str | PathLike,
     atoms: Atoms,
     *,
     climb: Climb | None = None,
-    max_force_calls: int | Literal["same"] | None = "same",
-    max_seconds: float | Literal["same"] | None = "same",
+    max_force_calls: Limit | Literal["same"] = "same",
+    max_seconds: Limit | Literal["same"] = "same",
     executor: Any = None,
     progress: Any = None,
 ) -> Landscape:
@@ -188,9 +186,7 @@ def _prepared(atoms: Any, bonds: Any, climb: Any) -> tuple[Problem, Climbs, Bond
     energy = EnergyAndForces(atoms)
     if bonds is None:
         bonds = "keep" if is_molecule(energy.atoms) and energy.is_free.all() else "any"
-    check_choice("bonds", bonds, ("keep", "any"))
     climb = CLIMBS[bonds] if climb is None else climb
-    check_rule("climb", climb, Climb)
     motions = Motions(energy)
     functions = Forces(energy, motions)
     graph = bond_graph(energy.atoms)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import needs
+from ridgerider._check import checked, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
 from ridgerider.ase._kinetics import normal_modes, symmetry_order
@@ -22,6 +22,7 @@ DATABASES = (".db", ".json")
 FRAMES = 8  # of a movie between two neighbouring points of a path
 
 
+@checked
 def atoms_of(landscape: Landscape, point: Stationary) -> Atoms:
     """A minimum or saddle as Atoms, with its energy; no force call is made."""
     energy = energy_of(landscape)
@@ -37,6 +38,7 @@ def atoms_of(landscape: Landscape, point: Stationary) -> Atoms:
     return atoms
 
 
+@checked
 def save(landscape: Landscape, path: str | os.PathLike) -> Path:
     """Write all minima and transition states: extended XYZ, `.traj`, or a database (`.db`).
 
@@ -65,6 +67,7 @@ def save(landscape: Landscape, path: str | os.PathLike) -> Path:
     return path
 
 
+@checked
 def write_pathsample(landscape: Landscape, folder: str | os.PathLike) -> Path:
     """Write `min.data`, `ts.data`, `points.min` and `points.ts` of PATHSAMPLE.
 
@@ -98,6 +101,7 @@ def write_pathsample(landscape: Landscape, folder: str | os.PathLike) -> Path:
     return folder
 
 
+@checked
 def read_pathsample(folder: str | os.PathLike, atoms: Atoms) -> tuple[list[Atoms], list[Atoms]]:
     """Minima and transition states of PATHSAMPLE as Atoms like `atoms`.
 
@@ -125,6 +129,7 @@ def read_pathsample(folder: str | os.PathLike, atoms: Atoms) -> tuple[list[Atoms
     return found[0], found[1]
 
 
+@checked
 def path_movie(landscape: Landscape, a: Any, b: Any) -> list[Atoms]:
     """Frames along the lowest path between two minima, whose energies are those of its points.
 

@@ -13,11 +13,10 @@ minima in between are eliminated one by one (graph transformation).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ridgerider._check import check_positive, needs
+from ridgerider._check import Positive, checked, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
 from ridgerider.ase._motions import point_group
@@ -57,6 +56,7 @@ class Modes:
         return float(self.real.sum() / 2)
 
 
+@checked
 def normal_modes(landscape: Landscape, point: Stationary) -> Modes:
     """The normal modes of a minimum or saddle, from the Hessian that the map holds.
 
@@ -82,11 +82,11 @@ def normal_modes(landscape: Landscape, point: Stationary) -> Modes:
     return Modes(PLANCK * frequencies, columns.T / roots)
 
 
+@checked
 def free_energies(
-    landscape: Landscape, temperature: float, points: Iterable[Stationary] | None = None
+    landscape: Landscape, temperature: Positive, points: Iterable[Stationary] | None = None
 ) -> np.ndarray:
     """The harmonic free energies of points, in eV; of all minima if none are given."""
-    check_positive("temperature", temperature)
     found = []
     for one in landscape.minima() if points is None else points:
         thermo = HarmonicThermo(normal_modes(landscape, one).real, potentialenergy=one.loss)
@@ -95,7 +95,8 @@ def free_energies(
     return np.array(found)
 
 
-def symmetry_order(landscape: Landscape, point: Stationary, tolerance: float = 0.02) -> int:
+@checked
+def symmetry_order(landscape: Landscape, point: Stationary, tolerance: Positive = 0.02) -> int:
     """How many swaps of equal atoms a rigid motion or mirror undoes; 1 for atoms in a cell.
 
     It is the order of the point group; each atom is found within five times the `tolerance`.
@@ -104,10 +105,11 @@ def symmetry_order(landscape: Landscape, point: Stationary, tolerance: float = 0
     if not is_free(landscape):
         return 1
     positions = energy.positions(point.params)
-    return max(1, len(point_group(positions, energy.atoms.numbers, 5 * tolerance)))
+    return max(1, len(point_group(positions, energy.atoms.numbers, 5 * float(tolerance))))
 
 
-def rate_matrix(landscape: Landscape, temperature: float) -> np.ndarray:
+@checked
+def rate_matrix(landscape: Landscape, temperature: Positive) -> np.ndarray:
     """Rates k[i, j] from minimum i to minimum j, in 1/s, by harmonic transition state theory.
 
     Each transition state of the map counts with all of its copies.
@@ -126,8 +128,12 @@ def rate_matrix(landscape: Landscape, temperature: float) -> np.ndarray:
     return rates
 
 
+@checked
 def rate(
-    rates: np.ndarray, begin: int | Sequence[int], end: int | Sequence[int], weights: Any = None
+    rates: np.ndarray,
+    begin: int | Sequence[int],
+    end: int | Sequence[int],
+    weights: Sequence[float] | np.ndarray | None = None,
 ) -> float:
     """The rate from one set of minima to another in the steady state, by graph transformation.
 

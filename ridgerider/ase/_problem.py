@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import needs
+from ridgerider._check import checked, needs
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.result import Result, RunView, Solution
@@ -18,6 +18,7 @@ with needs("ase", "ridgerider.ase"):
     from ase.io import write as write_atoms
 
 
+@checked
 def problem(atoms: Atoms, *, check: bool = True) -> Problem:
     """The problem of minimising the energy over the positions of all atoms that are not fixed.
 
@@ -43,6 +44,7 @@ def problem(atoms: Atoms, *, check: bool = True) -> Problem:
     return Problem(NumpyFunctions(energy.start, energy, check=check), energy.start)
 
 
+@checked
 def to_atoms(result: Result, solutions: Iterable[Solution] | None = None) -> list[Atoms]:
     """Solutions of a run as `Atoms`, the minima if none are given.
 
@@ -68,6 +70,7 @@ def to_atoms(result: Result, solutions: Iterable[Solution] | None = None) -> lis
     return found
 
 
+@checked
 def movie(result: Result, fingerprint: str) -> list[Atoms]:
     """A path ridden again, turn by turn: every step of it, and the end of the last descent.
 
@@ -87,6 +90,7 @@ def movie(result: Result, fingerprint: str) -> list[Atoms]:
     return frames
 
 
+@checked
 def write(path: str | os.PathLike, atoms: Atoms | list[Atoms]) -> Path:
     """Write an extended XYZ file, which holds energies, forces, the cell and what is in `info`."""
     path = Path(path)

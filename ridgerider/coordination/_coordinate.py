@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Seed, checked
 from ridgerider._core.descend.finish import Descend, Finish
 from ridgerider._core.points.find_saddle import Saddle
 from ridgerider._core.problem.cost import Cost
@@ -136,15 +136,16 @@ class Coordination:
         return "\n".join(lines)
 
 
+@checked
 def coordinate(
     game: Game,
-    num_runs: int = 25,
+    num_runs: Count = 25,
     *,
-    max_depth: int = 1,
-    max_ridges: int | None = None,
+    max_depth: Count = 1,
+    max_ridges: Count | None = None,
     members: Literal["one", "all"] = "one",
     rider: Rider = RIDER,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Coordination:
     """Find a policy to play with a stranger who runs the same method.
 
@@ -167,7 +168,6 @@ def coordinate(
     >>> result.symmetry.unique, [group.multiplicity for group in result.symmetry.groups]
     ((0,), [2])
     """
-    check_count("max_depth", max_depth)
     check_game(game, num_runs)
     states = [
         np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)

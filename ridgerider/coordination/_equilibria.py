@@ -21,6 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
+from ridgerider._check import checked
 from ridgerider.coordination._payoff_game import PayoffGame
 
 MAX_SUPPORTS = 10_000  # choices of actions that are tried
@@ -47,6 +48,7 @@ class Equilibrium:
     growth: float
 
 
+@checked
 def equilibria(game: PayoffGame) -> tuple[Equilibrium, ...]:
     """All equilibria of a small game, the stable ones first, by their total payoff.
 

@@ -86,14 +86,6 @@ def check_game(game: Game, num_runs: int) -> None:
     There must be a run for each player.
     """
     check_count("num_runs", num_runs, num_players(game))
-    missing = [
-        name for name in ("start", "self_play", "cross_play", "entropy") if not hasattr(game, name)
-    ]
-    if missing:
-        raise ValueError(
-            f"`game` must have start, self_play, cross_play and entropy, but {type(game).__name__} "
-            f"has no {' and no '.join(missing)}."
-        )
     paid = jax.eval_shape(game.self_play, game.start)
     if getattr(paid, "shape", ()) != ():
         raise ValueError(

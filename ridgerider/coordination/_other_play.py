@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._check import Count, Seed, checked
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider.coordination._game import (
     Game,
@@ -43,7 +44,8 @@ class Baseline:
     standard_error: float
 
 
-def play_alone(game: Game, num_runs: int = 25, *, seed: int = 0) -> Baseline:
+@checked
+def play_alone(game: Game, num_runs: Count = 25, *, seed: Seed = 0) -> Baseline:
     """Self-play: every run maximises its own payoff by gradient ascent (Adam) from a random start.
 
     Nothing tells a run which of several equivalent optima the others will reach.
@@ -56,8 +58,13 @@ def play_alone(game: Game, num_runs: int = 25, *, seed: int = 0) -> Baseline:
     return _play(game, None, num_runs, seed, num_starts=1, noise=0.1)
 
 
+@checked
 def other_play(
-    game: Game, symmetries: Int[np.ndarray, "symmetries size"], num_runs: int = 25, *, seed: int = 0
+    game: Game,
+    symmetries: Int[np.ndarray, "symmetries size"],
+    num_runs: Count = 25,
+    *,
+    seed: Seed = 0,
 ) -> Baseline:
     """Other-Play (Hu et al., 2020): maximise the payoff with partners relabelled by a symmetry.
 

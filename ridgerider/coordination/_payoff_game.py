@@ -12,7 +12,7 @@ derivatives are unbiased, too: at uniform policies they are those of DiCE.
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import Count, Seed, Several, check_count, checked, told_of
 from ridgerider._core.problem.problem import Scalar
 
 MAX_POLICIES = 2**20  # joint ones that `optimum` tries
 MAX_EPISODES = 10**5  # that are enumerated
 Policy = Float[Array, "observations actions"]
+Payoff = Annotated[Callable[..., Array], "payoff(policy_1, ..., policy_n)"]
 
 
 class PayoffGame(eqx.Module):
@@ -50,14 +51,15 @@ class PayoffGame(eqx.Module):
     payoff: Callable[..., Array]
     shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
-    def __init__(self, payoff: Callable[..., Array], shapes: Sequence[Sequence[int]]):
-        check_callable("payoff", payoff, "payoff(policy_1, ..., policy_n)")
+    @checked
+    def __init__(self, payoff: Payoff, shapes: Sequence[Sequence[int]]):
         self.payoff, self.shapes = payoff, tuple((int(o), int(a)) for o, a in shapes)
         check_count("len(shapes)", len(self.shapes), 2)
         for observations, actions in self.shapes:
             check_count("shapes", observations)
             check_count("shapes", actions, 2)
-        out = jax.eval_shape(payoff, *map(jnp.zeros, self.shapes))
+        with told_of("payoff", "payoff(policy_1, ..., policy_n)"):
+            out = jax.eval_shape(payoff, *map(jnp.zeros, self.shapes))
         if getattr(out, "shape", None) not in ((), (self.num_players,)):
             raise ValueError(
                 f"`payoff` must return a number, or one for each of {self.num_players} players, "
@@ -65,13 +67,14 @@ class PayoffGame(eqx.Module):
             )
 
     @classmethod
+    @checked
     def from_play(
         cls,
-        play: Callable[..., Any],
-        num_players: int = 2,
+        play: Annotated[Callable[[Any, Any], Any], "play(draw, act)"],
+        num_players: Several = 2,
         *,
-        num_samples: int | None = None,
-        seed: int = 0,
+        num_samples: Several | None = None,
+        seed: Seed = 0,
     ) -> "PayoffGame":
         """The game that `play(draw, act)` plays, in plain Python.
 
@@ -90,11 +93,8 @@ class PayoffGame(eqx.Module):
         >>> PayoffGame.from_play(coins).optimum()
         1.0
         """
-        check_callable("play", play, "play(draw, act)")
-        check_count("num_players", num_players, 2)
         rules = _Rules([{} for _ in range(num_players)], [0] * num_players)
         if num_samples is not None:
-            check_count("num_samples", num_samples, 2)
             random = np.random.default_rng(seed)
             found = [_Episode(rules, (), random).played(play) for _ in range(num_samples)]
         else:
@@ -241,6 +241,7 @@ class Episodes(eqx.Module):
         return self.payoffs * weights.reshape(-1, *[1] * (self.payoffs.ndim - 1))
 
 
+@checked
 def signalling(
     probabilities: Sequence[float] = (0.6, 0.4), costs: Sequence[float] = (0.0, 0.1)
 ) -> PayoffGame:
@@ -262,6 +263,7 @@ def signalling(
     return PayoffGame(payoff, ((len(shares), len(paid)), (len(paid), len(shares))))
 
 
+@checked
 def card_game(table: Float[np.ndarray, "card card action action"] | None = None) -> PayoffGame:
     """Two players with a private card each act once, the second after it saw the first one act.
 
@@ -296,6 +298,7 @@ def card_game(table: Float[np.ndarray, "card card action action"] | None = None)
     return PayoffGame.from_play(play)
 
 
+@checked
 def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> PayoffGame:
     """Two rounds of levers, of which the one that paid first is worn.
 
@@ -320,7 +323,8 @@ def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> 
     return PayoffGame.from_play(play)
 
 
-def hanabi(turns: int = 2) -> PayoffGame:
+@checked
+def hanabi(turns: Count = 2) -> PayoffGame:
     """Hanabi with two colours, two ranks, one copy of each card and one card in the hand.
 
     Each player sees the other's card only. In turn they play their card, or tell the other its

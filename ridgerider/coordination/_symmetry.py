@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ridgerider._check import checked
 from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.spectra.spectrum import DenseSpectrum, Spectrum
 
@@ -87,6 +88,7 @@ class SymmetryReport:
         return "\n".join([*(lines[index] for index in sorted(lines)), last])
 
 
+@checked
 def symmetry_report(
     problem: Problem,
     spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum] = DenseSpectrum(),

@@ -9,14 +9,16 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count, product
+from typing import Annotated
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_callable, check_positive
+from ridgerider._check import Positive, check_fields
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
@@ -27,6 +29,7 @@ from ridgerider._core.spectra.spectrum import Ridge
 
 # A gradient costs about three values, an HVP two gradients.
 VALUE, HVP = 1 / 3, 2
+Init = Annotated[Callable[[PRNGKeyArray], PyTree], "init(key)"]
 NUM_ROWS = 512  # of the data, for the spectrum at the start and for straight steps
 NUM_HVPS = 40  # for the spectrum at the start
 # Eigenvalues that differ by less than this times the most negative one are one ridge.
@@ -73,12 +76,9 @@ class AlongRidges(eqx.Module):
     """
 
     rider: Rider | None = None
-    stretch: float = eqx.field(static=True, default=2.0)
+    stretch: Positive = eqx.field(static=True, default=2.0)
 
-    def __check_init__(self) -> None:
-        if self.rider is not None and not isinstance(self.rider, Rider):
-            raise ValueError(f"`rider` must be a Rider or None, not {self.rider!r}.")
-        check_positive("stretch", self.stretch)
+    __check_init__ = check_fields
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
         seen = FixedRows(NUM_ROWS)(problem, key, 0)
@@ -161,10 +161,9 @@ class RandomDirections(eqx.Module):
     ('random 0', 2.0)
     """
 
-    length: float = eqx.field(static=True)
+    length: Positive = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        check_positive("length", self.length)
+    __check_init__ = check_fields
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
         for number in count():
@@ -186,17 +185,15 @@ class Fresh(eqx.Module):
     'fresh 0'
     """
 
-    init: Callable[[PRNGKeyArray], PyTree] | None = None
+    init: Init | None = None
 
-    def __check_init__(self) -> None:
-        if self.init is not None:
-            check_callable("init", self.init, "init(key)")
+    __check_init__ = check_fields
 
     def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
         for number in count():
             own = jax.random.fold_in(key, number)
             params = _drawn(problem.start, own) if self.init is None else self.init(own)
-            x = problem.ravel(params).astype(problem.dtype)
+            x = ravel_pytree(params)[0].astype(problem.dtype)
             if x.shape != (problem.size,):
                 raise ValueError(
                     f"`init` must return {problem.size} parameters, as `problem.start` has, not "
@@ -224,7 +221,7 @@ def _ride(rider: Rider, problem: Problem, ridge: Ridge, key: PRNGKeyArray) -> Ri
 
 
 @eqx.filter_jit
-def _lowest(problem: Problem, direction: Vector, stretch: float) -> Vector:
+def _lowest(problem: Problem, direction: Vector, stretch: Positive) -> Vector:
     """The start, moved along a line to where the loss is lowest, and beyond by `stretch`."""
     x, lengths = problem.x0, jnp.asarray(LENGTHS, problem.dtype)
 

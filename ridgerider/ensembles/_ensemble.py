@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
+from typing import Annotated
 from zlib import crc32
 
 import equinox as eqx
@@ -15,13 +16,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_callable, check_count, check_labels, check_positive
+from ridgerider._check import Count, Positive, Seed, Whole, check_count, check_labels, checked
 from ridgerider._core.descend.finish import Epoch, listening
 from ridgerider._core.descend.train import Train
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem
-from ridgerider.ensembles._begin import VALUE, AlongRidges, Beginning, Fresh
+from ridgerider.ensembles._begin import VALUE, AlongRidges, Beginning, Fresh, Init
 from ridgerider.ensembles._scores import (
     Labels,
     Probabilities,
@@ -32,8 +33,9 @@ from ridgerider.ensembles._scores import (
     verdict,
 )
 
-Apply = Callable[[PyTree, Array], Float[Array, "examples classes"]]
-Begin = Callable[[Problem, PRNGKeyArray], Iterator[Beginning]]
+Logits = Callable[[PyTree, Array], Float[Array, "examples classes"]]
+Apply = Annotated[Logits, "apply(params, inputs)"]
+Begin = Annotated[Callable[[Problem, PRNGKeyArray], Iterator[Beginning]], "begin(problem, key)"]
 CHUNK = 1024  # inputs that are predicted at a time
 
 
@@ -77,39 +79,48 @@ class Ensemble:
     def __len__(self) -> int:
         return len(self.members)
 
-    def params(self, number: int) -> PyTree:
+    @checked
+    def params(self, number: Whole) -> PyTree:
         """The parameters of a member."""
         return self.problem.unravel(jnp.asarray(self.members[number].x))
 
+    @checked
     def predictions(self, inputs: Array | np.ndarray) -> Probabilities:
         """The probabilities that each member gives to each class."""
+        if not np.ndim(inputs):
+            raise ValueError("`inputs`, `inside` and `outside` must have a row for each example.")
         xs = jnp.stack([jnp.asarray(member.x) for member in self.members])
         return predict(self.problem, self.apply, xs, inputs)
 
+    @checked
     def disagreement(self, inputs: Array | np.ndarray) -> Float[np.ndarray, "members members"]:
         """On which part of the inputs each two members guess differently."""
         return disagreement(self.predictions(inputs))
 
+    @checked
     def scores(self, inputs: Array | np.ndarray, labels: Labels) -> Scores:
         """Accuracy, disagreement, negative log-likelihood and calibration error."""
         return Scores.of(self.predictions(inputs), labels)
 
+    @checked
     def auroc(self, inside: Array | np.ndarray, outside: Array | np.ndarray) -> float:
         """How well its uncertainty (the entropy of the mean) distinguishes inputs from outside."""
         sides = (entropy(self.predictions(inputs).mean(axis=0)) for inputs in (inside, outside))
         return auroc(*sides)
 
-    def pick(self, k: int, inputs: Array | np.ndarray) -> "Ensemble":
+    @checked
+    def pick(self, k: Count, inputs: Array | np.ndarray) -> "Ensemble":
         """The `k` members that disagree most on these inputs, one after the other."""
         check_count("k", k, 1, len(self))
         chosen = farthest_first(disagreement(self.predictions(inputs)))[:k]
         return replace(self, members=tuple(self.members[number] for number in sorted(chosen)))
 
+    @checked
     def deep(
         self,
-        init: Callable[[PRNGKeyArray], PyTree] | None = None,
+        init: Init | None = None,
         *,
-        budget: float | None = None,
+        budget: Positive | None = None,
     ) -> "Ensemble":
         """A deep ensemble to compare with: trained alike, from random initialisations.
 
@@ -126,12 +137,12 @@ class Ensemble:
             seed=self.seed,
         )
 
-    def train_on(self, epochs: int) -> "Ensemble":
+    @checked
+    def train_on(self, epochs: Count) -> "Ensemble":
         """The same ensemble; members above the target are trained for at most `epochs` more.
 
         Without a target all members are. The optimizer's state begins anew.
         """
-        check_count("epochs", epochs)
         finish, key = replace(self.finish, epochs=epochs), jax.random.key(self.seed)
 
         def further(member: Member) -> Member:
@@ -178,11 +189,12 @@ class Ensemble:
         lines += [f"{name} was dropped: {why}." for name, why in self.dropped.items()]
         return "\n".join([*lines, self.missed()]).rstrip()
 
+    @checked
     def compare(
         self,
         inputs: Array | np.ndarray,
         labels: Labels,
-        init: Callable[[PRNGKeyArray], PyTree] | None = None,
+        init: Init | None = None,
         *,
         shifted: Array | np.ndarray | None = None,
     ) -> str:
@@ -240,15 +252,16 @@ class Ensemble:
         return "\n".join(lines)
 
 
+@checked
 def ensemble(
     problem: Problem,
-    k: int,
+    k: Count,
     *,
     apply: Apply | None = None,
     finish: Train | None = None,
     begin: Begin = AlongRidges(),
-    budget: float | None = None,
-    seed: int = 0,
+    budget: Positive | None = None,
+    seed: Seed = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Ensemble:
     """`k` networks that set out along distinct ridges of the start, trained to one target.
@@ -282,8 +295,6 @@ def ensemble(
     (3, (3, 3))
     """
     finish, apply = _checked(problem, k, apply, finish, begin)
-    if budget is not None:
-        check_positive("budget", budget)
     has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
     key, began = jax.random.key(seed), time.perf_counter()
     more = begin(problem, key)
@@ -406,10 +417,6 @@ def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
 def _checked(
     problem: Problem, k: int, apply: Apply | None, finish: Train | None, begin: Begin
 ) -> tuple[Train, Apply]:
-    if not isinstance(problem, Problem):
-        raise ValueError(f"`problem` must be a Problem, not {type(problem).__name__}.")
-    check_count("k", k)
-    check_callable("begin", begin, "begin(problem, key)")
     if apply is None:
         apply = getattr(problem.loss, "logits", None)
         if apply is None:
@@ -417,12 +424,9 @@ def _checked(
                 "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
                 "no `logits`."
             )
-    check_callable("apply", apply, "apply(params, inputs)")
     if finish is None:
         size = min(128, problem.num_examples)
         finish = Train(optax.adam(3e-3), Batches(size), epochs=50)
-    if not isinstance(finish, Train):
-        raise ValueError(f"`finish` must be a Train, not {finish!r}.")
     num_classes = _classes(problem, apply)
     if len(problem.args) > 1 and np.ndim(problem.args[1]) == 1:
         labels = np.asarray(problem.args[1])

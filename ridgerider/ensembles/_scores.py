@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._check import check_labels
+from ridgerider._check import Count, check_labels, checked
 
 Probabilities = Float[np.ndarray, "members examples classes"]
 Labels = Int[np.ndarray, " examples"]
@@ -29,6 +29,7 @@ class Scores:
     calibration_error: float
 
     @staticmethod
+    @checked
     def of(probabilities: Probabilities, labels: Labels) -> "Scores":
         """From what the members predict.
 
@@ -50,6 +51,7 @@ class Scores:
         )
 
 
+@checked
 def disagreement(probabilities: Probabilities) -> Float[np.ndarray, "members members"]:
     """On which part of the inputs each two members guess differently.
 
@@ -118,6 +120,7 @@ def _parts_that_differ(probabilities: Probabilities) -> Float[np.ndarray, " exam
     return (guesses[one] != guesses[two]).mean(axis=0)
 
 
+@checked
 def negative_log_likelihood(mean: Float[np.ndarray, "examples classes"], labels: Labels) -> float:
     """Of the labels, in nats for each example; probabilities below 1e-12 count as that.
 
@@ -127,8 +130,9 @@ def negative_log_likelihood(mean: Float[np.ndarray, "examples classes"], labels:
     return float(-np.log(np.maximum(mean[np.arange(len(labels)), labels], 1e-12)).mean())
 
 
+@checked
 def calibration_error(
-    mean: Float[np.ndarray, "examples classes"], labels: Labels, num_bins: int = 15
+    mean: Float[np.ndarray, "examples classes"], labels: Labels, num_bins: Count = 15
 ) -> float:
     """How far confidence and accuracy are apart, in bins of equal width, weighted by their counts.
 
@@ -141,6 +145,7 @@ def calibration_error(
     return float(np.abs(gaps).sum() / len(labels))
 
 
+@checked
 def auroc(inside: Float[np.ndarray, " m"], outside: Float[np.ndarray, " n"]) -> float:
     """The chance that an input from outside has a higher score than one from inside; ties halve.
 

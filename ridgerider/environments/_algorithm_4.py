@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Seed, Whole, check_fields, checked
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Scalar, Vector
@@ -147,20 +147,16 @@ class Algorithm4(eqx.Module):
     losses: RidgeLosses = RidgeLosses()
     rider: Rider = STEP
     batch: Batches | None = Batches(2500)
-    num_pretrain: int = eqx.field(static=True, default=200)
-    num_steps: int = eqx.field(static=True, default=9)
-    num_inner: int = eqx.field(static=True, default=10)
-    num_probes: int = eqx.field(static=True, default=8)
+    num_pretrain: Whole = eqx.field(static=True, default=200)
+    num_steps: Count = eqx.field(static=True, default=9)
+    num_inner: Whole = eqx.field(static=True, default=10)
+    num_probes: Count = eqx.field(static=True, default=8)
     feature_rate: float = eqx.field(static=True, default=1e-3)
     direction_rate: float = eqx.field(static=True, default=1e-2)
     decay: float = eqx.field(static=True, default=1e-3)
     trained: PyTree = True
 
-    def __check_init__(self) -> None:
-        for name in ("num_pretrain", "num_inner"):
-            check_count(name, getattr(self, name), 0)
-        for name in ("num_steps", "num_probes"):
-            check_count(name, getattr(self, name))
+    __check_init__ = check_fields
 
 
 @dataclass(frozen=True)
@@ -187,12 +183,13 @@ class CommonRide:
     cost: Cost = Cost()
 
 
+@checked
 def ride_common(
     environments: Environments,
     settings: Algorithm4 = Algorithm4(),
     *,
     warm_start: Callable[[PyTree, PRNGKeyArray], PyTree] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> CommonRide:
     """The paper's Algorithm 4 in any environments with a featurizer.
 

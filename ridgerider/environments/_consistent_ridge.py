@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_fraction
+from ridgerider._check import Fraction, Seed, check_fields, checked
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.ride.update import Certificate, Tracked
 from ridgerider._core.spectra.spectrum import Ridge
 from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
@@ -49,8 +49,9 @@ class ConsistentRidge(eqx.Module):
         return jnp.max(self.eigenvalues) - jnp.min(self.eigenvalues)
 
 
+@checked
 def consistent_ridge(
-    environments: Environments, params: PyTree | None = None, *, seed: int = 0
+    environments: Environments, params: PyTree | None = None, *, seed: Seed = 0
 ) -> ConsistentRidge:
     """The steepest direction of the ridden part on which all environments agree.
 
@@ -123,10 +124,9 @@ class Agree(eqx.Module):
     [0.5, 0.0, 0.0]
     """
 
-    tolerance: Number = 1e-4
+    tolerance: Fraction = 1e-4
 
-    def __check_init__(self) -> None:
-        check_fraction("tolerance", self.tolerance)
+    __check_init__ = check_fields
 
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:
         del key

@@ -15,8 +15,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from ridgerider._check import came, checked
 from ridgerider._core.problem.batches import Batches
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, check_params
 from ridgerider._core.spectra.block import BlockSpectrum
 
 
@@ -66,6 +67,7 @@ class Environments(eqx.Module):
     problems: tuple[Problem, ...]
     mask: PyTree[bool]
 
+    @checked
     def __init__(self, problems: Sequence[Problem], ridden: PyTree = True):
         self.problems = _checked(tuple(problems))
         self.mask = mask_of(self.start, ridden, "ridden")
@@ -87,16 +89,23 @@ class Environments(eqx.Module):
         """The ridden part of the start as one vector."""
         return self.ravel(self.start)
 
+    @checked
     def ravel(self, params: PyTree) -> Vector:
         """The ridden part of `params` as one vector."""
+        check_params("params", self.start, params)
         return ravel_pytree(eqx.filter(params, self.mask))[0]
 
+    @checked
     def with_ridden(self, params: PyTree, x: Vector) -> PyTree:
         """`params` with another ridden part."""
+        if x.shape != self.ravel(params).shape:
+            raise ValueError(f"`x` must be of shape ({self.size},), not {x.shape}.")
         return eqx.combine(ravel_pytree(eqx.filter(params, self.mask))[1](x), params)
 
+    @checked
     def ridden(self, params: PyTree) -> tuple[Problem, ...]:
         """Each environment as a problem of the ridden part; the featurizer is that of `params`."""
+        check_params("params", self.start, params)
         ridden, start = [], eqx.filter(params, self.mask)
         for problem in self.problems:
             new = Problem(_RiddenLoss(problem.loss, params), start, *problem.args)
@@ -105,16 +114,19 @@ class Environments(eqx.Module):
             ridden.append(new)
         return tuple(ridden)
 
+    @checked
     def pooled(self, params: PyTree | None = None) -> Problem:
         """The mean loss in the ridden part: what a `Rider` rides."""
         params = self.start if params is None else params
         weights = jnp.full(len(self), 1 / len(self), self.problems[0].dtype)
         return Problem(Mixture(self.ridden(params)), eqx.filter(params, self.mask), weights)
 
+    @checked
     def hessians(self, params: PyTree) -> Float[Array, "environments r r"]:
         """H_i, exact; for ridden parts of up to a thousand parameters or so."""
         return jnp.stack([one.hessian(one.x0) for one in self.ridden(params)])
 
+    @checked
     def hvps(
         self, params: PyTree, directions: Float[Array, "k r"]
     ) -> Float[Array, "environments k r"]:
@@ -154,6 +166,7 @@ class Environments(eqx.Module):
             )
 
 
+@checked
 def from_groups(
     loss: Callable[..., Scalar],
     start: PyTree,
@@ -180,6 +193,8 @@ def from_groups(
     [2, 1]
     """
     column = np.asarray(groups)
+    if not jax.tree.leaves(tuple(args)):
+        raise ValueError("`args` must hold an array or more, but it is empty.")
     lengths = {len(leaf) for leaf in jax.tree.leaves(tuple(args))} | {len(column)}
     if len(lengths) > 1:
         raise ValueError(
@@ -240,10 +255,15 @@ def _classes(problem: Problem) -> list[list[int]]:
 
 def mask_of(start: PyTree, mask: PyTree, name: str) -> PyTree[bool]:
     """A mask with a boolean for each leaf, from a prefix of it; bad ones are refused by name."""
-    whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), mask, start)
+    try:
+        whole = jax.tree.map(lambda mark, part: jax.tree.map(lambda _: mark, part), mask, start)
+    except ValueError:
+        whole = None
     marks = jax.tree.leaves(whole)
-    if not all(isinstance(mark, bool) for mark in marks):
-        raise ValueError(f"`{name}` must hold booleans, one for each leaf or part, not {mask!r}.")
+    if whole is None or not all(isinstance(mark, bool) for mark in marks):
+        raise ValueError(
+            f"`{name}` must hold booleans, one for each leaf or part, not {came(mask)}."
+        )
     if not any(marks):
         raise ValueError(f"`{name}` must select at least one parameter, but it selects none.")
     return whole

@@ -16,7 +16,7 @@ the differences of signals with those of groups that are shuffled inside each cl
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
@@ -27,11 +27,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from ridgerider._check import check_choice, check_count
+from ridgerider._check import Count, Seed, check_choice, checked
 from ridgerider.environments._selection import agreement
 from ridgerider.environments._shared_features import shared_features
 
-MODELS = ("mlp", "linear")
+Model = Literal["mlp", "linear"] | Callable[[Any], Any]
 WIDTH = 128  # of both hidden layers
 NUM_STEPS, RATE, BATCH, DECAY = 300, 1e-3, 256, 1e-3  # of Adam, for the features
 NUM_FEATURES = (5, 10, 20, 40)  # principal components to choose from
@@ -105,11 +105,12 @@ class Invariant:
     {'model': 'linear', 'num_features': None, 'seed': 1}
     """
 
+    @checked
     def __init__(
         self,
-        model: str | Callable[[Any], Any] = "mlp",
-        num_features: int | None = None,
-        seed: int = 0,
+        model: Model = "mlp",
+        num_features: Count | None = None,
+        seed: Seed = 0,
     ):
         self.model, self.num_features, self.seed = model, num_features, seed
 
@@ -125,10 +126,7 @@ class Invariant:
 
     def fit(self, inputs: Any, targets: Any, group: Any) -> Self:
         """Train on examples whose environment is `group`; returns itself."""
-        if not callable(self.model):
-            check_choice("model", self.model, MODELS)
-        if self.num_features is not None:
-            check_count("num_features", self.num_features)
+        Invariant(**self.get_params())  # checks them
         inputs, labels, groups = np.asarray(inputs), np.asarray(targets), np.asarray(group)
         _check_table(inputs, labels, groups)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
@@ -168,6 +166,8 @@ class Invariant:
         """Probabilities, in the order of `classes_`."""
         if not hasattr(self, "_heads"):
             raise ValueError("`fit` must be called first, before predictions.")
+        if not np.size(inputs):
+            raise ValueError("`inputs` must have a row for each example, but it is empty.")
         table = self._table(np.asarray(inputs))
         return softmax(np.mean([head(table) for head in self._heads], axis=0), axis=1)
 
@@ -219,14 +219,15 @@ class Invariant:
         )
 
 
+@checked
 def fit(
     inputs: Any,
     targets: Any,
     group: Any = None,
-    model: str | Callable[[Any], Any] = "mlp",
+    model: Model = "mlp",
     *,
-    num_features: int | None = None,
-    seed: int = 0,
+    num_features: Count | None = None,
+    seed: Seed = 0,
 ) -> Invariant:
     """A classifier on what environments share, from a table of data with a group column.
 
@@ -256,10 +257,10 @@ def fit(
 
 
 def _check_table(inputs: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> None:
-    if not len(inputs) == len(labels) == len(groups):
+    if not inputs.shape[:1] == labels.shape == groups.shape or not labels.ndim:
         raise ValueError(
-            "`inputs`, `targets` and `group` must have an entry for each example, not "
-            f"{len(inputs)}, {len(labels)} and {len(groups)}."
+            "`inputs`, `targets` and `group` must have an entry for each example, not the shapes "
+            f"{inputs.shape}, {labels.shape} and {groups.shape}."
         )
     if labels.ndim != 1 or len(np.unique(labels)) < 2 or len(np.unique(labels)) > len(labels) // 5:
         raise ValueError(

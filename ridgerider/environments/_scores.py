@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._check import checked
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.ride.update import unit
 from ridgerider.environments._environments import Environments
@@ -54,6 +55,7 @@ class Consistency(eqx.Module):
         return self.gap / jnp.hypot(*errors)
 
 
+@checked
 def consistency(
     environments: Environments, params: PyTree, directions: Float[Array, "k r"]
 ) -> Consistency:

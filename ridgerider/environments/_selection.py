@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ridgerider._check import checked
+
 KAPPA = 5.0
 
 
+@checked
 def agreement(accuracies: Sequence[float] | np.ndarray) -> float:
     """The mean accuracy minus five times the gap between environments: larger is better.
 
@@ -17,6 +20,7 @@ def agreement(accuracies: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(accuracies) - KAPPA * round(float(np.ptp(accuracies)), 12))
 
 
+@checked
 def extrapolate(accuracies: Sequence[float], rates: Sequence[float], target: float) -> float:
     """The line of least squares through the accuracies at `rates`, at `target`.
 
@@ -28,8 +32,8 @@ def extrapolate(accuracies: Sequence[float], rates: Sequence[float], target: flo
     """
     if len(set(rates)) < 2 or len(rates) != len(accuracies):
         raise ValueError(
-            f"`rates` must be one for each of {len(accuracies)} accuracies, with two that differ, "
-            f"not {tuple(rates)}."
+            f"`rates` must be one for each of the {len(accuracies)} `accuracies`, with two that "
+            f"differ, not {tuple(rates)}."
         )
     slope, level = np.polyfit(np.asarray(rates, float), np.asarray(accuracies, float), 1)
     return float(slope * target + level)

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ridgerider._check import AtLeast0, checked
+
 
 class SharedFeatures(eqx.Module):
     """What environments agree on among some features.
@@ -33,11 +35,12 @@ class SharedFeatures(eqx.Module):
         return jnp.mean(self.signals, axis=0) @ self.projection
 
 
+@checked
 def shared_features(
     features: Sequence[Float[Array, "examples m"]],
     targets: Sequence[Float[Array, "examples ..."]],
     *,
-    noise: float = 0.0,
+    noise: AtLeast0 = 0.0,
 ) -> SharedFeatures:
     """Project out of some features what the environments disagree on.
 

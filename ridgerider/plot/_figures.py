@@ -11,30 +11,28 @@ above, and the loss below it is that of the plane and not its own.
 Figures of a map: which minima join at which height, and the plane itself.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ridgerider._check import check_count, needs
+from ridgerider._check import Several, came, checked, needs
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import compiled
+from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.result import Result
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ridgerider._search.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,8 @@ MAX_PATHS = 60  # of other rides
 RIDE = ("loss", "eigenvalue", "overlap", "residual", "step_size")
 
 
-def tree(result: Result, ax: Axes | None = None) -> Axes:
+@checked
+def tree(result: Result, ax: "Axes | None" = None) -> "Axes":
     """The tree of rides: height is loss, colour the eigenvalue of a ride, dots are minima.
 
     Both ways along a ridge lie mirrored, so that a symmetric loss makes a symmetric tree. Dotted
@@ -168,7 +167,8 @@ def tree(result: Result, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+@checked
+def ride(leg: Leg, axes: Sequence[Any] | None = None) -> Sequence[Any]:
     """One ride, step by step: loss, eigenvalue with its neighbours, overlap, residual, step size.
 
     `axes` are five.
@@ -185,8 +185,7 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         raise ValueError(f"`leg` must be a ride with steps, but this one {what}.")
     if axes is None:
         axes = _figure(6, 7.5).subplots(len(RIDE), sharex=True)
-    axes = list(axes)
-    if len(axes) != len(RIDE):
+    if len(axes) != len(RIDE) or not all(hasattr(ax, "set_ylabel") for ax in axes):
         raise ValueError(
             f"`axes` must be {len(RIDE)}, one for each of {', '.join(RIDE)}, not {len(axes)}."
         )
@@ -207,7 +206,8 @@ def ride(leg: Leg, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     return axes
 
 
-def spectrum(leg: Leg, ax: Axes | None = None) -> Axes:
+@checked
+def spectrum(leg: Leg, ax: "Axes | None" = None) -> "Axes":
     """The eigenvalues where a leg ends: a stem for each cluster, as high as it is repeated.
 
     Those that lead downhill are marked by triangles.
@@ -235,13 +235,14 @@ def spectrum(leg: Leg, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@checked
 def landscape(
     result: Result,
     rides: tuple[str | Fingerprint, str | Fingerprint] = ("0+", "1+"),
-    ax: Axes | None = None,
+    ax: "Axes | None" = None,
     *,
-    num_points: int = 61,
-) -> Axes:
+    num_points: Several = 61,
+) -> "Axes":
     """The loss in the plane of two rides, with the tree projected into it; darker is lower.
 
     The run must have been loaded with its problem. Both rides are drawn step by step, and all
@@ -258,7 +259,6 @@ def landscape(
         raise ValueError(
             "to draw a landscape, load the run with its `problem`: rr.load(path, problem)."
         )
-    check_count("num_points", num_points, 2)
     ways = [ridden(result, name) for name in rides]
     plane = plane_of(result, ways[0][-1], ways[1][-1])
     own = {leg.fingerprint: (leg, number) for number, way in enumerate(ways) for leg in way}
@@ -295,9 +295,10 @@ def _projected(result: Result, plane: Plane, leg: Leg) -> tuple[np.ndarray, np.n
     return plane.project(path), plane.project(np.stack([leg.x, end]))
 
 
+@checked
 def shades(
-    ax: Axes, a: np.ndarray, b: np.ndarray, loss: np.ndarray, top: float | None = None
-) -> Axes:
+    ax: "Axes", a: np.ndarray, b: np.ndarray, loss: np.ndarray, top: float | None = None
+) -> "Axes":
     """A loss on a grid as grey shades with contours, darker is lower.
 
     Its rows belong to `b`, its columns to `a`. What is above `top` is as bright as it; default: the
@@ -325,11 +326,13 @@ def shades(
 # --- inside
 
 
-def _axes(ax: Axes | None) -> Axes:
+def _axes(ax: "Axes | None") -> "Axes":
+    if ax is not None and not hasattr(ax, "set_xlabel"):
+        raise ValueError(f"`ax` must be Axes of Matplotlib or None, not {came(ax)}.")
     return _figure(6.4, 4.4).subplots() if ax is None else ax
 
 
-def _figure(width: float, height: float) -> Figure:
+def _figure(width: float, height: float) -> "Figure":
     with needs("plot", "a figure"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
@@ -365,7 +368,7 @@ def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
     return above + np.subtract(below, above) * np.hstack([across, down])
 
 
-def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:
+def _draw_ends(ax: "Axes", leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:
     ends: dict[str, list[tuple[float, float]]] = {}
     for leg in leaves:
         if leg.finish is None:
@@ -383,15 +386,11 @@ def _draw_ends(ax: Axes, leaves: Iterable[Leg], columns: dict[Fingerprint, float
         ax.legend(frameon=False, fontsize=8)
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from ridgerider._search.results.landscape import Landscape
-
 LINE = "gray"
 
 
-def disconnectivity(landscape: Landscape, ax: Axes | None = None) -> Axes:
+@checked
+def disconnectivity(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
     """The disconnectivity graph: a leaf for each minimum, joined where a way first leads over.
 
     A line ends below at the loss of its minimum; lines join at the loss of the lowest highest
@@ -456,7 +455,8 @@ def tree_places(landscape: Landscape) -> list[float]:
     return places
 
 
-def plane(landscape: Landscape, ax: Axes | None = None) -> Axes:
+@checked
+def plane(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
     """A loss of two parameters with all its stationary points, and lines over the passes.
 
     What is more than a little higher than the highest saddle is drawn like that.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import check_at_least, check_choice, check_labels
+from ridgerider._check import AtLeast0, Count, Seed, check_choice, check_labels, checked
 from ridgerider._core.problem.problem import Problem, Scalar
 from ridgerider._search.results.measures import Measures
 from ridgerider.data import digits
@@ -62,16 +62,17 @@ class Classifier(eqx.Module):
         return jnp.mean(guesses == jnp.asarray(labels).astype(guesses.dtype))
 
 
+@checked
 def classifier(
     images: np.ndarray | Images,
     labels: np.ndarray | Labels,
     *,
-    widths: Sequence[int] = (128,),
+    widths: Sequence[Count] = (128,),
     activation: str = "tanh",
-    init_scale: float = 0.01,
-    decay: float = 0.0,
-    num_classes: int | None = None,
-    seed: int = 0,
+    init_scale: AtLeast0 = 0.01,
+    decay: AtLeast0 = 0.0,
+    num_classes: Count | None = None,
+    seed: Seed = 0,
 ) -> Problem:
     """The cross-entropy of a multilayer perceptron on labelled images, near the saddle at zero.
 
@@ -107,8 +108,6 @@ def classifier(
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
-    check_at_least("init_scale", init_scale)
-    check_at_least("decay", decay)
     keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)
     start = [
         {

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ridgerider._check import check_share
+from ridgerider._check import Count, Seed, Share, Whole, check_fields, checked
 from ridgerider.data import Images, digits, mnist
 
 RATES = (0.2, 0.1)  # of the paper's training environments
@@ -63,19 +63,15 @@ class ColoredImages:
     """
 
     source: Images
-    flip_rates: tuple[float, ...] = RATES
-    test_rate: float = TEST_RATE
-    label_noise: float = LABEL_NOISE
-    stride: int = 1
-    num_validation: int = 10_000
-    seed: int = 0
+    flip_rates: tuple[Share, ...] = RATES
+    test_rate: Share = TEST_RATE
+    label_noise: Share = LABEL_NOISE
+    stride: Count = 1
+    num_validation: Whole = 10_000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        rates = {f"flip_rates[{k}]": rate for k, rate in enumerate(self.flip_rates)}
-        for name, rate in (
-            rates | {"test_rate": self.test_rate, "label_noise": self.label_noise}
-        ).items():
-            check_share(name, rate)
+        check_fields(self)
         if len(self.flip_rates) < 2:
             raise ValueError(
                 f"`flip_rates` must hold at least two environments, not {len(self.flip_rates)}."
@@ -117,30 +113,32 @@ class ColoredImages:
         )
 
     def _color(
-        self, grey: np.ndarray, digit: np.ndarray, rate: float, random: np.random.Generator
+        self, grey: np.ndarray, digit: np.ndarray, rate: Share, random: np.random.Generator
     ) -> ColoredEnvironment:
         labels = (digit >= 5) ^ (random.random(len(digit)) < self.label_noise)
         is_red = labels ^ (random.random(len(digit)) < rate)
         grey = grey[:, :: self.stride, :: self.stride]
         images = np.zeros((len(grey), 2, *grey.shape[1:]), np.float32)
         images[np.arange(len(grey)), np.where(is_red, 0, 1)] = grey
-        return ColoredEnvironment(images, labels.astype(np.int32), rate)
+        return ColoredEnvironment(images, labels.astype(np.int32), float(rate))
 
 
+@checked
 def colored_mnist(
-    seed: int = 0, *, flip_rates: Sequence[float] = RATES, images: Images | None = None
+    seed: Seed = 0, *, flip_rates: Sequence[Share] = RATES, images: Images | None = None
 ) -> ColoredImages:
     """Colored MNIST: 25,000 images in each of two training environments and 10,000 to be tested on.
 
     >>> colored = colored_mnist(seed=0)  # doctest: +SKIP
     """
-    return ColoredImages(images or mnist(), tuple(flip_rates), stride=2, seed=seed)
+    return ColoredImages(images or mnist(), tuple(map(float, flip_rates)), stride=2, seed=seed)
 
 
-def colored_digits(seed: int = 0, *, flip_rates: Sequence[float] = RATES) -> ColoredImages:
+@checked
+def colored_digits(seed: Seed = 0, *, flip_rates: Sequence[Share] = RATES) -> ColoredImages:
     """The same with the small digits, which need no download.
 
     >>> colored_digits().load_test().images.shape
     (360, 2, 8, 8)
     """
-    return ColoredImages(digits(), tuple(flip_rates), num_validation=288, seed=seed)
+    return ColoredImages(digits(), tuple(map(float, flip_rates)), num_validation=288, seed=seed)

@@ -7,15 +7,13 @@ r"""Losses whose stationary points are known: maps to compare one's own with.
 - `lennard_jones`: 4 sum (r^-12 - r^-6) over all pairs of atoms.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import distance_matrix
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Positive, Several, checked
 from ridgerider._core.problem.problem import Problem
 
 #: Minima of clusters of 7 to 13 Lennard-Jones atoms, and transition states as far as published.
@@ -76,13 +74,13 @@ def rastrigin_loss(x: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.sum(x**2 + 10 * (1 - jnp.cos(2 * jnp.pi * x)))
 
 
-def rastrigin(dim: int = 2) -> Problem:
+@checked
+def rastrigin(dim: Count = 2) -> Problem:
     """11^dim minima, close to the points of whole numbers with |x_i| <= 5; a few lie farther out.
 
     >>> rastrigin(2).size
     2
     """
-    check_count("dim", dim)
     return Problem(rastrigin_loss, jnp.full(dim, 0.1))
 
 
@@ -93,13 +91,13 @@ def lennard_jones_loss(points: Float[Array, "n 3"]) -> Float[Array, ""]:
     return 4 * jnp.sum(sixth * sixth - sixth)
 
 
-def lennard_jones(num_atoms: int = 7) -> Problem:
+@checked
+def lennard_jones(num_atoms: Several = 7) -> Problem:
     """A cluster of atoms, from a spiral, which is not a minimum.
 
     >>> lennard_jones(7).size
     21
     """
-    check_count("num_atoms", num_atoms, 2)
     # Points of a golden spiral through a ball, about 1.1 apart.
     number = np.arange(num_atoms) + 0.5
     height, angle = 1 - 2 * number / num_atoms, np.pi * (1 + 5**0.5) * number
@@ -109,7 +107,10 @@ def lennard_jones(num_atoms: int = 7) -> Problem:
     return Problem(lennard_jones_loss, jnp.asarray(start))
 
 
-def is_one_cluster(points: Any, reach: float = 1.7) -> bool:
+@checked
+def is_one_cluster(
+    points: Float[np.ndarray, "points dim"] | Float[Array, "points dim"], reach: Positive = 1.7
+) -> bool:
     """Whether every atom is within `reach` of another, all the way to all others.
 
     >>> is_one_cluster(np.array([[0.0, 0, 0], [1.1, 0, 0], [9.0, 0, 0]]))

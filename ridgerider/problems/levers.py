@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ridgerider._check import check_count
+from ridgerider._check import Several, checked
 from ridgerider._core.problem.problem import Problem, Scalar
 from ridgerider._search.results.measures import Measures
 
@@ -48,8 +48,8 @@ class Levers(eqx.Module):
     payoffs: Float[Array, " levers"]
     num_players: int = eqx.field(static=True)
 
-    def __init__(self, payoffs: Payoffs = PAPER, num_players: int = 2):
-        check_count("num_players", num_players, 2)
+    @checked
+    def __init__(self, payoffs: Payoffs = PAPER, num_players: Several = 2):
         self.payoffs = _checked("payoffs", payoffs)
         self.num_players = num_players
 
@@ -102,7 +102,8 @@ def entropy(logits: Float[Array, "... actions"]) -> Scalar:
     return -jnp.sum(jax.nn.softmax(logits, axis=-1) * jax.nn.log_softmax(logits, axis=-1))
 
 
-def levers(payoffs: Payoffs = PAPER, num_players: int = 2) -> Problem:
+@checked
+def levers(payoffs: Payoffs = PAPER, num_players: Several = 2) -> Problem:
     """The lever game from its saddle; the default is the paper's game.
 
     >>> problem = levers()

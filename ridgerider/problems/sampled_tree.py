@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, checked
 from ridgerider._core.problem.problem import Vector
 from ridgerider.dice import Times, Trajectories
 from ridgerider.problems.tree import Tree
@@ -37,8 +37,8 @@ class TreeEnvironment(eqx.Module):
         self.rewards = jnp.asarray(np.pad(tree.rewards, (0, missing)))
         self.num_times = longest if num_times is None else num_times
 
-    def sample(self, params: Vector, key: PRNGKeyArray, num_samples: int) -> Trajectories:
-        check_count("num_samples", num_samples)
+    @checked
+    def sample(self, params: Vector, key: PRNGKeyArray, num_samples: Count) -> Trajectories:
         uniform = jax.random.uniform(key, (self.num_times, num_samples), params.dtype)
 
         def step(place: Array, uniform: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -53,6 +53,7 @@ class TreeEnvironment(eqx.Module):
         states, actions, rewards, mask = (column.T for column in out)
         return Trajectories(states, actions, rewards, mask)
 
+    @checked
     def log_probabilities(self, params: Vector, trajectories: Trajectories) -> Times:
         logits = params[trajectories.states]
         return jax.nn.log_sigmoid(jnp.where(trajectories.actions == 1, logits, -logits))

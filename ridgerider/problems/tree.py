@@ -16,14 +16,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from ridgerider._check import check_count, check_share
+from ridgerider._check import Seed, Share, between, checked
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.measures import ENDS, Measures
 
@@ -34,6 +34,7 @@ POSITIVE, NEGATIVE = 10.0, -1.0
 SIZES = (8, 16, 32, 48, 64, 96, 128)  # and then multiples of 64
 MAX_ATTEMPTS = 1000
 MAX_DEPTH = 20
+Depth = Annotated[int, between(1, MAX_DEPTH)]
 
 Subtree = float | tuple["Subtree", "Subtree"]
 Place = tuple[tuple[float, float], tuple[float, float], list[int]]  # where, its parent, its leaves
@@ -211,8 +212,9 @@ class Tree:
         return x
 
 
+@checked
 def tree(
-    depth: int = 4, p_terminal: float = 0.4, p_positive: float = 0.4, seed: int = 0
+    depth: Depth = 4, p_terminal: Share = 0.4, p_positive: Share = 0.4, seed: Seed = 0
 ) -> Problem:
     """The problem of a random tree; see `make_tree`.
 
@@ -227,11 +229,12 @@ def tree_measures() -> Measures:
     return make_tree().measures()
 
 
+@checked
 def make_tree(
-    depth: int = 4,
-    p_terminal: float = 0.4,
-    p_positive: float = 0.4,
-    seed: int = 0,
+    depth: Depth = 4,
+    p_terminal: Share = 0.4,
+    p_positive: Share = 0.4,
+    seed: Seed = 0,
     size: int | None = None,
 ) -> Tree:
     """A random tree with at least two decisions and at least one positive leaf.
@@ -248,10 +251,6 @@ def make_tree(
     >>> make_tree(depth=10, seed=2).num_decisions
     19
     """
-    check_count("seed", seed, 0)
-    check_count("depth", depth, 1, MAX_DEPTH)
-    check_share("p_terminal", p_terminal)
-    check_share("p_positive", p_positive)
     random = np.random.default_rng([seed, depth])
     for _ in range(MAX_ATTEMPTS):
         root = _grow(random, depth, p_terminal, p_positive, is_root=True)
@@ -270,8 +269,8 @@ def make_tree(
 def _grow(
     random: np.random.Generator,
     depth: int,
-    p_terminal: float,
-    p_positive: float,
+    p_terminal: Share,
+    p_positive: Share,
     is_root: bool = False,
 ) -> Subtree:
     if depth == 0 or (not is_root and random.random() < p_terminal):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, checked
 from ridgerider._core.problem.problem import Problem
 
 
@@ -18,13 +18,13 @@ def wells_loss(x: Float[Array, " n"], depths: Float[Array, " n"]) -> Float[Array
     return jnp.sum(x**4 / 4 - depths * x**2 / 2)
 
 
-def wells(num_wells: int = 3) -> Problem:
+@checked
+def wells(num_wells: Count = 3) -> Problem:
     """`num_wells` double wells with depths from 0.5 to 1.5, so that no eigenvalue repeats.
 
     >>> wells(4).size
     4
     """
-    check_count("num_wells", num_wells)
     return Problem(wells_loss, jnp.zeros(num_wells), jnp.linspace(0.5, 1.5, num_wells))
 
 

@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 
+from ridgerider._check import checked
 from ridgerider.report._compare import compare as compare
 from ridgerider.report._page import fill_page as fill_page
 from ridgerider.report._page import page, place_for, write_page
 from ridgerider.report._read import Reader
 
 
+@checked
 def report(
     path: str | os.PathLike,
     out: str | os.PathLike | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._check import checked
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.run import load
 from ridgerider._search.results.export import plain
@@ -28,6 +29,7 @@ Found = list[dict[str, int]]
 Runs = dict[str, Reader]  # by names that are short, and different from one another
 
 
+@checked
 def compare(
     paths: Sequence[str | os.PathLike],
     out: str | os.PathLike | None = None,

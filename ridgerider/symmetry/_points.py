@@ -13,7 +13,7 @@ matter (tanh, with all weights in and out reversed) the sizes of the projections
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -21,14 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import between, checked
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.spectra.spectrum import fixed_vectors
 
 RANGES = (1.0, 0.4)  # of the exponentials, in units of the mean distance
 
+Dim = Annotated[int, between(1, 3)]
 
-def rigid(dim: int = 3) -> Symmetry:
+
+@checked
+def rigid(dim: Dim = 3) -> Symmetry:
     """Shifts and rotations of points in `dim` dimensions; each point keeps its label.
 
     The parameters are one array of shape (points, dim), or as many numbers in any shape.
@@ -39,11 +42,11 @@ def rigid(dim: int = 3) -> Symmetry:
     >>> len(three.generators(jnp.ones((4, 3))))
     6
     """
-    check_count("dim", dim, 1, 3)
     return Symmetry(Motions(dim), RigidSignature(dim), RigidCopy(dim))
 
 
-def point_set(species: Sequence[Any] | None = None, *, dim: int = 3) -> Symmetry:
+@checked
+def point_set(species: Sequence[Any] | str | None = None, *, dim: Dim = 3) -> Symmetry:
     """Rigid motions, inversion, and swaps of particles of one species, together.
 
     - `species`: a label for each particle; None: all are equal.
@@ -56,7 +59,6 @@ def point_set(species: Sequence[Any] | None = None, *, dim: int = 3) -> Symmetry
     >>> bool(jnp.allclose(same.signature(one), same.signature(two), atol=1e-5))
     True
     """
-    check_count("dim", dim, 1, 3)
     numbers = None
     if species is not None:
         names = sorted(set(map(str, species)))
@@ -190,6 +192,7 @@ def _points(params: PyTree, dim: int) -> tuple[Float[Array, "p d"], Any]:
     )
 
 
+@checked
 def units(
     rows: Callable[[PyTree], Array],
     rest: Callable[[PyTree], PyTree] | None = None,
@@ -211,9 +214,6 @@ def units(
     >>> bool(jnp.allclose(swap.signature(one), swap.signature(two)))
     True
     """
-    check_callable("rows", rows, "rows(params)")
-    if rest is not None:
-        check_callable("rest", rest, "rest(params)")
     return Symmetry(None, UnitSignature(rows, rest, signs), None)
 
 

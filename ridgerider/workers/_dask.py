@@ -13,6 +13,7 @@ from distributed import Client, KilledWorker, LocalCluster
 from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
+from ridgerider._check import Seconds
 from ridgerider._search.crew.crew import Job, open_job
 from ridgerider._search.tree import Leg
 from ridgerider.workers._pool import ONE_THREAD
@@ -34,8 +35,8 @@ class DaskExecutor(ClientExecutor):
         self,
         address: str | None,
         num_workers: int | None,
-        lease: float | None,
-        timeout: float,
+        lease: Seconds | None,
+        timeout: Seconds,
     ):
         self.cluster, self._lease, self._job = None, lease, ""
         self._content: DaskFuture | None = None  # of the job
@@ -123,7 +124,7 @@ async def hand_over(future: Any, ours: Future) -> None:
 
 
 def ride_job(
-    content: bytes, name: str, about: dict[str, Any], lease: float | None, *task: Any
+    content: bytes, name: str, about: dict[str, Any], lease: Seconds | None, *task: Any
 ) -> list[Leg]:
     """Run in a worker. If it takes longer than its lease, the alarm ends the process."""
     job = open_job(name, about, content)

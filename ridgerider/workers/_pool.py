@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from ridgerider._check import check_count, check_positive, needs
+from ridgerider._check import Count, Seconds, checked, needs
 from ridgerider._search.crew.crew import Job, open_job, opened_job
 from ridgerider._search.tree import Leg
 
@@ -63,11 +63,10 @@ class ProcessPool(Executor):
 
     losses = (WorkerLost,)
 
-    def __init__(self, num_workers: int, lease: float | None = None):
+    @checked
+    def __init__(self, num_workers: Count, lease: Seconds | None = None):
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise OSError("a worker must not start workers: protect the entry of your script.")
-        check_count("num_workers", num_workers)
-        check_positive("lease", lease)
         self.capacity = 2 * num_workers  # so that none waits for its next task
         self._lease, self._workers = lease, list[_Worker]()
         self._own = threading.local()
@@ -107,7 +106,7 @@ class _Worker:
 
     _starting = threading.Lock()  # the environment is changed while a process starts
 
-    def __init__(self, lease: float | None):
+    def __init__(self, lease: Seconds | None):
         self.pid: int | None = None  # once it is up
         self._lease, self._job, self._stopped = lease, "", threading.Event()
         self._child: BaseProcess | None = None
@@ -234,12 +233,13 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@checked
 def dask(
     address: str | None = None,
     *,
-    num_workers: int | None = None,
-    lease: float | None = None,
-    timeout: float = 10,
+    num_workers: Count | None = None,
+    lease: Seconds | None = None,
+    timeout: Seconds = 10,
 ) -> Executor:
     """A Dask cluster: the one whose scheduler is at `address`, or a new one on this machine.
 
@@ -254,10 +254,6 @@ def dask(
     ...     cluster.submit(pow, 2, 10).result()
     1024
     """
-    check_positive("lease", lease)
-    check_positive("timeout", timeout)
-    if num_workers is not None:
-        check_count("num_workers", num_workers)
     with needs("cluster", "`dask`"):
         from ridgerider.workers._dask import DaskExecutor
     return DaskExecutor(address, num_workers, lease, timeout)

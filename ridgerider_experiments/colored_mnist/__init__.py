@@ -119,7 +119,7 @@ def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
         [accuracies(trained, one) for one in part] for part in (colored.train, colored.validation)
     )
     scores = list(zip(zip(*train, strict=True), zip(*validation, strict=True), strict=True))
-    line = (colored.flip_rates, colored.test_rate)
+    line = (tuple(map(float, colored.flip_rates)), float(colored.test_rate))
     values = ([agreement(one) for one, _ in scores], [extrapolate(two, *line) for _, two in scores])
     chosen = {rule: int(np.argmax(of)) for rule, of in zip(RULES, values, strict=False)}
     chosen[FIXED] = len(scores) - 1

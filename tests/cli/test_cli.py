@@ -104,7 +104,7 @@ def test_a_run_that_is_there_is_measured():
         ("--metric", "mine:twice", "must be NAME=MODULE:FUNCTION"),
         ("--metric", "twice=mine", "must be module:attribute"),
         ("--signature", "mine:nothing", "has no attribute 'nothing'"),
-        ("--signature", "mine:number", "must be a function, not int"),
+        ("--signature", "mine:number", "must be callable with 1 argument, not"),
     ):
         with pytest.raises(ValueError, match=message):
             run("show", "here", option, name, *given)

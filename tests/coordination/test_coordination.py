@@ -305,7 +305,7 @@ class Slope(Levers):
         (lambda: worn_levers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
         (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, not 1"),
         (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, not 2"),
-        (lambda: coordinate(3, num_runs=2), "`game` must have start"),  # type: ignore[arg-type]
+        (lambda: coordinate(3, num_runs=2), "`game` must be a Game with start"),  # type: ignore[arg-type]
         (
             lambda: coordinate(Wrong(jnp.asarray(PAPER), 2), num_runs=2),
             "`self_play` as for `cross_play` of equal",
@@ -558,7 +558,10 @@ def endless(draw, act):
         ),
         (lambda: PayoffGame.from_play(endless), "at most 100000 episodes to enumerate"),
         (lambda: PayoffGame(jnp.add, ((1, 2),)), "`len\\(shapes\\)` must be .* at least 2, not 1"),
-        (lambda: card_game(np.zeros((2, 2))), "`table` must have the axes card, card, action"),
+        (
+            lambda: card_game(np.zeros((2, 2))),
+            "`table` must be an array of numbers of shape .card, card, action",
+        ),
     ],
 )
 def test_bad_payoff_functions(make, message):

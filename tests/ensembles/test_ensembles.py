@@ -344,7 +344,7 @@ def test_an_interrupted_ensemble_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"problem": 1}, "`problem` must be a Problem, not int"),
+        ({"problem": 1}, "`problem` must be a Problem, not 1"),
         ({"k": 0}, "`k` must be a whole number of at least 1, not 0"),
         ({"apply": 3}, r"`apply` must be callable as apply\(params, inputs\), not 3"),
         ({"apply": lambda p, x: x[:, 0, 0]}, r"must return logits of shape \(256, classes\)"),
@@ -370,7 +370,7 @@ def test_labels_out_of_range_are_refused_before_any_training():
 
 def test_bad_beginnings_are_refused():
     for make, message in [
-        (lambda: AlongRidges(rider=3), "`rider` must be a Rider or None, not 3"),
+        (lambda: AlongRidges(rider=3), "`rider` must be a Rider, not 3"),
         (lambda: AlongRidges(stretch=0), "`stretch` must be positive, not 0"),
         (lambda: RandomDirections(-1.0), "`length` must be positive, not -1.0"),
         (lambda: Fresh(3), r"`init` must be callable as init\(key\), not 3"),

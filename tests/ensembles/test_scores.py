@@ -69,8 +69,8 @@ def test_an_ensemble_of_one_agrees_with_itself():
     [
         (np.array([0, 3]), "`labels` must be from 0 to 2, but they go from 0 to 3"),
         (np.array([-1, 0]), "`labels` must be from 0 to 2, but they go from -1 to 0"),
-        (np.array([0]), "one for each of the 2 examples, not of shape .1,. and type int64"),
-        (np.array([0.0, 1.0]), "not of shape .2,. and type float64"),
+        (np.array([0]), "not an array of shape .1,. and type int64"),
+        (np.array([0.0, 1.0]), "not an array of shape .2,. and type float64"),
     ],
 )
 def test_wrong_labels_are_refused(labels, message):

@@ -91,13 +91,13 @@ def test_signals_of_several_classes_are_those_of_each():
     ("change", "message"),
     [
         ({"group": np.zeros(300)}, "`group` must name two environments or more, not 1"),
-        ({"group": np.zeros(3)}, "must have an entry for each example, not 300, 300 and 3"),
+        ({"group": np.zeros(3)}, "must have an entry for each example, not the shapes"),
         ({"targets": np.arange(300)}, "`targets` must be labels of at least two classes"),
         (
             {"targets": np.repeat([0, 1], 150)},
             r"`group` must have 4 examples of each class .* 0 has 0 of class 1",
         ),
-        ({"model": "forest"}, "`model` must be 'mlp' or 'linear', not 'forest'"),
+        ({"model": "forest"}, "`model` must be 'mlp', 'linear' or callable .* not 'forest'"),
         ({"num_features": 0}, "`num_features` must be a whole number of at least 1, not 0"),
     ],
 )

@@ -66,7 +66,10 @@ def test_the_oracle_sees_no_colour():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flip_rates": (0.2, 1.1)}, r"`flip_rates\[1\]` must be between 0 and 1, not 1.1"),
+        (
+            {"flip_rates": (0.2, 1.1)},
+            "`flip_rates` must be a list, each entry between 0 and 1, not",
+        ),
         ({"test_rate": -0.1}, "`test_rate` must be between 0 and 1, not -0.1"),
         (
             {"label_noise": float("nan")},

@@ -487,7 +487,7 @@ def fork():
         (lambda: workers.process_pool(1, lease=0), "`lease` must be positive, not 0"),
         (lambda: workers.dask(num_workers=0), r"`num_workers` must be a whole number"),
         (lambda: rr.search(wells(1), executor=fork()), r"`executor` must not fork"),
-        (lambda: rr.search(wells(1), executor=2), r"`executor` must be a .*Executor, not int"),  # type: ignore[arg-type]
+        (lambda: rr.search(wells(1), executor=2), r"`executor` must be an Executor, not"),  # type: ignore[arg-type]
         (lambda: rr.search(wells(1), max_deaths=0), r"`max_deaths` must be a whole number"),
     ],
 )

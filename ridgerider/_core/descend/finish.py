@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import equinox as eqx
 import jax
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._check import check_at_least, check_count
+from ridgerider._check import AtLeast0, Whole, check_fields
 from ridgerider._core.descend.lbfgs import lbfgs
 from ridgerider._core.points.classify import (
     BATCH,
@@ -42,7 +42,7 @@ from ridgerider._core.points.classify import (
     view,
 )
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import Spectrum, tolerance_of
 
 if TYPE_CHECKING:
@@ -222,21 +222,13 @@ class Descend(eqx.Module):
     ([1.0, 0.0], 2.0)
     """
 
-    optimizer: Callable[[], "optax.GradientTransformation"] | None = None
-    max_steps: int = 2000
-    tolerance: Number | None = None
-    max_kicks: int = 0
-    max_hvps: int = eqx.field(static=True, default=1000)
+    optimizer: Annotated[Callable[[], Any], "optax.lbfgs()"] | None = None
+    max_steps: Whole = 2000
+    tolerance: AtLeast0 | None = None
+    max_kicks: Whole = 0
+    max_hvps: Whole = eqx.field(static=True, default=1000)
 
-    def __check_init__(self) -> None:
-        if self.optimizer is not None and not callable(self.optimizer):
-            raise ValueError(
-                "`optimizer` must be None or a function that builds an optimizer, such as "
-                f"optax.lbfgs, not {self.optimizer!r}."
-            )
-        for name in ("max_steps", "max_kicks", "tolerance"):
-            check_at_least(name, getattr(self, name))
-        check_count("max_hvps", self.max_hvps, 0)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(

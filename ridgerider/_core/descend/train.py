@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_at_least, check_callable, check_count
+from ridgerider._check import AtLeast0, Count, Finite, Whole, check_count, check_fields
 from ridgerider._core.descend.finish import Epoch, Finish, HostFinish, tell
 from ridgerider._core.points.classify import TRAINED
 from ridgerider._core.problem.batches import Batches, FixedRows, strata
@@ -73,8 +73,8 @@ class Train(HostFinish):
 
     optimizer: GradientTransformation | Callable[[], GradientTransformation]
     batches: Callable[[Problem, PRNGKeyArray, Int[Array, ""]], Problem] | None = Batches(128)
-    epochs: int = eqx.field(static=True, default=100)
-    target: float | None = eqx.field(static=True, default=None)
+    epochs: Count = eqx.field(static=True, default=100)
+    target: Finite | None = eqx.field(static=True, default=None)
     metrics: Callable[[PyTree], dict[str, Scalar]] | None = None
     folder: str | None = eqx.field(static=True, default=None)
 
@@ -84,15 +84,9 @@ class Train(HostFinish):
                 "`optimizer` must be an optimizer of optax, such as optax.adam(1e-3), or a "
                 f"function that builds one, not {self.optimizer!r}."
             )
-        for name in ("batches", "metrics"):
-            if getattr(self, name) is not None:
-                check_callable(name, getattr(self, name))
+        check_fields(self)
         if self.batches is not None:
             check_count("batches.size", getattr(self.batches, "size", None))
-        check_count("epochs", self.epochs)
-        is_number = isinstance(self.target, int | float) and self.target == self.target
-        if self.target is not None and not is_number:
-            raise ValueError(f"`target` must be a number or None, not {self.target!r}.")
 
     def __call__(
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
@@ -301,14 +295,11 @@ class Relax(HostFinish):
     ('unverified', True)
     """
 
-    epochs: int = eqx.field(static=True, default=20)
-    min_steps: int = eqx.field(static=True, default=4000)
-    target: float = eqx.field(static=True, default=1e-3)
+    epochs: Count = eqx.field(static=True, default=20)
+    min_steps: Whole = eqx.field(static=True, default=4000)
+    target: AtLeast0 = eqx.field(static=True, default=1e-3)
 
-    def __check_init__(self) -> None:
-        check_count("epochs", self.epochs)
-        check_count("min_steps", self.min_steps, 0)
-        check_at_least("target", self.target)
+    __check_init__ = check_fields
 
     def __call__(
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None

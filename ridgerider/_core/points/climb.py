@@ -39,13 +39,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from ridgerider._check import check_choice, check_count, check_positive
+from ridgerider._check import Count, Positive, Whole, check_fields
 from ridgerider._core.descend.bfgs import slide
 from ridgerider._core.descend.inside import Descent
 from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point, Rows
-from ridgerider._core.problem.problem import Number, Problem
+from ridgerider._core.problem.problem import Problem
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
 
 Matrix = Float[np.ndarray, "n n"]
@@ -90,23 +90,16 @@ class Climb(eqx.Module):
     60
     """
 
-    radius: Number = 0.1
-    max_radius: Number = 0.5
-    max_steps: int = eqx.field(static=True, default=60)
-    max_distance: Number = 10.0
-    num_products: int | None = eqx.field(static=True, default=None)
-    num_aside: int | None = eqx.field(static=True, default=None)
-    num_second: int | None = eqx.field(static=True, default=None)
+    radius: Positive = 0.1
+    max_radius: Positive = 0.5
+    max_steps: Count = eqx.field(static=True, default=60)
+    max_distance: Positive = 10.0
+    num_products: Whole | None = eqx.field(static=True, default=None)
+    num_aside: Whole | None = eqx.field(static=True, default=None)
+    num_second: Whole | None = eqx.field(static=True, default=None)
     engine: Literal["auto", "dense", "hvp"] = eqx.field(static=True, default="auto")
 
-    def __check_init__(self) -> None:
-        check_choice("engine", self.engine, ("auto", "dense", "hvp"))
-        for name in ("radius", "max_radius", "max_distance"):
-            check_positive(name, getattr(self, name))
-        check_count("max_steps", self.max_steps)
-        for name in ("num_products", "num_aside", "num_second"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0)
+    __check_init__ = check_fields
 
     def has_matrix(self, problem: Problem) -> bool:
         """Whether there is a Hessian, formed at each step or kept."""

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_at_least, check_callable, check_count, one_line
+from ridgerider._check import AtLeast0, Count, Seed, Whole, check_count, checked, one_line
 from ridgerider._core.points.climb import Modes, modes_of, prediction_error, ritz_modes
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.calls import Calls, Point, Rows, measured
@@ -91,17 +91,18 @@ class Saddle:
         return f"{what} {self.reason}".rstrip()
 
 
+@checked
 @one_thread()
 def find_saddle(
     problem: Problem,
     regularizer: Regularizer | None = None,
     *,
     index: int | None = None,
-    weight: float = 1e-2,
-    num_starts: int = 16,
-    max_steps: int = 100,
-    noise: float = 0.0,
-    seed: int = 0,
+    weight: AtLeast0 = 1e-2,
+    num_starts: Count = 16,
+    max_steps: Whole = 100,
+    noise: AtLeast0 = 0.0,
+    seed: Seed = 0,
     symmetry: Symmetry | None = None,
 ) -> Saddle:
     """Find a strict saddle, the one at hand if `problem.start` is close to one.
@@ -138,20 +139,16 @@ def find_saddle(
     >>> jnp.ptp(find_saddle(problem, noise=0.5, symmetry=swap).params).item()
     0.0
     """
-    check_count("max_steps", max_steps, 0)
-    check_count("num_starts", num_starts)
-    check_count("seed", seed, 0, 2**63 - 1)
     if index is not None:
         check_count("index", index, 1, problem.size)
-    for name, value in {"noise": noise, "weight": weight}.items():
-        check_at_least(name, value)
-    if regularizer is not None:
-        check_callable("regularizer", regularizer, "regularizer(params)")
-    if symmetry is not None and (not isinstance(symmetry, Symmetry) or symmetry.copy is None):
+    if symmetry is not None and symmetry.copy is None:
         raise ValueError(f"`symmetry` must be a Symmetry with a `copy`, not {one_line(symmetry)}.")
     found: list[tuple[tuple, Saddle]] = []
     problem, spent = measured(problem)
-    calls, penalty = Calls(problem), Penalty(problem, regularizer, weight) if regularizer else None
+    calls, penalty = (
+        Calls(problem),
+        Penalty(problem, regularizer, float(weight)) if regularizer else None,
+    )
     fixed = None if symmetry is None else _fixed_points(problem, symmetry)
     unit = float(jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2))))
     with problem.ledger() as ledger:
@@ -383,7 +380,7 @@ def _invariant(
     calls: Calls,
     fixed: Float[Array, "k n"],
     regularizer: Regularizer | None,
-    weight: float,
+    weight: AtLeast0,
     max_steps: int,
     x: Point,
     random: Point,
@@ -394,7 +391,7 @@ def _invariant(
     of_params = regularizer or (lambda _: jnp.zeros((), problem.dtype))
     inner, z = Calls(inside), fetch(inside.x0)
     for size in (weight, 0.0) if regularizer else (0.0,):
-        penalty = Penalty(inside, lambda z: of_params(problem.unravel(z @ fixed)), size)
+        penalty = Penalty(inside, lambda z: of_params(problem.unravel(z @ fixed)), float(size))
         z = to_saddle(inner, penalty, -1, max_steps, z, None, random[: len(z)]).x
     calls.charge(inner.cost)
     return z @ np.asarray(fixed)

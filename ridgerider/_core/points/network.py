@@ -11,7 +11,7 @@ normalisation layer would see nothing but its own epsilon.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from ridgerider._check import check_callable, check_positive
+from ridgerider._check import Positive, Seed, came, checked, told_of
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar
@@ -27,8 +27,8 @@ from ridgerider._core.ride.rider import NETWORK_EFFORT, spectrum_on_batch
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.block import BlockSpectrum
 
-Apply = Callable[[PyTree, Array], Array]
-LossOf = Callable[[Array, Array], Scalar]
+Apply = Annotated[Callable[[PyTree, Array], Array], "apply(params, inputs)"]
+LossOf = Annotated[Callable[[Array, Array], Scalar], "loss(outputs, targets)"]
 LOOK = BlockSpectrum.for_networks()  # as `Rider.for_networks` looks
 NUM_LOOKED_AT = 32  # examples with which the head is found
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
@@ -113,6 +113,7 @@ class NetworkStart:
         return f"{text} {self.reason}".rstrip()
 
 
+@checked
 def network_start(
     params: PyTree,
     apply: Apply,
@@ -121,8 +122,8 @@ def network_start(
     *,
     loss: LossOf | None = None,
     head: Callable[[PyTree], Any] | None = None,
-    factor: float = 0.01,
-    seed: int = 0,
+    factor: Positive = 0.01,
+    seed: Seed = 0,
 ) -> NetworkStart:
     """A start near a saddle for any network: its last linear layer is scaled, nothing else.
 
@@ -161,13 +162,9 @@ def network_start(
             "ridgerider.torch.network_start(module, inputs, targets)."
         )
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
-    check_callable("apply", apply, "apply(params, inputs)")
-    for name, given, form in (("loss", loss, "outputs, targets"), ("head", head, "params")):
-        if given is not None:
-            check_callable(name, given, f"{name}({form})")
-    check_positive("factor", factor)
-    if not jax.tree.leaves(params):
-        raise ValueError("`params` must hold at least one parameter, but it is an empty pytree.")
+    leaves = jax.tree.leaves(params)
+    if not leaves or not all(isinstance(leaf, float | np.ndarray | Array) for leaf in leaves):
+        raise ValueError(f"`params` must be a pytree of arrays, one or more, not {came(params)}.")
     if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
         raise ValueError(
             "`inputs` and `targets` must have a common leading length of at least 1, not the "
@@ -199,7 +196,7 @@ def network_start(
 
 
 def start_at(
-    problem: Problem, params: PyTree, is_head: PyTree, factor: float, seed: int
+    problem: Problem, params: PyTree, is_head: PyTree, factor: Positive, seed: int
 ) -> NetworkStart:
     """What is at a start whose head was scaled; warns where it is useless."""
     norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
@@ -229,7 +226,7 @@ def start_at(
         params=params,
         problem=problem,
         head=tuple(jax.tree_util.keystr(path) for (path, _), is_in in heads if is_in),
-        factor=factor,
+        factor=float(factor),
         loss=value,
         grad_norm=grad_norm,
         body_grad_norm=body_grad_norm,
@@ -330,7 +327,8 @@ def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Sca
 
 def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -> _Looked:
     """The network on a few examples. Raises unless each of them has outputs by itself."""
-    shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
+    with told_of("apply", "apply(params, inputs), for these `params` and `inputs`"):
+        shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
     if not shape or shape[0] != len(few):
         raise ValueError(
             f"`apply` must return an array with a row for each of the {len(few)} inputs, not "

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ridgerider._check import check_choice, check_count
+from ridgerider._check import Count, check_fields
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.compile import compiled
 
@@ -39,19 +39,16 @@ class Batches(eqx.Module):
     5
     """
 
-    size: int = eqx.field(static=True, default=1024)
+    size: Count = eqx.field(static=True, default=1024)
     kind: Literal["resampled", "fixed"] = eqx.field(static=True, default="resampled")
-    micro_size: int | None = eqx.field(static=True, default=None)
+    micro_size: Count | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_count("size", self.size)
-        check_choice("kind", self.kind, ("resampled", "fixed"))
-        if self.micro_size is not None:
-            check_count("micro_size", self.micro_size)
-            if self.size % self.micro_size:
-                raise ValueError(
-                    f"`micro_size` must divide `size`, {self.size}, but it is {self.micro_size}."
-                )
+        check_fields(self)
+        if self.micro_size is not None and self.size % self.micro_size:
+            raise ValueError(
+                f"`micro_size` must divide `size`, {self.size}, but it is {self.micro_size}."
+            )
 
     def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
         num_examples = problem.num_examples
@@ -78,10 +75,9 @@ class FixedRows(eqx.Module):
     ((1, 4), True)
     """
 
-    size: int = eqx.field(static=True, default=1024)
+    size: Count = eqx.field(static=True, default=1024)
 
-    def __check_init__(self) -> None:
-        check_count("size", self.size)
+    __check_init__ = check_fields
 
     def __call__(self, problem: Problem, key: PRNGKeyArray, step: int | Int[Array, ""]) -> Problem:
         del key, step

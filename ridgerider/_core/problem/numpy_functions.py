@@ -7,7 +7,6 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import check_callable
 from ridgerider._core.problem.functions import CALLING, STEPS, Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
@@ -29,10 +28,6 @@ class NumpyFunctions(Functions):
         hessian: Callable[..., Any] | None = None,
         check: bool = True,
     ):
-        check_callable("value_and_grad", value_and_grad)
-        for name, function in {"hvp": hvp, "hessian": hessian}.items():
-            if function is not None:
-                check_callable(name, function)
         leaves, structure = jax.tree.flatten(start)
         self._structure: Any = structure
         self._shapes = [np.shape(leaf) for leaf in leaves]

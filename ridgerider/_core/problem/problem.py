@@ -31,7 +31,8 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import check_finite
+from ridgerider._check import Number as Number
+from ridgerider._check import Positive, came, check_finite, check_takes, checked
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.functions import Functions, call_host
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
@@ -40,7 +41,6 @@ from ridgerider._core.runtime import clock
 Scalar = Float[Array, ""]
 Vector = Float[Array, " n"]
 BEGAN = clock.now()  # deadlines are milliseconds since then, which 32 bits can hold
-Number = float | Scalar  # a setting: a new float compiles again, a new array does not
 
 
 def is_key(leaf: Any) -> bool:
@@ -85,9 +85,8 @@ class Problem(eqx.Module):
     unit: Scalar
     deadline: Int[Array, ""] | None
 
+    @checked
     def __init__(self, loss: Callable[..., Scalar], start: PyTree, *args: Any):
-        if not callable(loss):
-            raise ValueError(f"`loss` must be callable as loss(params, *args), not {loss!r}.")
         self.loss = loss
         self.start = _checked_start(start)
         self.args = args
@@ -95,15 +94,17 @@ class Problem(eqx.Module):
         self.num_chunks = 1
         self.unit = jnp.ones((), self.dtype)
         self.deadline = None
+        check_takes("loss", loss, 1 + len(args))
         _check_scalar(loss, self.start, args)
 
     @staticmethod
+    @checked
     def from_functions(
-        value_and_grad: Callable[..., Any],
+        value_and_grad: Callable[[Any], Any],
         start: PyTree,
         *,
-        hvp: Callable[..., Any] | None = None,
-        hessian: Callable[..., Any] | None = None,
+        hvp: Callable[[Any, Any], Any] | None = None,
+        hessian: Callable[[Any], Any] | None = None,
         check: bool = True,
     ) -> "Problem":
         """A problem of Python callables on NumPy arrays, in place of a loss written in JAX.
@@ -151,26 +152,33 @@ class Problem(eqx.Module):
     @property
     def x0(self) -> Vector:
         """The start as one vector."""
-        return self.ravel(self.start)
+        return ravel_pytree(self.start)[0]
 
+    @checked
     def ravel(self, params: PyTree) -> Vector:
+        check_params("params", self.start, params)
         return ravel_pytree(params)[0]
 
+    @checked
     def unravel(self, x: Vector) -> PyTree:
         return ravel_pytree(self.start)[1](x)
 
+    @checked
     def params_of(self, x: np.ndarray) -> PyTree:
         """The parameters on the host, as the user has them: of a module, a state dictionary."""
         own = self.loss.params_of(np.asarray(x)) if isinstance(self.loss, Functions) else None
         return jax.device_get(self.unravel(jnp.asarray(x))) if own is None else own
 
+    @checked
     def with_start(self, params: PyTree) -> "Problem":
         """The same loss and data from another start, e.g. one that `find_saddle` found."""
+        check_params("params", self.start, params)
         new = Problem(self.loss, params, *self.args)
         new = new._with_deadline(self.deadline)
         return new if self.rows is None else new.on_rows(self.rows, self.num_chunks)
 
-    def with_unit(self, unit: float) -> "Problem":
+    @checked
+    def with_unit(self, unit: Positive) -> "Problem":
         """The same problem with a unit of length; see `unit`."""
         if float(self.unit) == unit:
             return self
@@ -222,6 +230,7 @@ class Problem(eqx.Module):
             )
         return len(jax.tree.leaves(self.args)[0])
 
+    @checked
     def on_rows(
         self, rows: Int[Array, "chunks micro_size"], num_chunks: int | Int[Array, ""] | None = None
     ) -> "Problem":
@@ -253,15 +262,19 @@ class Problem(eqx.Module):
         one, two = self.rows[:, 0::2], self.rows[:, 1::2]
         return self.on_rows(one, self.num_chunks), self.on_rows(two, self.num_chunks)
 
+    @checked
     def value(self, x: Vector) -> Scalar:
         return self._mean(lambda args: self._value(x, args))
 
+    @checked
     def grad(self, x: Vector) -> Vector:
         return self._mean(lambda args: jax.grad(self._value)(x, args))
 
+    @checked
     def hvp(self, x: Vector, v: Vector) -> Vector:
         return self.hvp_at(x)(v)
 
+    @checked
     def hvp_at(self, x: Vector) -> Callable[[Vector], Vector]:
         """`v -> hvp(x, v)`. What does not depend on `v` is computed once."""
         if isinstance(self.loss, Functions):
@@ -273,6 +286,7 @@ class Problem(eqx.Module):
             lambda args: jax.jvp(lambda x: jax.grad(self._value)(x, args), (x,), (v,))[1]
         )
 
+    @checked
     def hessian(self, x: Vector) -> Float[Array, "n n"]:
         return _hessian(self, x)
 
@@ -373,12 +387,12 @@ def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
     return problem._mean(lambda args: jax.hessian(problem._value)(x, args))
 
 
-def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:
+def _checked_start(start: PyTree, name: str = "start") -> PyTree[Float[Array, "..."]]:
     leaves = jax.tree.leaves(start)
     if not sum(np.size(leaf) for leaf in leaves):
-        raise ValueError("`start` must hold at least one parameter, but it is an empty pytree.")
+        raise ValueError(f"`{name}` must hold at least one parameter, but it is an empty pytree.")
     for path, leaf in jax.tree.leaves_with_path(start):
-        where = f"`start{jax.tree_util.keystr(path)}`"
+        where = f"`{name}{jax.tree_util.keystr(path)}`"
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         if str(dtype) not in ("float", "float32", "float64"):
             raise ValueError(f"{where} must be float32 or float64, not {dtype}.")
@@ -386,7 +400,7 @@ def _checked_start(start: PyTree) -> PyTree[Float[Array, "..."]]:
     start = jax.tree.map(jnp.asarray, start)
     dtypes = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(start)})
     if len(dtypes) > 1:
-        raise ValueError(f"`start` must have leaves of one dtype, not {' and '.join(dtypes)}.")
+        raise ValueError(f"`{name}` must have leaves of one dtype, not {' and '.join(dtypes)}.")
     return start
 
 
@@ -404,6 +418,17 @@ def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, .
         hint = " Did you forget a mean or a sum?" if shape else ""
         what = f"shape {shape} and type {dtype}" if shape is not None else dtype
         raise ValueError(f"`loss` must return a real scalar, but it returned {what}.{hint}")
+
+
+def check_params(name: str, start: PyTree, params: PyTree) -> None:
+    """Raise unless these are parameters in the structure of the start."""
+    shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (params, start))
+    if shapes == wanted:
+        _checked_start(params, name)
+    else:
+        raise ValueError(
+            f"`{name}` must be parameters like the problem's start, {wanted}, not {came(params)}."
+        )
 
 
 def place(problem: Problem, x: Any) -> Vector:

@@ -8,10 +8,10 @@ directions only. Other downhill directions are left alone: the ridge decides whi
 import equinox as eqx
 import jax.numpy as jnp
 
-from ridgerider._check import check_at_least, check_count
+from ridgerider._check import AtLeast0, Count, check_fields
 from ridgerider._core.linalg.space import krylov
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Counted, Number, Problem, Vector
+from ridgerider._core.problem.problem import Counted, Problem, Vector
 from ridgerider._core.spectra.spectrum import Ridge
 
 
@@ -37,14 +37,11 @@ class Valley(eqx.Module):
     ([0.0, 0.1], 2)
     """
 
-    num_hvps: int = eqx.field(static=True, default=10)
-    damping: Number = 0.005
-    size: Number = 0.5
+    num_hvps: Count = eqx.field(static=True, default=10)
+    damping: AtLeast0 = 0.005
+    size: AtLeast0 = 0.5
 
-    def __check_init__(self) -> None:
-        check_count("num_hvps", self.num_hvps)
-        for name in ("damping", "size"):
-            check_at_least(name, getattr(self, name))
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._check import check_count, check_fraction
+from ridgerider._check import Fraction, Several, check_fields
 from ridgerider._core.linalg.space import Ritz, Space
 from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.ride.update import (
@@ -76,15 +76,12 @@ class Davidson(eqx.Module):
     (1.0, 1, 1)
     """
 
-    tolerance: Number | None = 1e-4
-    max_hvps: int = eqx.field(static=True, default=60)
-    cluster_tolerance: Number | None = None
+    tolerance: Fraction | None = 1e-4
+    max_hvps: Several = eqx.field(static=True, default=60)
+    cluster_tolerance: Fraction | None = None
     resolve: bool = eqx.field(static=True, default=True)
 
-    def __check_init__(self) -> None:
-        check_count("max_hvps", self.max_hvps, 2)
-        check_fraction("tolerance", self.tolerance)
-        check_fraction("cluster_tolerance", self.cluster_tolerance)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:

@@ -16,16 +16,17 @@ noise of the gradient: the part of the move that is noise is left out.
 """
 
 import dataclasses
+from typing import Annotated
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._check import check_count, check_positive
+from ridgerider._check import Positive, check_fields, whole
 from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Counted, Problem, Scalar, Vector
 from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
 from ridgerider._core.ride.update import Certificate, Tracked
 from ridgerider._core.spectra.spectrum import Ridge
@@ -79,12 +80,10 @@ class Follow(eqx.Module):
     (-2.0, True)
     """
 
-    max_hvps: int = eqx.field(static=True, default=8)
-    size: Number = 0.05
+    max_hvps: Annotated[int, whole(MIN_HVPS)] = eqx.field(static=True, default=8)
+    size: Positive = 0.05
 
-    def __check_init__(self) -> None:
-        check_count("max_hvps", self.max_hvps, MIN_HVPS)
-        check_positive("size", self.size)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:

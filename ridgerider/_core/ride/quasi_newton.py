@@ -36,10 +36,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._check import check_count, check_fraction
+from ridgerider._check import Fraction, Whole, check_fields
 from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.functions import Functions
-from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Counted, Problem, Scalar, Vector
 from ridgerider._core.ride.update import (
     Certificate,
     Tracked,
@@ -108,13 +108,10 @@ class QuasiNewton(eqx.Module):
     True
     """
 
-    cluster_tolerance: Number | None = None
-    exact_below: int | None = eqx.field(static=True, default=None)
+    cluster_tolerance: Fraction | None = None
+    exact_below: Whole | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self) -> None:
-        check_fraction("cluster_tolerance", self.cluster_tolerance)
-        if self.exact_below is not None:
-            check_count("exact_below", self.exact_below, 0)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:

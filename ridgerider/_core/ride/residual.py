@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ridgerider._check import check_at_least, check_count
+from ridgerider._check import AtLeast0, Whole, check_fields
 from ridgerider._core.linalg.space import Hvp, krylov
-from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Counted, Problem, Scalar, Vector
 from ridgerider._core.ride.update import Certificate, Tracked, overlap_with_space, unit
 from ridgerider._core.spectra.spectrum import Ridge
 
@@ -52,14 +52,11 @@ class Residual(eqx.Module):
     (True, 411)
     """
 
-    num_steps: int = eqx.field(static=True, default=20)
-    direction_rate: Number | None = None
-    eigenvalue_rate: Number | None = None
+    num_steps: Whole = eqx.field(static=True, default=20)
+    direction_rate: AtLeast0 | None = None
+    eigenvalue_rate: AtLeast0 | None = None
 
-    def __check_init__(self) -> None:
-        check_count("num_steps", self.num_steps, 0)
-        for name in ("direction_rate", "eigenvalue_rate"):
-            check_at_least(name, getattr(self, name))
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:

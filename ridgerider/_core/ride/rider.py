@@ -7,14 +7,14 @@ Each plug-in is a field; swap a field to swap a rule.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from ridgerider._check import check_callable, check_choice, check_count
+from ridgerider._check import Count, check_fields, checked
 from ridgerider._core.descend.finish import Descend, Finish
 from ridgerider._core.descend.train import Relax
 from ridgerider._core.problem.batches import FixedRows
@@ -72,27 +72,21 @@ class Rider(eqx.Module):
     correct: Correct | None = None
     finish: Callable[..., Finish] | None = Descend()
     batch: Batch | None = None
-    max_steps: int = eqx.field(static=True, default=1000)
+    max_steps: Count = eqx.field(static=True, default=1000)
     keep_path: bool = eqx.field(static=True, default=False)
     effort: Effort = eqx.field(static=True, default="full")
 
     def __check_init__(self) -> None:
+        check_fields(self)
         follows = isinstance(self.update, Follow)
         if follows and not (self.step is None and self.correct is None):
             raise ValueError(
                 "`step` and `correct` must be None with `Follow`, which includes both, not "
                 f"{self.step!r} and {self.correct!r}."
             )
-        for name in ("spectrum", "update", "correct", "finish", "batch"):
-            if getattr(self, name) is not None or name in ("spectrum", "update"):
-                check_callable(name, getattr(self, name))
         if not follows and not isinstance(self.step, StepRule):
             raise ValueError(
                 f"`step` must be callable, with a field `size`, the first one, not {self.step!r}."
-            )
-        if not isinstance(self.stop, tuple) or not all(map(callable, self.stop)):
-            raise ValueError(
-                f"`stop` must be a tuple of callables rule(ride) -> bool, not {self.stop!r}."
             )
         if isinstance(self.spectrum, DenseSpectrum | BlockSpectrum) and (
             isinstance(self.update, Project | QuasiNewton | Davidson)
@@ -103,8 +97,6 @@ class Rider(eqx.Module):
                     "`cluster_tolerance` must be the same for `spectrum` and `update`, "
                     f"not {one!r} and {two!r}."
                 )
-        check_choice("effort", self.effort, get_args(Effort))
-        check_count("max_steps", self.max_steps)
 
     @staticmethod
     def for_networks(**fields: Any) -> "Rider":
@@ -148,6 +140,7 @@ class Rider(eqx.Module):
         flags = [rule(ride) for rule in self.stop] + [ride.num_steps >= self.max_steps]
         return jnp.stack(flags) & ride.has_begun
 
+    @checked
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """Follow `ridge` from `x` until a rule fires. Compiled once for each problem and rider."""

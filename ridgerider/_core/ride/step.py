@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ridgerider._check import check_fraction, check_positive
+from ridgerider._check import Fraction, Positive, check_fields
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Scalar, Vector
 from ridgerider._core.ride.update import Certificate, Certified
@@ -64,10 +64,9 @@ class FixedStep(eqx.Module):
     0.05
     """
 
-    size: Number = 0.05
+    size: Positive = 0.05
 
-    def __check_init__(self) -> None:
-        check_positive("size", self.size)
+    __check_init__ = check_fields
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
         return attempt(size), size
@@ -84,14 +83,11 @@ class Backtracking(eqx.Module):
     0.8
     """
 
-    size: Number = 0.1
-    delta_break: Number = 0.95
-    min_size: Number = 1e-6
+    size: Positive = 0.1
+    delta_break: Fraction = 0.95
+    min_size: Positive = 1e-6
 
-    def __check_init__(self) -> None:
-        check_positive("size", self.size)
-        check_positive("min_size", self.min_size)
-        check_fraction("delta_break", self.delta_break)
+    __check_init__ = check_fields
 
     def __call__(self, attempt: Attempt, size: Scalar) -> tuple[Trial, Scalar]:
         def is_kept(trial: Trial) -> Bool[Array, ""]:

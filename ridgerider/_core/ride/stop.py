@@ -9,8 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ridgerider._check import check_at_least, check_count, check_share
-from ridgerider._core.problem.problem import Number
+from ridgerider._check import AtLeast0, Count, Share, check_fields
 from ridgerider._core.ride.ride import Ride
 
 
@@ -43,10 +42,9 @@ class RidgeLost(eqx.Module):
     0.9
     """
 
-    min_overlap: Number = 0.7072
+    min_overlap: Share = 0.7072
 
-    def __check_init__(self) -> None:
-        check_share("min_overlap", self.min_overlap)
+    __check_init__ = check_fields
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         return ride.overlap < self.min_overlap
@@ -61,12 +59,10 @@ class Stalled(eqx.Module):
     50
     """
 
-    patience: int = eqx.field(static=True, default=20)
-    tolerance: Number = 1e-4
+    patience: Count = eqx.field(static=True, default=20)
+    tolerance: AtLeast0 = 1e-4
 
-    def __check_init__(self) -> None:
-        check_count("patience", self.patience)
-        check_at_least("tolerance", self.tolerance)
+    __check_init__ = check_fields
 
     def __call__(self, ride: Ride) -> Bool[Array, ""]:
         losses = ride.trace.loss

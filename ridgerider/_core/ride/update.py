@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ridgerider._check import check_fraction
+from ridgerider._check import Fraction, check_fields
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 from ridgerider._core.spectra.spectrum import Ridge, cluster_labels, cluster_width
@@ -117,10 +117,9 @@ class Project(eqx.Module):
     (1.0, 1.4)
     """
 
-    cluster_tolerance: Number | None = None
+    cluster_tolerance: Fraction | None = None
 
-    def __check_init__(self) -> None:
-        check_fraction("cluster_tolerance", self.cluster_tolerance)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Tracked:

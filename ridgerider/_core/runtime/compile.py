@@ -19,6 +19,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from ridgerider._check import checked
+
 Effort = Literal["full", "little", "none", "small"]
 LEVEL = "xla_backend_optimization_level"
 # XLA's older way to generate code for processors, in one part rather than many, takes less than
@@ -139,6 +141,7 @@ def seconds_compiling() -> float:
     return _spans[-1][1] if _spans else 0.0
 
 
+@checked
 def keep_compiled(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs on disk, for the next process, and return the folder.
 

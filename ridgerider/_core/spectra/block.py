@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._check import check_choice, check_count, check_fraction
+from ridgerider._check import Count, Fraction, Whole, check_count, check_fields
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.space import Hvp, Ritz, krylov, unit_outside
 from ridgerider._core.problem.cost import Cost
@@ -27,7 +27,6 @@ from ridgerider._core.spectra.spectrum import (
     DenseSpectrum,
     Gauge,
     Spectrum,
-    check_gauge,
     cluster_labels,
     cluster_width,
     downhill,
@@ -94,29 +93,24 @@ class BlockSpectrum(eqx.Module):
     [[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]]
     """
 
-    k: int = eqx.field(static=True, default=8)
-    tolerance: Number | None = None
+    k: Count = eqx.field(static=True, default=8)
+    tolerance: Fraction | None = None
     max_hvps: int | None = eqx.field(static=True, default=None)
     max_rows: int | None = eqx.field(static=True, default=None)
-    dense_below: int = eqx.field(static=True, default=DENSE_BELOW)
+    dense_below: Whole = eqx.field(static=True, default=DENSE_BELOW)
     gauge: Gauge = "gradient"
-    cluster_tolerance: Number | None = None
-    downhill_tolerance: Number | None = None
+    cluster_tolerance: Fraction | None = None
+    downhill_tolerance: Fraction | None = None
     method: Literal["block", "gradient", "network", "power"] = eqx.field(
         static=True, default="block"
     )
 
     def __check_init__(self) -> None:
-        check_choice("method", self.method, tuple(MAX_HVPS))
-        check_count("k", self.k)
+        check_fields(self)
         if self.max_hvps is not None:
             check_count("max_hvps", self.max_hvps, self.k + (self.method == "power"))
         if self.max_rows is not None:
             check_count("max_rows", self.max_rows, self.k + 2)
-        check_count("dense_below", self.dense_below, 0)
-        check_gauge(self.gauge)
-        for name in ("tolerance", "cluster_tolerance", "downhill_tolerance"):
-            check_fraction(name, getattr(self, name))
 
     @staticmethod
     def for_networks(**fields: Any) -> "BlockSpectrum":

@@ -16,7 +16,7 @@ after the other. So they depend on the eigenspace alone, and addresses mean the 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import equinox as eqx
 import jax
@@ -25,14 +25,14 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import check_fraction
+from ridgerider._check import Fraction, check_fields, checked
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Counted, Number, Problem, Scalar, Vector
 
 if TYPE_CHECKING:
     from ridgerider._core.spectra.branches import Branching
 
-Probe = Callable[[Problem, Vector], Vector]
+Probe = Annotated[Callable[[Problem, Vector], Vector], "probe(problem, x)"]
 Gauge = Literal["gradient", "random"] | Probe
 GAUGES = ("gradient", "random")
 # Problems with fewer parameters are solved by dense Hessians, wherever the library may choose:
@@ -133,6 +133,7 @@ class Spectrum(eqx.Module):
         downhill = np.asarray(self.labels)[np.asarray(self.is_downhill)]
         return int(downhill.max()) + 1 if downhill.size else 0
 
+    @checked
     def ridge(self, index: int, sign: int = 1, member: int = 0) -> Ridge:
         """Member `member` of cluster `index`, taken in the direction of `sign`."""
         rows = np.flatnonzero(np.asarray(self.labels) == index)
@@ -154,6 +155,7 @@ class Spectrum(eqx.Module):
             multiplicity=jnp.asarray(len(rows)),
         )
 
+    @checked
     def branches(self, problem: Problem, x: Vector) -> tuple["Branching", ...]:
         """Which directions of each downhill cluster are ridges, where this spectrum is that of `x`.
 
@@ -192,13 +194,10 @@ class DenseSpectrum(eqx.Module):
     """
 
     gauge: Gauge = "gradient"
-    cluster_tolerance: Number | None = None
-    downhill_tolerance: Number | None = None
+    cluster_tolerance: Fraction | None = None
+    downhill_tolerance: Fraction | None = None
 
-    def __check_init__(self) -> None:
-        check_gauge(self.gauge)
-        check_fraction("cluster_tolerance", self.cluster_tolerance)
-        check_fraction("downhill_tolerance", self.downhill_tolerance)
+    __check_init__ = check_fields
 
     @eqx.filter_jit
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
@@ -218,14 +217,6 @@ class DenseSpectrum(eqx.Module):
             scale=scale,
             cost=counted.cost,
             is_complete=jnp.ones(problem.size, bool),
-        )
-
-
-def check_gauge(gauge: Gauge) -> None:
-    if not callable(gauge) and gauge not in GAUGES:
-        raise ValueError(
-            f"`gauge` must be one of {', '.join(GAUGES)} or a callable probe(problem, x), "
-            f"not {gauge!r}."
         )
 
 

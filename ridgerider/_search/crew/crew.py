@@ -263,10 +263,6 @@ def check_sendable(job: Job, executor: Executor | None) -> None:
 
 def check_executor(executor: Executor | None) -> None:
     """Raise unless it can run JAX."""
-    if executor is not None and not isinstance(executor, Executor):
-        raise ValueError(
-            f"`executor` must be a concurrent.futures.Executor, not {type(executor).__name__}."
-        )
     if isinstance(executor, ProcessPoolExecutor):
         context = getattr(executor, "_mp_context", None)
         if context is not None and context.get_start_method() == "fork":

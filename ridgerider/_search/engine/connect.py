@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Limit, checked
 from ridgerider._core.points.band import NoPath, aligned, maxima, relaxed
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
-from ridgerider._core.problem.problem import Problem
+from ridgerider._core.problem.problem import Problem, check_params
 from ridgerider._search.crew.crew import Job
 from ridgerider._search.engine.climbs import Climbs, host, plan_of, with_starts
 from ridgerider._search.engine.explore import explore
@@ -28,6 +28,7 @@ NUM_STEPS = 12  # of a path; those of a network, without a Hessian, twice as man
 MAX_ROUNDS = 6
 
 
+@checked
 def connect(
     problem: Problem,
     a: Any,
@@ -35,8 +36,8 @@ def connect(
     climb: Climb = Climb(),
     *,
     symmetry: Symmetry | None = None,
-    num_images: int = 7,
-    max_calls: int | None = None,
+    num_images: Count = 7,
+    max_calls: Limit = None,
     **settings: Any,
 ) -> Landscape:
     """What lies between two solutions: the transition states on a path from `a` to `b`.
@@ -60,7 +61,8 @@ def connect(
     >>> round(float(landscape.barrier(one, two)), 3)
     1.0
     """
-    check_count("num_images", num_images)
+    for name, params in (("a", a), ("b", b)):
+        check_params(name, problem.start, params)
     settings |= {"max_rides": 1, "round_size": 1}  # no climb is begun
     first = explore(problem.with_start(a), climb, symmetry=symmetry, starts=[b], **settings)
     return connected(first, num_images=num_images, max_calls=max_calls)
@@ -70,7 +72,7 @@ def connected(
     landscape: Landscape,
     names: tuple[Fingerprint, Fingerprint] | None = None,
     num_images: int = 7,
-    max_calls: int | None = None,
+    max_calls: Limit = None,
 ) -> Landscape:
     """The map with what lies between two ends of its legs, those of the starts if none are given.
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Limit, Seed, Share, checked
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.loop import Means
-from ridgerider._search.engine.run import begin_run, check_rule, check_symmetry_kind
+from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
@@ -22,27 +22,28 @@ from ridgerider._search.runfile.rules import loaded
 from ridgerider._search.tree import MAP_ORDERS, Budget, Order, Settings, named_order, order_name
 
 
+@checked
 def explore(
     problem: Problem | str,
     climb: Climb = Climb(),
     *,
     bounds: Any = None,
-    share_of_starts: float | None = None,
-    max_rides: int | None = 2000,
-    max_points: int | None = None,
-    max_calls: int | None = None,
-    max_seconds: float | None = None,
+    share_of_starts: Share | None = None,
+    max_rides: Limit = 2000,
+    max_points: Limit = None,
+    max_calls: Limit = None,
+    max_seconds: Limit = None,
     order: str | Order = "fewest_visits",
-    starts: Sequence[Any] = (),
+    starts: list[Any] | tuple[Any, ...] = (),
     symmetry: Symmetry | None = None,
     valid: Callable[[Any], bool] | Sequence[Any] | None = None,
-    max_modes: int | None = None,
-    round_size: int = 64,
-    seed: int = 0,
+    max_modes: Count | None = None,
+    round_size: Count = 64,
+    seed: Seed = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
     executor: Executor | None = None,
-    max_deaths: int = 3,
+    max_deaths: Count = 3,
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
     verbose: bool = True,
@@ -91,9 +92,6 @@ def explore(
     >>> round(float(landscape.barrier(0, 1)), 6)
     1.0
     """
-    for what, value in (("max_points", max_points), ("max_modes", max_modes)):
-        if value is not None:
-            check_count(what, value)
     key = named_order(order, seed, MAP_ORDERS)
     share = 0.0 if share_of_starts is None and bounds is None else share_of_starts
     settings = Settings(
@@ -105,10 +103,6 @@ def explore(
     )
     budget = Budget(max_rides, max_seconds=max_seconds, max_points=max_points, max_calls=max_calls)
     means = Means(executor, max_deaths, progress, measures, verbose)
-    check_rule("climb", climb, Climb)
-    check_symmetry_kind(symmetry)
-    if not isinstance(starts, list | tuple):
-        raise ValueError(f"`starts` must be a list of parameters, not {type(starts).__name__}.")
     ends = None
     if bounds is not None:
         x = np.asarray(loaded(problem)[0].x0)

@@ -26,11 +26,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import jax
 import numpy as np
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import Count, check_fields
 from ridgerider._core.descend.finish import Epoch, listening
 from ridgerider._core.problem.problem import fetch
 from ridgerider._core.runtime.clock import OutOfTime, check_time
@@ -62,18 +63,14 @@ class Means:
     """How a run is computed: nothing of it changes the result."""
 
     executor: Executor | None = None
-    max_deaths: int = 3
-    progress: Callable[[Progress], None] | None = None
+    max_deaths: Count = 3
+    progress: Annotated[Callable[[Progress], None], "progress(done)"] | None = None
     measures: Measures | None = None
     verbose: bool = True  # without `progress`: a line on a terminal
 
     def __post_init__(self) -> None:
-        if self.progress is not None:
-            check_callable("progress", self.progress, "progress(done)")
+        check_fields(self)
         check_executor(self.executor)
-        check_count("max_deaths", self.max_deaths)
-        if self.measures is not None and not isinstance(self.measures, Measures):
-            raise ValueError(f"`measures` must be an rr.Measures, not {self.measures!r}.")
 
 
 class Engine:

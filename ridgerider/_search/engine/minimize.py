@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
 
-from ridgerider._check import check_callable, check_count
+from ridgerider._check import Count, Limit, Seed, check_count, check_takes, checked
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.minimand import Minimand
@@ -52,20 +52,21 @@ class Minima(list["OptimizeResult"]):
         return None if self.landscape is None else self.landscape.completeness()
 
 
+@checked
 def minimize_all(
     fun: Callable[..., Any],
     x0: Any,
     args: Any = (),
-    jac: Callable[..., Any] | bool | None = None,
+    jac: Callable[..., Any] | bool | Literal["2-point", "3-point", "cs"] | None = None,
     hess: Callable[..., Any] | None = None,
     bounds: Any = None,
     *,
     hessp: Callable[..., Any] | None = None,
     constraints: Any = (),
     options: dict[str, Any] | None = None,
-    max_calls: int | None = 20_000,
-    max_seconds: float | None = None,
-    seed: int = 0,
+    max_calls: Count | None = 20_000,
+    max_seconds: Limit = None,
+    seed: Seed = 0,
     callback: Callable[[Any], None] | None = None,
     verbose: bool = True,
 ) -> Minima:
@@ -114,7 +115,6 @@ def minimize_all(
     >>> sorted(np.round(one.x, 2).tolist() for one in found)
     [[-1.02, -1.0], [-1.02, 1.0], [0.97, -1.0], [0.97, 1.0]]
     """
-    check_callable("fun", fun, "fun(x, *args)")
     if constraints is not None and constraints != () and constraints != []:
         raise ValueError(
             "`constraints` must be empty: use `bounds`, or add a penalty for what violates them to "
@@ -127,17 +127,12 @@ def minimize_all(
             verbose = bool(value)
         else:
             raise ValueError(f"`options` must be maxfun, maxfev or disp, not {option!r}.")
-    check_count("seed", seed, 0, 2**31 - 1)
-    if jac is not None and not isinstance(jac, bool) and jac not in DIFFERENCES:
-        check_callable("jac", jac, "jac(x, *args)")
-    if hess is not None:
-        check_callable("hess", hess, "hess(x, *args)")
-    if hessp is not None:
-        check_callable("hessp", hessp, "hessp(x, p, *args)")
     if max_calls is not None:
         check_count("max_calls", max_calls)
     began, means = time.perf_counter(), Means(progress=callback, verbose=verbose)
     start, args = _start(x0), args if isinstance(args, tuple) else (args,)
+    for name, function in {"fun": fun, "jac": jac, "hess": hess}.items():
+        check_takes(name, function, 1 + len(args))
     low, high = bounds_of(bounds, len(start))
     if not ((low <= start) & (start <= high)).all():
         raise ValueError(f"`x0` must be within `bounds`, but it is {start.tolist()}.")

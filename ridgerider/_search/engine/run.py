@@ -15,18 +15,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_callable, check_finite, one_line
+from ridgerider._check import Count, Limit, Seed, came, check_finite, checked, one_line
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, fetch
+from ridgerider._core.problem.problem import Problem, check_params, fetch
 from ridgerider._core.ride.rider import Rider
-from ridgerider._core.runtime.clock import OutOfTime, limited, now
+from ridgerider._core.runtime.clock import OutOfTime, check_time, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
 from ridgerider._search.crew.crew import Job, check_sendable
 from ridgerider._search.crew.interrupt import interruptible
@@ -79,8 +78,11 @@ def begin_run(
     starts: Any = (),
 ) -> Any:
     """A new run; returns its view, a `Result` or a `Landscape`."""
-    if valid is not None and not _is_box(valid):
-        check_callable("valid", valid, "valid(params), or be bounds (low, high)")
+    if valid is not None and not _is_box(valid) and not callable(valid):
+        raise ValueError(
+            "`valid` must be callable as valid(params), or be bounds (low, high), not "
+            f"{came(valid)}."
+        )
     if out is not None:
         check_new(Path(out))
     problem, path = loaded(problem)
@@ -144,7 +146,11 @@ def _begin(
     try:
         with problem.ledger() as ledger:
             if mover.symmetry is not None:
-                check_symmetry(problem, mover.symmetry, job.settings.seed)
+                try:
+                    check_symmetry(problem, mover.symmetry, job.settings.seed)
+                except ValueError:
+                    check_time()  # what is not evaluated in time is NaN
+                    raise
         spent = ledger.charge(Cost())
         root = interruptible(mover.begin, problem, job.settings)
     except OutOfTime:
@@ -158,22 +164,23 @@ def _begin(
     return root, [with_priority(one, order) for one in children]
 
 
+@checked
 def resume(
     path: str | PathLike,
     problem: Problem | str,
     rider: Rider | Climb | None = None,
     *,
     order: Order | None = None,
-    max_rides: int | Same | None = "same",
-    max_steps: int | Same | None = "same",
-    max_hvps: int | Same | None = "same",
-    max_seconds: float | Same | None = "same",
-    max_points: int | Same | None = "same",
-    max_calls: int | Same | None = "same",
+    max_rides: Limit | Same = "same",
+    max_steps: Limit | Same = "same",
+    max_hvps: Limit | Same = "same",
+    max_seconds: Limit | Same = "same",
+    max_points: Limit | Same = "same",
+    max_calls: Limit | Same = "same",
     symmetry: Symmetry | None = None,
     valid: Any = None,
     executor: Executor | None = None,
-    max_deaths: int = 3,
+    max_deaths: Count = 3,
     progress: Any = None,
     measures: Measures | None = None,
     verbose: bool = True,
@@ -262,12 +269,7 @@ def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike)
 
 def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:
     """One of `starts` as a vector."""
-    wanted, shapes = (jax.tree.map(np.shape, tree) for tree in (problem.start, params))
-    if shapes != wanted:
-        raise ValueError(
-            f"`starts[{number}]` must be parameters like the problem's start, {wanted}, not "
-            f"{shapes}."
-        )
+    check_params(f"starts[{number}]", problem.start, params)
     x = np.asarray(problem.ravel(params)).astype(problem.dtype)
     check_finite(f"`starts[{number}]`", x)
     return x
@@ -314,7 +316,6 @@ def stored_mover(
     if meta["rider"] != describe(rule):
         raise ValueError(f"{path} was made with another `rider`: pass its rr.{kind.__name__}.")
     symmetry = stored_part("symmetry", meta["symmetry"], symmetry)
-    check_symmetry_kind(symmetry)
     if isinstance(rule, Rider):
         return Rides(rule, symmetry)
     ends = meta.get("bounds")
@@ -344,14 +345,6 @@ def check_rule(name: str, rule: Any, kind: type) -> None:
         )
 
 
-def check_symmetry_kind(symmetry: Any) -> None:
-    if symmetry is not None and not isinstance(symmetry, Symmetry):
-        raise ValueError(
-            "`symmetry` must be a Symmetry, such as rr.symmetry.point_set(), or None, not "
-            f"{one_line(symmetry)}."
-        )
-
-
 def view(store: RunFile, problem: Problem | None, mover: Any) -> Any:
     """What to see a run as: a map as a `Landscape`, any other as a `Result`."""
     kind = Landscape if store.meta["mover"] == "climbs" else Result
@@ -360,6 +353,7 @@ def view(store: RunFile, problem: Problem | None, mover: Any) -> Any:
     return kind(store, problem, mover)
 
 
+@checked
 def load(
     path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None
 ) -> Any:
@@ -377,8 +371,6 @@ def load(
     >>> rr.load(path).name, len(rr.load(path, problem).minima())
     ('one well', 2)
     """
-    if not isinstance(problem, Problem | None):
-        raise ValueError(f"`problem` must be a Problem or None, not {type(problem).__name__}.")
     store, mover = RunFile.open(path), None
     with store.closed_on_error():
         if problem is not None:
@@ -388,6 +380,7 @@ def load(
         return view(store, problem, mover)
 
 
+@checked
 def search(
     problem: Problem | str,
     rider: Rider = Rider(),
@@ -396,18 +389,18 @@ def search(
     members: Literal["branches", "all", "one"] = "branches",
     branch_at: Literal["end", "saddle"] = "end",
     symmetry: Symmetry | None = None,
-    max_ridges: int | None = None,
-    max_depth: int | None = None,
-    max_rides: int | None = 100,
-    max_steps: int | None = None,
-    max_hvps: int | None = None,
-    max_seconds: float | None = None,
-    round_size: int = 1,
-    seed: int = 0,
+    max_ridges: Count | None = None,
+    max_depth: Count | None = None,
+    max_rides: Limit = 100,
+    max_steps: Limit = None,
+    max_hvps: Limit = None,
+    max_seconds: Limit = None,
+    round_size: Count = 1,
+    seed: Seed = 0,
     out: str | PathLike | None = None,
     name: str | None = None,
     executor: Executor | None = None,
-    max_deaths: int = 3,
+    max_deaths: Count = 3,
     progress: Callable[[Progress], None] | None = None,
     measures: Measures | None = None,
     verbose: bool = True,
@@ -470,7 +463,5 @@ def search(
     )
     budget = Budget(max_rides, max_steps, max_hvps, max_seconds)
     means = Means(executor, max_deaths, progress, measures, verbose)
-    check_rule("rider", rider, Rider)
-    check_symmetry_kind(symmetry)
     mover = Rides(rider, symmetry)
     return begin_run(problem, mover, settings, key, budget, means, out=out, name=name)

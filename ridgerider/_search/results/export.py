@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import check_choice, needs
+from ridgerider._check import needs
 from ridgerider._core.problem.problem import flat
 from ridgerider._search.tree import Leg
 
@@ -82,7 +82,6 @@ def check_export(path: Path, table: str, params: Params) -> None:
     if kind not in FORMATS:
         *first, last = (f".{one}" for one in FORMATS)
         raise ValueError(f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}.")
-    check_choice("table", table, TABLES)
     if table == "legs" and kind not in ("csv", "json"):
         raise ValueError(f"`table` 'legs' must go to .csv or .json, not {path.suffix!r}.")
     if not path.parent.is_dir():

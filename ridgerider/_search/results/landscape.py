@@ -15,13 +15,15 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ridgerider._check import check_count
+from ridgerider._check import Count, Limit, check_count, checked
 from ridgerider._search.engine.climbs import is_guess, is_jump
 from ridgerider._search.results.result import RunView, Solutions, Stationary
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
     import networkx
+
+Place = int | str | Fingerprint | Stationary  # how a minimum is named
 
 
 @dataclass(frozen=True)
@@ -218,10 +220,9 @@ class Landscape(RunView):
         """The different minima, lowest first. Ends of other kinds are in `solutions()`."""
         return Solutions([one for one in self._points if one.kind == "minimum"])
 
-    def saddles(self, index: int | None = 1) -> Solutions[Stationary]:
+    @checked
+    def saddles(self, index: Count | None = 1) -> Solutions[Stationary]:
         """The different saddles with `index` negative eigenvalues, lowest first; None: all."""
-        if index is not None:
-            check_count("index", index, 1)
         return Solutions(
             [one for one in self._points if one.morse_index and index in (None, one.morse_index)]
         )
@@ -248,8 +249,9 @@ class Landscape(RunView):
                 names.append(root.fingerprint.child(Turn(index, 1, member)))
         return names
 
+    @checked
     def connect(
-        self, a: Any, b: Any, *, num_images: int = 7, max_calls: int | None = None
+        self, a: Place, b: Place, *, num_images: Count = 7, max_calls: Limit = None
     ) -> "Landscape":
         """The map with what lies between two minima; see `rr.connect`. It needs the problem.
 
@@ -264,7 +266,7 @@ class Landscape(RunView):
         from ridgerider._search.engine.connect import connected
 
         minima = self.minima()
-        names = tuple(minima[self._number(one)].fingerprint for one in (a, b))
+        names = [minima[self._number(*one)].fingerprint for one in (("a", a), ("b", b))]
         return connected(self, (names[0], names[1]), num_images, max_calls)
 
     # --- paths
@@ -311,9 +313,10 @@ class Landscape(RunView):
             found.append(Junction(edge.saddle, edge.loss, (a, b)))
         return found
 
-    def barrier(self, a: Any, b: Any) -> Barrier:
+    @checked
+    def barrier(self, a: Place, b: Place) -> Barrier:
         """The highest loss on the lowest path from `a` to `b`: numbers, points or fingerprints."""
-        one, two = self._number(a), self._number(b)
+        one, two = self._number("a", a), self._number("b", b)
         parts = self.components()
         where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
         if where[0] != where[1]:
@@ -331,11 +334,12 @@ class Landscape(RunView):
         barrier.text = f"{path.maximum:.6g}"
         return barrier
 
-    def path(self, a: Any, b: Any) -> DiscretePath:
+    @checked
+    def path(self, a: Place, b: Place) -> DiscretePath:
         """The lowest path from `a` to `b`: minima and saddles in turn."""
         import networkx
 
-        one, two = self._number(a), self._number(b)
+        one, two = self._number("a", a), self._number("b", b)
         try:
             nodes = networkx.shortest_path(self._forest, one, two)
         except networkx.NetworkXNoPath:
@@ -444,12 +448,14 @@ class Landscape(RunView):
                 graph.add_edge(a, b, weight=weight, saddle=edge.saddle)
         return networkx.minimum_spanning_tree(graph)
 
-    def _number(self, what: Any) -> int:
+    def _number(self, name: str, what: Place) -> int:
         if isinstance(what, Stationary) and what.morse_index == 0:
             what = what.fingerprint
         if isinstance(what, str | Fingerprint):
             if Fingerprint.parse(what) not in self._minimum_at:
-                raise ValueError(f"`{what}` must be the fingerprint of a minimum of this map.")
+                raise ValueError(
+                    f"`{name}` must be the fingerprint of a minimum of this map, not {what!r}."
+                )
             return self._minimum_at[Fingerprint.parse(what)]
-        check_count("a minimum", what, 0, len(self.minima()) - 1)
-        return what
+        check_count(name, what, 0, len(self.minima()) - 1)
+        return int(what)  # type: ignore[arg-type]

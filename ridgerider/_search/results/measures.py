@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from ridgerider._check import check_fields, checked
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.export import plain
 from ridgerider._search.runfile.rules import check_problem
@@ -57,9 +58,7 @@ class Measures:
     kinds: tuple[str, ...] = ENDS
 
     def __post_init__(self) -> None:
-        for name, function in {"signature": self.signature, **self.metrics}.items():
-            if function is not None and not callable(function):
-                raise ValueError(f"`{name}` must be a function, not {type(function).__name__}.")
+        check_fields(self)
         if not all(isinstance(name, str) and name.strip() for name in self.metrics):
             raise ValueError("`metrics` must have names, but one of them is empty.")
         if "signature" in self.metrics:
@@ -105,6 +104,7 @@ class Measures:
         return {**own, **self.metrics}
 
 
+@checked
 def measure(path: str | os.PathLike, measures: Measures, problem: Problem) -> int:
     """Measure the solutions of a run, store the values in its file, and say how many were measured.
 

@@ -42,7 +42,7 @@ class Progress:
     best_loss: float = float("inf")
     cost: Cost = Cost()
     training: str = ""
-    max_rides: int | None = None
+    max_rides: float | None = None
 
     @property
     def fraction(self) -> float:

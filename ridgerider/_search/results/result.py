@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import check_at_least
+from ridgerider._check import AtLeast0, checked
 from ridgerider._core.descend.finish import Finish, Kind
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, flat
@@ -190,6 +190,7 @@ class RunView:
         """The fingerprints of all legs, in the order they were stored."""
         return [fingerprint for fingerprint in self._store.fingerprints() if fingerprint]
 
+    @checked
     def leg(self, fingerprint: str | Fingerprint) -> Leg:
         """One leg, whole. The start is the leg with the empty fingerprint."""
         try:
@@ -252,11 +253,11 @@ class RunView:
             ]
         )
 
+    @checked
     def classes(
-        self, tolerance: float | None = None, *, signature: Signature | None = None
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
     ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
-        check_at_least("tolerance", tolerance)
         minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
         classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
@@ -264,7 +265,7 @@ class RunView:
         same, marks = self._store.same() if is_stored else {}, {}
         for one in minima:
             mark = flat(one.params if signature is None else signature(one.params))
-            reach = reach_of(mark, TOLERANCE if tolerance is None else tolerance)
+            reach = reach_of(mark, TOLERANCE if tolerance is None else float(tolerance))
             marks[one.fingerprint] = mark, one.error if is_stored else reach
         for one in minima:
             name = same.get(one.fingerprint, one.fingerprint)
@@ -284,6 +285,7 @@ class RunView:
         """Whether the problem and the rider are at hand."""
         return self.problem is not None and self._mover is not None
 
+    @checked
     def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
         """Ride one path again from the start, turn by turn, and return its legs.
 
@@ -322,6 +324,7 @@ class RunView:
 
     # --- export
 
+    @checked
     def export(self, path: str | os.PathLike, *, table: Table = "solutions") -> Path:
         """Write a table to a `.csv`, `.json` or `.npz` file.
 
@@ -400,7 +403,7 @@ class Result(RunView):
     """
 
     def minima(
-        self, tolerance: float | None = None, *, signature: Signature | None = None
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
     ) -> Solutions:
         """The different minima, also those at infinity, lowest loss first.
 

@@ -17,17 +17,17 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import BuiltinFunctionType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from types import BuiltinFunctionType
+from typing import Any
 
 import jax
 import numpy as np
 
-from ridgerider._check import one_line
+from ridgerider._check import checked, fits, one_line
 from ridgerider._core.descend.train import describe_optimizer
 from ridgerider._core.problem.problem import Problem, fetch, is_key
 
@@ -123,7 +123,7 @@ def _rebuilt(data: Any) -> Any:
     if not values.keys() <= types.keys():
         raise ValueError(f"the run used another version of {data['type']}: pass the `rider` again.")
     for name, value in values.items():
-        if not _fits(types[name], value):
+        if not fits(types[name], value):
             raise ValueError(
                 f"`{name}` of {data['type']} in the run file cannot be {one_line(repr(value))}."
             )
@@ -146,27 +146,6 @@ def _look_up(name: str) -> Any:
             "pass the `rider` again."
         )
     return getattr(importlib.import_module(module), attribute)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value may be that of a field with this annotation."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(one, value) for one in inner)
-    if origin is Literal:
-        return isinstance(value, str | int) and value in inner
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(inner[0], one) for one in value)
-    if origin is Callable:
-        return callable(value)
-    if kind in (bool, str, type(None)):
-        return isinstance(value, kind)
-    if kind in (int, float):
-        is_number = isinstance(value, int if kind is int else int | float)
-        return is_number and not isinstance(value, bool)
-    if dataclasses.is_dataclass(kind):
-        return isinstance(value, kind)  # type: ignore[arg-type]
-    return isinstance(value, np.ndarray)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -242,6 +221,7 @@ OURS = {
 }  # anybody's file may name these
 
 
+@checked
 def load_problem(name: str) -> Problem:
     """A built-in problem by name, or yours as `module:attribute` from the current directory.
 

@@ -119,9 +119,9 @@ def test_a_flat_minimum_is_a_minimum():
 
 
 def test_bad_descend_settings():
-    with pytest.raises(ValueError, match="`optimizer` must be None or a function that builds"):
+    with pytest.raises(ValueError, match=r"`optimizer` must be callable as optax\.lbfgs"):
         rr.Descend(optimizer=optax.sgd(0.1))
-    with pytest.raises(ValueError, match="`max_steps` must be at least 0"):
+    with pytest.raises(ValueError, match="`max_steps` must be a whole number of at least 0"):
         rr.Descend(max_steps=-1)
 
 

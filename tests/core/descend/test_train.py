@@ -224,12 +224,12 @@ def test_a_second_training_traces_nothing():
     ("arguments", "message"),
     [
         ({"optimizer": 0.1}, "`optimizer` must be an optimizer of optax, such as .* not 0.1"),
-        ({"batches": 128}, "`batches` must be callable, not 128"),
+        ({"batches": 128}, "`batches` must be callable with 3 arguments, not 128"),
         ({"batches": lambda *_: None}, r"`batches.size` must be a whole number .* not None"),
         ({"epochs": 0}, "`epochs` must be a whole number of at least 1, not 0"),
-        ({"target": "low"}, "`target` must be a number or None, not 'low'"),
-        ({"target": float("nan")}, "`target` must be a number or None, not nan"),
-        ({"metrics": 1}, "`metrics` must be callable, not 1"),
+        ({"target": "low"}, "`target` must be finite, not 'low'"),
+        ({"target": float("nan")}, "`target` must be finite, not nan"),
+        ({"metrics": 1}, "`metrics` must be callable with 1 argument, not 1"),
     ],
 )
 def test_bad_settings_are_refused(arguments, message):

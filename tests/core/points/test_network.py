@@ -134,7 +134,7 @@ def test_useless_starts_say_why():
         ({"targets": LABELS[:5]}, "common leading length"),
         ({"apply": 3}, "`apply` must be callable"),
         ({"factor": 0.0}, "`factor` must be positive"),
-        ({"params": {}}, "empty pytree"),
+        ({"params": {}}, "`params` must be a pytree of arrays, one or more, not {}"),
         ({"apply": lambda params, inputs: TANH(params, inputs)[0]}, "a row for each of the 32"),
         (
             {"apply": lambda params, inputs: TANH(params, inputs - jnp.mean(inputs, 0)[None])},

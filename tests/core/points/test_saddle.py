@@ -215,7 +215,7 @@ def test_null_directions_are_left_alone():
         ({"index": 3}, "`index` must be a whole number between 1 and 2, not 3"),
         ({"noise": -0.1}, "`noise` must be at least 0"),
         ({"regularizer": 3}, "`regularizer` must be callable"),
-        ({"symmetry": 3}, "`symmetry` must be a Symmetry with a `copy`, not 3"),
+        ({"symmetry": 3}, "`symmetry` must be a Symmetry, not 3"),
     ],
 )
 def test_bad_saddle_settings(settings, message):

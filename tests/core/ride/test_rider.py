@@ -133,8 +133,11 @@ def test_settings_are_checked_at_construction():
         (lambda: rr.Stalled(patience=0), "`patience` must be a whole number of at least 1"),
         (lambda: rr.Stalled(tolerance=-1.0), "`tolerance` must be at least 0"),
         (lambda: rr.Rider(max_steps=0), "`max_steps` must be a whole number of at least 1"),
-        (lambda: rr.Rider(stop=rr.not_finite), "`stop` must be a tuple of callables"),
-        (lambda: rr.Rider(update=None), "`update` must be callable, not None"),
+        (
+            lambda: rr.Rider(stop=rr.not_finite),
+            "`stop` must be a list, each entry callable with 1 argument",
+        ),
+        (lambda: rr.Rider(update=None), "`update` must be callable with 4 arguments, not None"),
         (
             lambda: rr.Rider(spectrum=rr.DenseSpectrum(cluster_tolerance=0.05)),
             "`cluster_tolerance` must be the same for `spectrum` and `update`, not 0.05 and None",

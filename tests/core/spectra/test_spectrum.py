@@ -166,8 +166,11 @@ def test_a_member_beyond_the_cluster_is_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gauge": "sideways"}, r"`gauge` must be one of gradient, random or .*'sideways'"),
-        ({"gauge": "basis"}, r"`gauge` must be one of gradient, random or .*'basis'"),
+        (
+            {"gauge": "sideways"},
+            r"`gauge` must be 'gradient', 'random' or callable as .*'sideways'",
+        ),
+        ({"gauge": "basis"}, r"`gauge` must be 'gradient', 'random' or callable as .*'basis'"),
         ({"cluster_tolerance": -1.0}, r"`cluster_tolerance` must be at least 0 and below 1"),
         ({"downhill_tolerance": 1.5}, r"`downhill_tolerance` must be at least 0 and below 1"),
     ],

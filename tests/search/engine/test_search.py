@@ -377,7 +377,7 @@ def walls(x):
         (lambda: rr.search(rr.Problem(walls, jnp.zeros(1))), r"the loss at `start` must be finite"),
         (
             lambda: rr.types.Fingerprint.parse("0+ x"),
-            r"a turn must look like 0\+.*, 2\^\+ or \*17, not 'x'",
+            r"a turn of `fingerprint` must look like 0\+.*, 2\^\+ or \*17, not 'x'",
         ),
     ],
 )
@@ -408,10 +408,10 @@ def test_a_round_that_was_interrupted_is_resumed_whole(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda search: search(wells_loss), "`problem` must be a Problem or its name"),
-        (lambda search: search(wells(2), 200), "`rider` must be a Rider, .* not 200"),
-        (lambda search: search(wells(2), rr.Rider), "`rider` must be a Rider, .* the class Rider"),
-        (lambda search: search(wells(2), order=5), "`order` must be one of breadth_first, .* 5"),
+        (lambda search: search(wells_loss), "`problem` must be a Problem or a string, not"),
+        (lambda search: search(wells(2), 200), "`rider` must be a Rider, not 200"),
+        (lambda search: search(wells(2), rr.Rider), "`rider` must be a Rider, not the class Rider"),
+        (lambda search: search(wells(2), order=5), "`order` must be a string or callable .* 5"),
     ],
 )
 def test_likely_mistakes_are_named(make, message):
@@ -420,7 +420,7 @@ def test_likely_mistakes_are_named(make, message):
 
 
 def test_a_run_is_loaded_with_a_problem():
-    with pytest.raises(ValueError, match="`problem` must be a Problem or None, not str"):
+    with pytest.raises(ValueError, match="`problem` must be a Problem, not 'surface'"):
         rr.load("run.sqlite", "surface")
 
 

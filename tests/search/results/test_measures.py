@@ -94,7 +94,7 @@ def test_a_function_that_fails_is_refused_at_the_start_and_survived_later(tmp_pa
         with pytest.raises(ValueError, match=message):
             rr.search(wells(1), out=tmp_path / "new.sqlite", measures=bad)
         assert not (tmp_path / "new.sqlite").exists()
-    with pytest.raises(ValueError, match="`signature` must be a function, not str"):
+    with pytest.raises(ValueError, match="`signature` must be callable with 1 argument, not"):
         rr.Measures("mine:function")
     with pytest.raises(ValueError, match="must not use the name signature"):
         rr.Measures(metrics={"signature": side})
