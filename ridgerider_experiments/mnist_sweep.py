@@ -5,8 +5,9 @@
 Paper: of 2,000 random trials those that follow fixed ridges (LR_e = 0) never exceed 90 %, "the
 performance of a linear classifier", Rand-Ridge+ at most 30 %, Ridge Rider reaches 98 %. Ours, to
 fit two hours: images of 14 x 14 pixels, fewer hidden units, 500 trials. Every trial's settings are
-drawn once and given to all methods, with as many HVPs and gradients; each method's best trial is
-chosen on held-out training images and then tested. The update is the paper's.
+drawn once and given to all methods; a trial ends with the ride in which its HVPs and gradients are
+used up. Each method's best trial is chosen on held-out training images and then tested. The update
+is the paper's.
 
 Differs from the paper: smaller images, network and number of trials, for time; what is drawn, and
 from where, which it does not say.
