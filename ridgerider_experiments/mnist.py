@@ -83,10 +83,10 @@ def riders(settings: Settings) -> dict[str, rr.Rider]:
         batch=rr.Batches(2236 if settings.data == "mnist" else settings.batch_size),
         correct=None,
         stop=(no_longer_falls, rr.not_finite),
-        max_steps=1000,
+        max_steps=1 + settings.max_paper_hvps // 2000,  # the paper's T, which it does not give
     )
     # A step costs 1/25 of the HVPs, on a ninth of the images.
-    small = replace(paper, update=rr.Residual(num_steps=8), batch=rr.Batches(256))
+    small = replace(paper, update=rr.Residual(8), batch=rr.Batches(256), max_steps=1000)
     random = other(update=rr.RandomRidge(), stop=(rr.not_finite,))
     return {
         "rr": ride,
