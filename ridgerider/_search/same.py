@@ -76,7 +76,7 @@ class Classes(Generic[Name]):
         return len(self) - 1 if number is None else number
 
     def append(self, name: Name, point: np.ndarray, reach: float) -> None:
-        """A class of its own for a point, whatever is near."""
+        """A new class for a point, whatever is near."""
         insort(self._known[point.shape], (_projection(point), len(self)), key=itemgetter(0))
         self.names.append(name)
         self._reaches.append(reach)

@@ -134,7 +134,7 @@ def symmetrized(positions: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
 def symmetry_of(energy: EnergyAndForces, motions: Motions, keep: bool = False) -> Symmetry | None:
     """What is the same: motions, inversion and swaps of equal atoms, in the cell and its substrate.
 
-    Atoms along lines and in planes, and those with springs, are told apart by their coordinates.
+    Atoms along lines and in planes, and those with springs, are distinguished by their coordinates.
     """
     atoms = energy.atoms
     if motions.is_free:

@@ -1,4 +1,4 @@
-r"""Equilibria of games whose players have payoffs of their own.
+r"""Equilibria of games whose players have different payoffs.
 
 With G the derivative of a player's payoff by its policy, policies are an equilibrium if in each row
 all actions that are used have the same G, v, and no other has more: nobody gains by another action.

@@ -39,7 +39,7 @@ class PayoffGame(eqx.Module):
       payoff for each player: see `equilibria`.
     - `shapes`: observations and actions of each player.
 
-    Here both players see a coin of their own, and get 1 if they act alike:
+    Here each player sees another coin, and both get 1 if they act alike:
 
     >>> def payoff(one, two):
     ...     return jnp.einsum("ia,ja->", one, two) / 4

@@ -33,7 +33,7 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float, b
     """A strict saddle for each run, the entropy bonus (0: none), and whether they are no saddles.
 
     There is a bonus where some run finds no saddle inside. Where the stationary point that is
-    unique for a large bonus is no saddle for any smaller one either, there is nothing to choose:
+    unique for a large bonus is not a saddle for any smaller one either, there is nothing to choose:
     all runs follow it to the least.
     """
     saddles = []

@@ -97,7 +97,7 @@ class Server(ThreadingHTTPServer):
         self.url = f"http://{self.name}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news; all else is a line."""
+        """A browser that goes away in the middle of an answer is not reported; other errors are."""
         error = sys.exception()
         if not isinstance(error, OSError):
             print(f"a request failed: {type(error).__name__}: {one_line(error)}", file=sys.stderr)

@@ -80,7 +80,7 @@ class DaskExecutor(ClientExecutor):
         name, about, content = fn.parcel
         is_there = self._content is not None and self._content.status in ("pending", "finished")
         if name != self._job or not is_there:
-            # As a result of its own, which Dask brings to each worker that rides, once.
+            # As a separate result, which Dask brings to each worker that rides, once.
             self._job, self._content = name, self._client.submit(bytes, content, pure=False)
         return super().submit(ride_job, self._content, name, about, self._lease, *args)
 

@@ -20,7 +20,7 @@ from ridgerider._search.tree import Leg
 
 T = TypeVar("T")
 START_SECONDS = 300  # what a process may take to start and import everything
-NUM_STARTS = 3  # processes that die while they open a job, until it is no accident
+NUM_STARTS = 3  # processes that die while they open a job, until it is an error
 NUM_KILLS = 1000  # processes that others kill before they are up
 PAUSES = (0.1, 5.0)  # seconds before the next start: the first, doubled each time, and the most
 
@@ -116,7 +116,7 @@ class _Worker:
         if not isinstance(work, Job):
             self._start()
             return self._ask(self._lease, work, *args)
-        for _ in range(NUM_STARTS):  # a process that dies before is no fault of the task to come
+        for _ in range(NUM_STARTS):  # a death before that is not the next task's fault
             self._start()
             with contextlib.suppress(WorkerLost):
                 if self._job != work.parcel[0]:

@@ -76,7 +76,7 @@ def descend(
             model = np.eye(len(x)) * max(domain.slope(here.x, here.grad) / first, 1e-300)
         step, length = _step(domain, model, here, radius)
         slope, curve = float(here.grad @ step), float(step @ model @ step)
-        # Before there were as many steps as parameters it is no model.
+        # With fewer steps than parameters it is not a model.
         gained = min(falls) if len(here.losses) > max(len(x), 2) else 0.0
         least = max(gain * gained, 64 * eps * abs(here.loss))
         if length <= radius and (-slope - curve / 2 <= least or length <= eps**0.5 * first):

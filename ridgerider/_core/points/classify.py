@@ -181,7 +181,7 @@ class Verdict(eqx.Module):
 
 
 def verdict(problem: Problem, here: View, may_be_saddle: Bool[Array, ""]) -> Verdict:
-    """Decide what the modes of a stationary point do, by curvature alone if it is no saddle."""
+    """Decide what the modes of a stationary point do, by curvature alone unless it is a saddle."""
     if problem.rows is not None and problem.rows.size < problem.num_examples:
         down, level = here.curvature.eigenvalues < -here.curvature.error, here.curvature.residuals
         return Verdict(down, 0 * level, jnp.array(BATCH), Cost())

@@ -7,7 +7,7 @@ In the eigenbasis of the Hessian, where the gradient has the parts g_i, a step m
 along every mode, which is Newton's step downhill where it is short. A *climb* follows one mode, the
 ridge, by overlap: as long as that curves upwards the step goes up it by the whole *radius*, while
 all other modes relax; once it curves downwards its h_i is reversed, so that the steps lead to a
-stationary point at the crest. Where it curves upwards again after that, the way up is where the
+stationary point at the crest. Where it curves upwards again after that, uphill is where the
 slope points, not where the climb came from: else it goes to and fro across the turn of curvature.
 No mode moves by more than the radius, which grows and shrinks with how well the Hessian predicts
 the next gradient; an error counts against the gradient or its change, whichever is the larger.
@@ -54,7 +54,7 @@ Seen = tuple[float, Point, Matrix | None]
 ENDINGS = ("", "stationary", "ran_away", "not_finite", "max_steps", "at_bounds")
 GOES_ON, STATIONARY, RAN_AWAY, NOT_FINITE, MAX_STEPS, AT_BOUNDS = range(6)
 TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_norm")
-DOWN = 10  # times `max_steps`: a descent may go on for so long
+DOWN = 10  # times `max_steps`: a descent may take so many steps
 NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
 UP = 5  # times `max_steps`: so may a climb without a matrix
 NEAR = 3  # radii that Newton steps are long where a climb should converge
@@ -82,7 +82,7 @@ class Climb(eqx.Module):
     - `num_aside`: climbs from each saddle, both ways along a mixture of all modes, the soft ones
       more, to other saddles. Default: 1, and none for up to 8 parameters.
     - `num_second`: climbs from each transition state, both ways along so many of its softest modes,
-      that stay on the crest of its own ridge as well: to saddles of index 2, and from these, which
+      that stay on the crest of that ridge as well: to saddles of index 2, and from these, which
       are left like all saddles, to transition states that no minimum leads to. Default: 4, and none
       for up to 8 parameters, or without a matrix.
 

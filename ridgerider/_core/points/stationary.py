@@ -91,8 +91,8 @@ def look_around(
 ) -> Place:
     """Newton's steps to the stationary point near `x`, and what is there.
 
-    `num_modes`: how many are computed by HVPs alone; None forms the Hessian. `is_below`: what is
-    looked for is a minimum; where the loss curves downwards, and there is a slope, it is farther.
+    `num_modes`: how many are computed by HVPs alone; None forms the Hessian. `is_below`: the
+    target is a minimum; where the loss curves downwards, and there is a slope, it is farther.
     """
     begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
     enough = tolerance * (10 if calls.is_outside else 1e-3)
@@ -448,7 +448,7 @@ def _by_hvps(
     k, key, tolerance = min(num_modes, num_all), jax.random.key(0), tolerance_of(None, x.dtype)
     start = jax.random.normal(key, (k, problem.size), x.dtype)
     num_first, width = min(NUM_FIRST, problem.size), max(WIDTH, cluster_width(None, x.dtype))
-    # Above all modes that are looked for.
+    # Above all modes that are wanted.
     level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
     product = without(null, problem.hvp_at(x), level)
     pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)

@@ -51,7 +51,7 @@ class Calls:
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def anew(self) -> "Calls":
-        """The same functions with a count of their own."""
+        """The same functions with a separate count."""
         new = copy(self)
         new._counts = dict.fromkeys(COUNTED, 0)
         return new

@@ -156,7 +156,7 @@ class Functions:
         return call_host(self.host_hessians, (shape,), *_given(x, rows))[0]
 
     def error(self, x: Array, v: Array, rows: Array | None = None) -> Array:
-        """What the product with `v` may be off by; one more product."""
+        """The error of the HVP with `v`; costs one more HVP."""
         shape = jax.ShapeDtypeStruct((), x.dtype)
         return call_host(self.host_errors, (shape,), *_given(x, v, rows))[0]
 
@@ -335,7 +335,7 @@ def _product_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Arr
 
 
 def _third(functions: Functions, x: Array, v: Array, along: Array, rows: Array | None) -> Array:
-    """How the product with `v` changes along a direction, by differences of fourth order.
+    """How the HVP with `v` changes along a direction, by differences of fourth order.
 
     It is differentiated in turn, which needs long steps.
     """

@@ -42,7 +42,7 @@ class Davidson(eqx.Module):
     the ride. A certificate with an overlap of 0.7072 or more and a multiplicity of
 
     - 1 says: the direction lies within asin(0.1) of the span of the eigenvectors whose eigenvalues
-      are within a cluster's width of its own, mostly one; and that span has half of the old
+      are within a cluster's width of it, mostly one; and that span has half of the old
       direction's squared length at least, so no other overlaps more.
     - m > 1 says: that many Ritz values are in the cluster, which is followed as one space. The
       residual is then up to the cluster's width.

@@ -22,7 +22,7 @@ E = H - B is small near the eigenvalue theta: outside e, H has no eigenvalue clo
     S = |B - theta|^-1/2 E |B - theta|^-1/2,
 
 since H - theta' = |B - theta'|^1/2 (+-1 + S') |B - theta'|^1/2 cannot be singular for |S'| < 1.
-One HVP of each step measures |S| by the power method, which goes on from step to step; the model
+One HVP of each step measures |S| by the power method, which continues from step to step; the model
 is corrected by these HVPs, too. Where the model is not good enough, the step is computed from the
 exact Hessian, which is the new model; but not where it says that the ridge is lost: then a shorter
 step is cheaper.

@@ -129,8 +129,8 @@ def halved_until(
         trial = eqx.tree_at(lambda t: t.cost, trial, state.trial.cost + trial.cost)
         return _Halving(trial, state.size / 2, state.count + 1)
 
-    # Starting from an empty trial compiles `attempt` once instead of twice; as a function of its
-    # own it is traced once as well.
+    # Starting from an empty trial compiles `attempt` once instead of twice; as a separate
+    # function it is traced once as well.
     attempt = jax.jit(attempt)
     start = _Halving(zeros_of(attempt, size), size, jnp.array(0))
     return jax.lax.while_loop(should_continue, again, start).trial

@@ -182,7 +182,7 @@ def cache_folder(name: str) -> Path:
 
 @functools.cache
 def _lapack() -> ThreadpoolController:
-    """The library that JAX takes its LAPACK from: SciPy's, where that has one of its own."""
+    """The library that JAX takes its LAPACK from: SciPy's, if SciPy ships one."""
     found = ThreadpoolController().select(user_api="blas")
     paths = [library["filepath"] for library in found.info()]
     own = [path for path in paths if "scipy.libs" in path]

@@ -159,9 +159,10 @@ class Spectrum(eqx.Module):
     def branches(self, problem: Problem, x: Vector) -> tuple["Branching", ...]:
         """Which directions of each downhill cluster are ridges, where this spectrum is that of `x`.
 
-        What is below eps^(1/3) times the largest |eigenvalue|, for a step of size 1, is no change
-        of curvature. Clusters of more than 32 dimensions are left undecided. For multiplicity m
-        this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third derivatives vanish.
+        What is below eps^(1/3) times the largest |eigenvalue|, for a step of size 1, is not
+        a change of curvature. Clusters of more than 32 dimensions are left undecided. For
+        multiplicity m this costs 4 C(m+1, 2) gradients, and 8 C(m+2, 3) more where third
+        derivatives vanish.
 
         >>> import jax, jax.numpy as jnp
         >>> problem = Problem(lambda x: jnp.sum(x**4 / 4 - x**2 / 2), jnp.zeros(3))

@@ -1,6 +1,6 @@
 """Ctrl-C while compiled code runs: a thread does the work, and the main thread listens.
 
-Python tells of a signal only between two steps of its own, and only in its main thread. A compiled
+Python tells of a signal only between two of its steps, and only in its main thread. A compiled
 ride or a compilation is one such step, however long it takes.
 """
 
@@ -28,7 +28,7 @@ HEARD_WITHIN = 0.5  # seconds
 def interruptible(work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
     """`work(...)`, which an interrupt ends at once for the caller, whatever it is doing.
 
-    What was being computed goes on until it is done, and nobody sees it. Outside of the main
+    The computation continues until it is done, and its result is dropped. Outside of the main
     thread, and where settings of JAX hold for this thread alone (`with jax.default_device(...)`),
     the work is simply done here.
 

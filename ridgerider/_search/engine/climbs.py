@@ -58,13 +58,13 @@ from ridgerider._search.tree import Branch, Fingerprint, Leg, Order, Settings, T
 
 Valid = Callable[[Problem, np.ndarray, float], bool]
 
-SLID = 0.5  # an overlap below this: the climb went on along another mode
+SLID = 0.5  # an overlap below this: the climb continued along another mode
 # How far mixtures of modes set out from minima and from saddles, in turn, in units of the radius.
 MIXED, ASIDE = [4.0], [3.0, 6.0]
 SOFT_UP, SOFT_ASIDE = 0.25, 0.5  # the power of its curvature that a mode is divided by in a mixture
 FURTHER = 3  # times that a descent is continued with a new Hessian
 HINT = 1e-3  # the first step from a guess, in units of the radius
-DESCENTS = 100  # from the start, one after the other, until one comes to a minimum
+DESCENTS = 100  # from the start, one after the other, until one reaches a minimum
 
 
 class Climbs(eqx.Module):
@@ -300,7 +300,7 @@ def _place_at(problem: Problem, climbs: Climbs, x: np.ndarray, is_below: bool = 
 
 
 def _further(problem: Problem, climbs: Climbs, leg: Leg, name: Fingerprint) -> tuple[Branch, Cost]:
-    """How to go on down: where there are more ways down than were counted, along the first."""
+    """How to continue: where there are more descent directions than counted, along the first."""
     branch = Branch(name, float("nan"), 0.0, 1, x=leg.x, direction=np.zeros_like(leg.x))
     if leg.ended_by[0] != "unconverged":
         return branch, Cost()
@@ -346,7 +346,7 @@ def with_starts(root: Leg, starts: list[np.ndarray], is_guess: bool = False) -> 
 
 
 def _landed(branch: Branch) -> Branch:
-    """A jump begins where it lands, and a descent from there has no direction of its own."""
+    """A jump begins where it lands, and a descent from there has no direction."""
     assert branch.x is not None and branch.direction is not None
     if branch.fingerprint[-1].up or branch.eigenvalue < 0:
         return branch
@@ -373,7 +373,7 @@ def _no_minimum(problem: Problem, leg: Leg) -> str:
 
 
 def host(problem: Problem, climbs: Climbs) -> tuple[Calls, Domain]:
-    """The problem for loops on the host, with a count of its own; it is compiled once."""
+    """The problem for loops on the host, with a separate count; it is compiled once."""
     calls, domain = _compiled_once(Identity(problem), Identity(climbs.symmetry), climbs.bounds)
     return calls.anew(), domain
 
@@ -513,7 +513,7 @@ def _ways_on(
     mixtures = mixtures * np.resize(lengths, len(mixtures)).astype(rows.dtype)[:, None]
     x, step = np.asarray(around.finish.x), float(climbs.rule.radius * problem.unit)
     chart = None if around.morse_index else getattr(problem.loss, "chart", None)
-    if chart is not None:  # each a way of its own, whose opposite is another
+    if chart is not None:  # each a separate way; its opposite is another
         turns, chosen, mixtures = (), [], chart.ways(x) / step
     last = int(labels.max(initial=0))
     first = int(np.sum(labels == last))

@@ -52,7 +52,7 @@ class Rides:
     rule: Rider
     symmetry: Symmetry | None = None
     name = "rides"
-    bounds = None  # of the parameters: it has none
+    bounds = None  # of the parameters: there are none
     task_size = 1
 
     @property

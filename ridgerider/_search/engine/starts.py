@@ -133,7 +133,7 @@ def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.
         g = (1 + g) ** (1 / (size + 1))
     shift = np.random.default_rng(seed).random(size)
     parts = (shift + (number + 1) * g ** -np.arange(1.0, size + 1)) % 1
-    if number % 4 == 3:  # some on faces, which may have minima of their own
+    if number % 4 == 3:  # some on faces, which may have other minima
         parts = np.clip(STRETCH * (parts - 0.5) + 0.5, 0, 1)
     low, high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
     low, high = np.asarray(low), np.asarray(high)
