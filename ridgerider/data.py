@@ -216,8 +216,8 @@ def mnist(folder: str | Path | None = None) -> Images:
         path = folder / name
         if not path.is_file():
             raise ValueError(
-                f"MNIST must be complete, but {folder} has no file {name}: put the four original "
-                "files there, or set RIDGERIDER_DATA to a folder that has them."
+                f"MNIST in `folder` must be complete, but {folder} has no file {name}: put the "
+                "four original files there, or set RIDGERIDER_DATA to a folder that has them."
             )
         if (other := hashlib.sha256(path.read_bytes()).hexdigest()) != digest:
             raise ValueError(

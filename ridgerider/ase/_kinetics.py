@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgerider._check import Positive, checked, needs
+from ridgerider._check import Positive, came, checked, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
 from ridgerider.ase._motions import point_group
@@ -153,6 +153,8 @@ def rate(
         raise ValueError(f"`rates` must be a square matrix, not of shape {rates.shape}.")
     if not len(sources) or not len(sinks) or set(sources) & set(sinks):
         raise ValueError("`begin` and `end` must be different minima, at least one of each.")
+    if weights is not None and len(weights) != len(sources):
+        raise ValueError(f"`weights` must be one for each of `begin`, not {came(weights)}.")
     np.fill_diagonal(rates, 0)
     out = rates.sum(axis=1)
     is_there = out > 0

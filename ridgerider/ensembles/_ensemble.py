@@ -209,6 +209,8 @@ class Ensemble:
         - `init`: of the deep ensembles, as for `Fresh`.
         - `shifted`: the same examples under a shift, to measure disagreement on; default `inputs`.
         """
+        if not np.ndim(inputs):
+            raise ValueError("`inputs` must have a row for each example, but it is one number.")
         check_labels(
             "`labels`", np.asarray(labels), len(inputs), _classes(self.problem, self.apply)
         )

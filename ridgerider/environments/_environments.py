@@ -193,6 +193,8 @@ def from_groups(
     [2, 1]
     """
     column = np.asarray(groups)
+    if column.ndim != 1:
+        raise ValueError(f"`groups` must name one group for each example, not {came(groups)}.")
     if not jax.tree.leaves(tuple(args)):
         raise ValueError("`args` must hold an array or more, but it is empty.")
     lengths = {len(leaf) for leaf in jax.tree.leaves(tuple(args))} | {len(column)}

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from ridgerider._check import Count, Seed, check_choice, checked
+from ridgerider._check import Count, Seed, came, check_choice, checked
 from ridgerider.environments._selection import agreement
 from ridgerider.environments._shared_features import shared_features
 
@@ -166,8 +166,8 @@ class Invariant:
         """Probabilities, in the order of `classes_`."""
         if not hasattr(self, "_heads"):
             raise ValueError("`fit` must be called first, before predictions.")
-        if not np.size(inputs):
-            raise ValueError("`inputs` must have a row for each example, but it is empty.")
+        if not np.size(inputs) or not np.ndim(inputs):
+            raise ValueError(f"`inputs` must have a row for each example, not {came(inputs)}.")
         table = self._table(np.asarray(inputs))
         return softmax(np.mean([head(table) for head in self._heads], axis=0), axis=1)
 

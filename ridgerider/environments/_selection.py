@@ -17,6 +17,8 @@ def agreement(accuracies: Sequence[float] | np.ndarray) -> float:
     >>> agreement(shape) > agreement(colour)
     True
     """
+    if not len(accuracies):
+        raise ValueError("`accuracies` must hold one for each environment, but it is empty.")
     return float(np.mean(accuracies) - KAPPA * round(float(np.ptp(accuracies)), 12))
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from ridgerider._check import Positive, Seed, came, checked, told_of
+from ridgerider._check import Positive, Seed, came, checked, fits, told_of
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar
@@ -163,7 +163,7 @@ def network_start(
         )
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
     leaves = jax.tree.leaves(params)
-    if not leaves or not all(isinstance(leaf, float | np.ndarray | Array) for leaf in leaves):
+    if not leaves or not all(fits(float | np.ndarray, leaf) for leaf in leaves):
         raise ValueError(f"`params` must be a pytree of arrays, one or more, not {came(params)}.")
     if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
         raise ValueError(
