@@ -431,13 +431,37 @@ SIZES = {
 
 
 NAMES = [one.__name__.replace("_", "-") for one in SIZES]
-NAMES += ["surface", *(f"gallery/{one}" for one in GALLERY)]
+NAMES += ["surface", "report", "report-phone", *(f"gallery/{one}" for one in GALLERY)]
+
+
+def screenshot(name: str, out: Path) -> None:
+    """The report of a search, in Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    rr.search(surface(), rr.Rider(keep_path=True), out=out / "run.sqlite", name="surface")
+    page = rr.report.report(out / "run.sqlite")
+    page.write_text(page.read_text().replace(str(out.resolve()), "runs/surface"))
+    width, height = (390, 844) if name == "report-phone" else (1200, 850)
+    is_dark = matplotlib.rcParams["figure.facecolor"] != "#FFFFFF"
+    with sync_playwright() as started:
+        path = shutil.which("chromium")
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_page(
+            viewport={"width": width, "height": height},
+            device_scale_factor=1.5,
+            color_scheme="dark" if is_dark else "light",
+        )
+        tab.goto(page.as_uri())
+        tab.wait_for_selector("html[data-ready]", state="attached")
+        tab.screenshot(path=out / f"{name}.png")
 
 
 def drawn(name: str, out: Path) -> None:
     """Draw into a folder: a figure of this file, of the paper, or of the gallery."""
     if name == "surface":
         experiment.run(experiment.Settings(), out)
+    elif name.startswith("report"):
+        screenshot(name, out)
     elif name.startswith("gallery/"):
         with contextlib.chdir(out):
             runpy.run_path(str(DOCS / f"{name}.py"))
