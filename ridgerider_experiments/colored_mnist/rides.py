@@ -250,7 +250,7 @@ class WarmStart(eqx.Module):
         return {**params, "featurizer": trained}
 
 
-class PrintedLosses(eqx.Module):
+class PrintedLosses(RidgeLosses):
     """L1 and L2 to the letter: signs, the first Hessian twice in a denominator, means of ratios.
 
     The paper gives no value of beta; all are 1. At a zero of a denominator a ratio counts as 0.
@@ -303,7 +303,7 @@ def ride_algorithm_4(
     problems = [rr.Problem(network_loss, start, *one) for one in data]
     both = Environments(problems, {"featurizer": False, "head": True})
     alone = RidgeLosses(gap=0.0, probe_correlation=0.0, probe_gap=0.0)
-    losses: Any = PrintedLosses() if is_literal else RidgeLosses() if is_consistent else alone
+    losses = PrintedLosses() if is_literal else RidgeLosses() if is_consistent else alone
     common = Algorithm4(
         losses=losses,
         batch=rr.Batches(batch_size),

@@ -11,7 +11,7 @@ import ridgerider as rr
 import ridgerider_experiments as experiments
 from ridgerider.coordination import coordinate
 from ridgerider.data import digits, images_of
-from ridgerider.environments import Environments
+from ridgerider.environments import Algorithm4, Environments
 from ridgerider.problems import classifier
 from ridgerider.problems.levers import PAPER, Levers, entropy, lever_loss
 from ridgerider_experiments import (
@@ -120,6 +120,7 @@ def test_the_printed_losses_of_algorithm_4_are_the_papers():
     # Both correlations are 1, the curvatures 4 and 12, the losses 0.3; the gap 8 over |e|^2 = 4.
     assert float(ridge) == pytest.approx(-2 - 16 + 0.6 + 2)
     assert float(agreement) == pytest.approx((6 - 2) / (6 + 2))
+    Algorithm4(losses=PrintedLosses())  # which checks their type
 
 
 def test_a_list_without_a_saddle_is_counted_and_not_the_end(monkeypatch):
