@@ -106,3 +106,8 @@ def test_words_of_the_page_are_in_the_glossary():
     said = " ".join(terms)
     for word in ("leg", "turn", "HVP", "fingerprint", "certificate", "multiplicity", "ridge"):
         assert word in said
+
+
+def test_a_wrong_default_is_found():
+    right, wrong = "default: `search(max_rides=100)`", "default: `ridgerider.ase.explore(seed=7)`"
+    assert not list(wrong_defaults(right)) and len(list(wrong_defaults(wrong))) == 1

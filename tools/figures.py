@@ -31,7 +31,17 @@ from ridgerider_experiments import surface as experiment
 
 DOCS = Path(__file__).parents[1] / "docs"
 COLORS = ("#3B8FC7", "#E0661C", "#1FA67A", "#E69F00", "#CC79A7")  # 3:1 on white and on black
-GALLERY = ("own_function", "landscape", "pytorch", "levers", "environments", "policies", "ensemble")
+GALLERY = (
+    "own_function",
+    "own_network",
+    "clusters",
+    "landscape",
+    "pytorch",
+    "levers",
+    "environments",
+    "policies",
+    "ensemble",
+)
 LOW, HIGH = {True: "#0A1622", False: "#9FA6AE"}, {True: "#4A525C", False: "#FFFFFF"}
 
 

@@ -6,6 +6,7 @@ A default is quoted as "default: `search(max_rides=100)`", and compared with the
 """
 
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ LIMITS = {
     r"(?i)\b(?:below|above) ([\d,]+) parameters": DENSE_BELOW,
     r"(?i)\bbelow (0\.7\d+)": rr.RidgeLost().min_overlap,
 }
-QUOTED = re.compile(r"[Dd]efaults?:?\s+`(?:rr\.)?(\w+)\((\w+)=([^`]+)\)`")
+QUOTED = re.compile(r"[Dd]efaults?:?\s+`(?:rr\.|ridgerider\.)?([\w.]+)\((\w+)=([^`]+)\)`")
 
 
 def unusual(text: str) -> Iterator[tuple[int, str, str]]:
@@ -51,7 +52,11 @@ def unusual(text: str) -> Iterator[tuple[int, str, str]]:
 def wrong_defaults(text: str) -> Iterator[str]:
     """Quoted defaults and limits that the code does not have."""
     for name, argument, value in QUOTED.findall(text):
-        default = inspect.signature(getattr(rr, name)).parameters[argument].default
+        default = (
+            inspect.signature(pkgutil.resolve_name(f"ridgerider.{name}"))
+            .parameters[argument]
+            .default
+        )
         if repr(default) != value:
             yield f"{name}({argument}={value}), but the code has {default!r}"
     for pattern, limit in LIMITS.items():
