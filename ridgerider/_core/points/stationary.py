@@ -228,12 +228,13 @@ def _compared(
     x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
     slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
-    slack += getattr(calls.problem.loss, "grad_noise", 0.0) * resolution
+    noise = getattr(calls.problem.loss, "grad_noise", 0.0)
+    slack += noise * resolution
     lengths = [one for one in LENGTHS if one * unit > 10 * resolution] or [20 * resolution / unit]
     is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
     is_open |= values < soft
     slopes = np.asarray(curvature.rows @ here.grad)
-    is_open |= np.abs(slopes) > enough * unit * np.abs(values)
+    is_open |= np.abs(slopes) > max(enough * unit, resolution) * np.abs(values) + 3 * noise
     # Nothing is to be decided along a symmetry, or where a bound holds.
     held = domain.held(x, calls.value_and_grad(x)[1])
     is_free = np.sum((rows @ domain.with_held(domain.null(x), held)) ** 2, axis=1) < 0.5
@@ -322,14 +323,16 @@ def _rise(
 ) -> float:
     """By how much the loss differs at the shortest distance at which it does.
 
-    Where it rises by more than the `curvature` explains, or hardly differs, the way may bend:
+    Where it rises by more than the `curvature` explains, or differs nowhere, the way may bend:
     `around` are undecided modes, among which it turns to where the loss is lower, and stiff ones,
     divided by the roots of their eigenvalues, which relax by Newton steps.
     """
-    for length in (*lengths, *(FARTHER if domain.is_bounded else ())):
+    lengths = (*lengths, *(FARTHER if domain.is_bounded else ()))
+    for length in lengths:
         aside = length * way
         change = calls.value(domain.inside(x + aside)) - loss
-        if around is not None and not slack < change <= curvature * float(aside @ aside):
+        is_bent = change > max(slack, curvature * float(aside @ aside))
+        if around is not None and (is_bent or (abs(change) <= slack and length == lengths[-1])):
             change = min(change, _lowered(calls, domain, x, aside, *around) - loss)
         if abs(change) > slack:
             return change
@@ -345,9 +348,11 @@ def _lowered(
     stiff: Float[np.ndarray, "n l"],
 ) -> float:
     """The least loss as far from `x` as `aside` leads along undecided modes."""
-    length, least, off = float(np.linalg.norm(aside)), np.inf, 0 * x
+    length, least, off, slack = float(np.linalg.norm(aside)), np.inf, 0 * x, 0.0
     for turn in range(NUM_TURNS):
         loss, grad = calls.value_and_grad(domain.inside(x + aside + off))
+        if not loss <= least + slack:
+            break
         least = min(least, loss)
         slope = (rows @ grad) @ rows
         across = slope - (slope @ aside) * aside / length**2
