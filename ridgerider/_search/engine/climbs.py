@@ -434,11 +434,14 @@ def _move(calls: Calls, plan: Plan, domain: Domain, branch: Branch, known: dict)
     is_from_guess = not turn.up and turn.sign < 0 and branch.eigenvalue > 0
     is_from_climb = turn.up and branch.fingerprint.depth > 1 and branch.fingerprint[-2].up
     if plan.is_kept or (plan.has_matrix and (is_from_climb or not turn.up)):
-        # Of few parameters each leg has its own: then no leg's cost depends on who came before it.
+        # Of few parameters each leg has its own, and one that legs share is charged to each: then
+        # no leg's cost depends on who came before it.
         if name not in known or not plan.is_kept:
             matrix = calls.hessian(x) if branch.hessian is None else branch.hessian
             modes = modes_of(matrix, domain.null(x))
             known[name] = matrix, int(np.sum(modes.is_down))
+        elif branch.hessian is None and not calls.is_outside:
+            calls.charge(Cost(hvps=len(x), hessians=1))
         hessian, index = known[name]
         # From a transition state along one of its modes; mixtures let go of it.
         is_second = turn.up and turn.member < branch.multiplicity and index == 1

@@ -10,10 +10,17 @@ import pytest
 import ridgerider as rr
 from ridgerider.problems import himmelblau, wells
 
+
+def chain(x):
+    return jnp.sum(x**4 / 4 - x**2 / 2) + 0.1 * jnp.sum(x[1:] * x[:-1])
+
+
+CHAIN = rr.Problem(chain, jnp.linspace(0.3, 0.8, 10))
 RUNS = {
     "search": (rr.search, wells(3), {"members": "all", "max_depth": 2, "round_size": 5}),
     "explore": (rr.explore, himmelblau(), {"round_size": 5}),
     "explore in bounds": (rr.explore, himmelblau(), {"round_size": 5, "bounds": [(-5, 5)] * 2}),
+    "explore, ten parameters": (rr.explore, CHAIN, {"round_size": 5}),  # legs share Hessians
 }
 
 
