@@ -1,63 +1,142 @@
-"""A search that is killed at a random moment, again and again, ends at the same tree."""
+"""A run that is killed at random moments, again and again, ends at the same result.
 
+`python -m tests.search.engine.test_kill KIND PATH` begins a run, or continues it.
+"""
+
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import ridgerider as rr
-from ridgerider.problems import wells
-from tests.cases import same_tree
+from ridgerider.problems import classifier, himmelblau, wells
 
 SETTINGS = {"order": "best_first", "max_ridges": 2, "max_rides": 250, "round_size": 4, "seed": 1}
-CHILD = """
-import sys, jax
-jax.config.update("jax_enable_x64", True)
-import ridgerider as rr
-from ridgerider.problems import wells
-from tests.search.engine.test_kill import SETTINGS
-say = lambda done: print(done.num_rides, flush=True)
-rr.search(wells(5), out=sys.argv[1], progress=say, **SETTINGS)
-"""
 
 
-def start_and_kill(path, seconds):
-    """Kill the search so many seconds after its first leg was stored; how far did it come?"""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)],
+def say(done):
+    print(done, flush=True)
+
+
+def search(path):
+    if path.exists():
+        return rr.resume(path, wells(5), progress=say)
+    return rr.search(wells(5), out=path, progress=say, **SETTINGS)
+
+
+def explore(path):
+    with rr.workers.process_pool(2) as pool:
+        if path.exists():
+            return rr.resume(path, himmelblau(), progress=say, executor=pool)
+        return rr.explore(himmelblau(), out=path, progress=say, executor=pool, round_size=4)
+
+
+def ensemble(path):
+    random = np.random.default_rng(0)
+    inputs, labels = (
+        jnp.asarray(random.normal(size=(96, 6))),
+        jnp.asarray(random.integers(3, size=96)),
+    )
+    problem = classifier(inputs, labels, widths=(5,), init_scale=1e-3)
+    finish = rr.Train(optax.adam(0.01), rr.Batches(8), epochs=30, folder=str(path))
+    return rr.ensemble(problem, 4, finish=finish, progress=say)
+
+
+def reproduce(path):
+    from ridgerider_experiments import reproduce as run
+
+    run("ablation", path, quick=True, say=say)
+
+
+KINDS = {one.__name__: one for one in (search, explore, ensemble, reproduce)}
+
+
+def found(kind, path):
+    """What a run that is over has found, without times."""
+    if kind == "ensemble":
+        return {one.name: one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+    if kind == "reproduce":
+        text = (path / "results.json").read_text()
+        return json.loads(
+            text,
+            object_hook=lambda found: {
+                name: value
+                for name, value in found.items()
+                if "second" not in name and name != "commit"
+            },
+        )
+    view = rr.load(path)
+    return {
+        str(leg.fingerprint): (
+            leg.x.tobytes(),
+            leg.ended_by,
+            str(leg.linked_to),
+            int(leg.cost.hvps),
+        )
+        for leg in map(view.leg, view.fingerprints())
+    }
+
+
+def begin(kind, path):
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, kind, str(path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        start_new_session=True,
     )
-    child.stdout.readline()
-    time.sleep(seconds)
-    child.send_signal(signal.SIGKILL)
+
+
+def finish(kind, path):
+    child = begin(kind, path)
     child.communicate()
-    return child.returncode
+    assert child.returncode == 0
+    return found(kind, path)
 
 
-@pytest.fixture(scope="module")
-def whole():
-    return rr.search(wells(5), **SETTINGS)
+def kill_and_continue(kind, path, random, most, longest):
+    """Kill a run up to so many times, each a moment after it has said something; how often?"""
+    for number in range(most):
+        child = begin(kind, path)
+        child.stdout.readline()
+        time.sleep(random.uniform(0, longest))
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        if child.returncode == 0:
+            return number
+    return most
 
 
-@pytest.mark.parametrize("num_kills", [1, pytest.param(30, marks=pytest.mark.long)])
-def test_kills(whole, tmp_path, num_kills):
-    random, killed, came = np.random.default_rng(0), 0, []
-    for number in range(num_kills):
-        path = tmp_path / f"{number}.sqlite"
-        code = start_and_kill(path, random.uniform(0, 0.7))
-        before = len(rr.load(path))
-        killed += code == -signal.SIGKILL
-        came.append(before)
-        resumed = rr.resume(path, wells(5))
-        assert len(resumed) == 250 and same_tree(whole, resumed), f"after {before} legs"
-        assert [len(group) for group in resumed.classes()] == [
-            len(group) for group in whole.classes()
-        ]
-    assert killed == num_kills
-    # The moments were spread over the search, and none came after its end.
-    assert len(set(came)) > num_kills / 2 and max(came) < 250
+# The moments are spread over a run by `longest`, in seconds; each run is killed a few times.
+@pytest.mark.parametrize(
+    ("kind", "longest"),
+    [
+        ("search", 0.7),
+        ("explore", 1.0),
+        ("ensemble", 1.5),
+        ("reproduce", 3.0),
+    ],
+)
+@pytest.mark.parametrize("num_kills", [1, pytest.param(75, marks=pytest.mark.long)])
+def test_kills(tmp_path, kind, longest, num_kills):
+    random, killed, number = np.random.default_rng(0), 0, 0
+    whole = finish(kind, tmp_path / "whole")
+    while killed < num_kills:
+        path, number = tmp_path / f"{number}", number + 1
+        killed += kill_and_continue(kind, path, random, min(3, num_kills - killed), longest)
+        assert finish(kind, path) == whole, f"after {killed} kills"
+        print(kind, killed, "kills of", num_kills, flush=True)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    KINDS[sys.argv[1]](Path(sys.argv[2]))
