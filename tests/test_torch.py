@@ -155,6 +155,10 @@ def test_solutions_are_state_dictionaries(searched):
         fresh.load_state_dict(solution.params)
         value = decayed_loss(fresh(ours.loss.data[0]), ours.loss.data[1])
         assert value.item() == pytest.approx(solution.loss, rel=1e-12)
+        for params in (solution.params, fresh.state_dict(), dict(fresh.named_parameters())):
+            np.testing.assert_array_equal(
+                ours.ravel(params), result.leg(solution.fingerprint).finish.x
+            )
     assert all(torch.equal(before[name], module.state_dict()[name]) for name in before)
 
 

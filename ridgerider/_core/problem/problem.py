@@ -19,6 +19,7 @@ Costs, counted where values, gradients and Hessian-vector products are made.
 import math
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -156,6 +157,13 @@ class Problem(eqx.Module):
 
     @checked
     def ravel(self, params: PyTree) -> Vector:
+        if isinstance(params, OrderedDict) and isinstance(self.start, dict):
+            params = dict(
+                params
+            )  # the state of a module of PyTorch; pytrees sort dictionaries only
+        params = jax.tree.map(
+            lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, params
+        )
         check_params("params", self.start, params)
         return ravel_pytree(params)[0]
 
