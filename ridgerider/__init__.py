@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ridgerider._core.problem.problem import Problem as Problem
     from ridgerider._core.ride.correct import Valley as Valley
     from ridgerider._core.ride.davidson import Davidson as Davidson
-    from ridgerider._core.ride.follow import Follow as Follow
+    from ridgerider._core.ride.network_rules import Follow as Follow
     from ridgerider._core.ride.quasi_newton import QuasiNewton as QuasiNewton
     from ridgerider._core.ride.residual import Residual as Residual
     from ridgerider._core.ride.rider import Rider as Rider

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import baselines, cli, environments, problems
-from ridgerider._search.runfile.rules import RULES
+from ridgerider._search.runfile.rules_json import RULES
 from ridgerider._search.tree import Budget
 from ridgerider.dice import Dice
 from ridgerider.problems import wells

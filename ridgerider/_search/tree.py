@@ -39,7 +39,7 @@ from ridgerider._check import (
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.spectra.spectrum import Cluster
-from ridgerider._search.runfile.rules import describe
+from ridgerider._search.runfile.rules_json import describe
 
 _TURN = struct.Struct(">BIIB")
 

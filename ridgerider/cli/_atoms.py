@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgerider._check import needs, one_line
-from ridgerider._search.runfile.rules import load_attribute
+from ridgerider._search.runfile.rules_json import load_attribute
 
 STRUCTURE = "structure.json"  # beside the run file, with all digits and constraints
 

@@ -17,7 +17,7 @@ import ridgerider as rr
 from ridgerider._check import check_choice, check_count
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider._search.results.export import FORMATS
-from ridgerider._search.runfile.rules import load_attribute
+from ridgerider._search.runfile.rules_json import load_attribute
 from ridgerider._search.runfile.write import check_run
 from ridgerider._search.runfile.write import repair as repair_run
 from ridgerider.cli._atoms import (

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
-from ridgerider._search.runfile.rules import load_attribute, name_to_load, own_measures
+from ridgerider._search.runfile.rules_json import load_attribute, name_to_load, own_measures
 from ridgerider._search.tree import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import is_of_user
 from ridgerider.problems import BUILT_IN, load_problem

@@ -1,7 +1,7 @@
 """Ready problems with known answers, and how a problem is found by name."""
 
-from ridgerider._search.runfile.rules import BUILT_IN as BUILT_IN
-from ridgerider._search.runfile.rules import load_problem as load_problem
+from ridgerider._search.runfile.rules_json import BUILT_IN as BUILT_IN
+from ridgerider._search.runfile.rules_json import load_problem as load_problem
 from ridgerider.problems.classifier import Classifier as Classifier
 from ridgerider.problems.classifier import classifier as classifier
 from ridgerider.problems.classifier import digits_classifier as digits_classifier

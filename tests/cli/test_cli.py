@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import ridgerider as rr
 from ridgerider import cli
-from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.rules_json import describe_problem
 from ridgerider.cli import _commands, _options, _shown
 from ridgerider.problems import load_problem
 from ridgerider.report._read import Reader

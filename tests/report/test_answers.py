@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.rules import describe_problem
+from ridgerider._search.runfile.rules_json import describe_problem
 from ridgerider._search.runfile.schema import pack
 from ridgerider._search.runfile.write import Store
 from ridgerider.report import report

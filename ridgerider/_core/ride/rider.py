@@ -21,7 +21,7 @@ from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
 from ridgerider._core.ride.davidson import Davidson
-from ridgerider._core.ride.follow import Follow
+from ridgerider._core.ride.network_rules import Follow
 from ridgerider._core.ride.quasi_newton import QuasiNewton
 from ridgerider._core.ride.ride import Ride
 from ridgerider._core.ride.step import Backtracking, StepRule, TakeStep, Trial, zeros_of

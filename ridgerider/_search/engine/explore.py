@@ -18,7 +18,7 @@ from ridgerider._search.engine.starts import bounds_of
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Progress
-from ridgerider._search.runfile.rules import loaded
+from ridgerider._search.runfile.rules_json import loaded
 from ridgerider._search.tree import MAP_ORDERS, Budget, Order, Settings, named_order, order_name
 
 

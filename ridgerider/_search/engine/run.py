@@ -37,7 +37,7 @@ from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Line, Progress
 from ridgerider._search.results.result import Result
 from ridgerider._search.runfile.read import RunFile, check_new, held
-from ridgerider._search.runfile.rules import (
+from ridgerider._search.runfile.rules_json import (
     check_problem,
     describe,
     describe_problem,

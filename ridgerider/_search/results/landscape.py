@@ -3,13 +3,11 @@
 Minima are the places, saddles of index 1 the passes between them. The barrier between two minima is
 the loss at the highest point of the lowest path: of all paths along passes, the one whose highest
 pass is lowest, which is the path in a minimum spanning tree.
-
-How complete a map is: what was climbed, and an estimate of what is missing.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgerider._check import Count, Limit, check_count, checked
 from ridgerider._search.engine.climbs import is_guess, is_jump
+from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.result import RunView, Solutions, Stationary
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
@@ -24,104 +23,6 @@ if TYPE_CHECKING:
     import networkx
 
 Place = int | str | Fingerprint | Stationary  # how a minimum is named
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How many there are, with an interval of 95 %.
-
-    From two samples that are independent of one another (`is_overlap`), by Chapman's formula; or
-    from how often each was found, by Chao's, which is a lower bound in expectation and says nothing
-    of what cannot be reached in this way.
-    """
-
-    found: int
-    estimate: float
-    low: float
-    high: float
-    is_overlap: bool = False
-
-    @staticmethod
-    def of(counts: Iterable[int]) -> "Estimate":
-        """From the number of visits to each.
-
-        With `once` of them found once and `twice` twice: found + once (once - 1) / 2 (twice + 1).
-
-        >>> Estimate.of([3, 2, 5, 2, 4]).estimate
-        5.0
-        """
-        counts = list(counts)
-        found, once, twice = len(counts), counts.count(1), counts.count(2)
-        missing = once * (once - 1) / (2 * (twice + 1))
-        if missing <= 0:
-            return Estimate(found, float(found), float(found), float(found))
-        variance = (
-            missing
-            + once * (2 * once - 1) ** 2 / (4 * (twice + 1) ** 2)
-            + once**2 * twice * (once - 1) ** 2 / (4 * (twice + 1) ** 4)
-        )
-        spread = math.exp(1.96 * math.sqrt(math.log(1 + variance / missing**2)))
-        return Estimate(found, found + missing, found + missing / spread, found + missing * spread)
-
-    def or_overlap(self, one: int, two: int, both: int) -> "Estimate":
-        """By samples of `one` and `two` with `both` in common, and no less than this estimate.
-
-        (one + 1) (two + 1) / (both + 1) - 1. A sample of fewer than two says nothing.
-
-        >>> Estimate.of([3, 3, 3]).or_overlap(2, 2, 1)
-        Estimate(found=3, estimate=3.5, low=3.0, high=5.19..., is_overlap=True)
-        """
-        if min(one, two) < 2:
-            return self
-        estimate = (one + 1) * (two + 1) / (both + 1) - 1
-        parts = (one + 1) * (two + 1) * (one - both) * (two - both)
-        spread = 1.96 * math.sqrt(parts / ((both + 1) ** 2 * (both + 2)))
-        return Estimate(
-            self.found,
-            max(self.estimate, estimate),
-            max(self.low, estimate - spread),
-            max(self.high, estimate + spread),
-            is_overlap=True,
-        )
-
-    def __str__(self) -> str:
-        if self.is_overlap:
-            about = f"about {self.estimate:.0f} ({self.low:.0f} to {self.high:.0f})"
-            return f"{self.found} found, {about} by the overlap of starts and climbs"
-        return f"{self.found} found, at least {self.estimate:.0f} by how often each was found"
-
-
-@dataclass(frozen=True)
-class Completeness:
-    """What was climbed, and what may be missing.
-
-    `climbed[number]` is, for each minimum, how many ascent directions were climbed and how many are
-    known.
-    """
-
-    climbed: tuple[tuple[int, int], ...]
-    num_open: int
-    minima: Estimate
-    saddles: Estimate
-
-    @property
-    def is_exhausted(self) -> bool:
-        """No climb from the points that are known is left; others may exist all the same."""
-        return self.num_open == 0
-
-    def __str__(self) -> str:
-        ridden, total = (sum(counts) for counts in zip(*self.climbed, strict=True))
-        done = sum(one == most for one, most in self.climbed)
-        rest = (
-            "no climb from these points is left, others may exist"
-            if self.is_exhausted
-            else f"{self.num_open} branches are open"
-        )
-        return (
-            f"{ridden} of {total} ascent directions climbed, all of them from {done} of "
-            f"{len(self.climbed)} minima; {rest}. "
-            f"Minima: {self.minima}. Transition states: {self.saddles}."
-        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import cluster_labels
-from ridgerider._search.runfile.rules import describe, digest, rebuild
+from ridgerider._search.runfile.rules_json import describe, digest, rebuild
 from ridgerider.types import Frontier
 
 TURNS = st.builds(rr.types.Turn, st.integers(0, 99), st.sampled_from([1, -1]), st.integers(0, 9))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ridgerider as rr
 from ridgerider._search.engine.rides import Rides
-from ridgerider._search.runfile.rules import describe, rebuild
+from ridgerider._search.runfile.rules_json import describe, rebuild
 from ridgerider._search.same import Classes
 from ridgerider._search.tree import Settings, best_first, steepest_first
 from ridgerider.problems import surface, wells

@@ -6,7 +6,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.results.measures import signature_classes
-from ridgerider._search.runfile.rules import own_measures
+from ridgerider._search.runfile.rules_json import own_measures
 from ridgerider.problems import load_problem, wells
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
