@@ -264,7 +264,9 @@ def signalling(
 
 
 @checked
-def card_game(table: Float[np.ndarray, "card card action action"] | None = None) -> PayoffGame:
+def card_game(
+    table: Float[np.ndarray, "card_1 card_2 action_1 action_2"] | None = None,
+) -> PayoffGame:
     """Two players with a private card each act once, the second after it saw the first one act.
 
     - `table[card_1, card_2, action_1, action_2]`: what both get; cards are equally likely. Default:

@@ -386,6 +386,8 @@ def test_derivatives_of_samples_are_those_of_dice():
     starts, widths = jnp.array([0, 6]), jnp.array([2, 3])
 
     class Tables:
+        sample = None  # what is estimated from trajectories asks for none
+
         def log_probabilities(self, params, trajectories):
             logs = jnp.concatenate(
                 [
@@ -560,7 +562,7 @@ def endless(draw, act):
         (lambda: PayoffGame(jnp.add, ((1, 2),)), "`len\\(shapes\\)` must be .* at least 2, not 1"),
         (
             lambda: card_game(np.zeros((2, 2))),
-            "`table` must be an array of numbers of shape .card, card, action",
+            "`table` must be an array of numbers of shape .card_1, card_2, action_1",
         ),
     ],
 )

@@ -100,16 +100,21 @@ def test_rules_choose_as_they_say():
     # A predictor that errs with a fixed rate on either colour: its accuracy is affine in the rate.
     rates = np.array([0.3, 0.2, 0.1])
     assert extrapolate(0.9 - 0.7 * rates, rates, 0.9) == pytest.approx(0.27)
-    with pytest.raises(ValueError, match="`rates` must be one for each of 2 accuracies, with two"):
+    with pytest.raises(
+        ValueError, match="`rates` must be one for each of the 2 `accuracies`, with two"
+    ):
         extrapolate(colour, (0.1, 0.1), 0.9)
 
 
-class Sealed:
+class Sealed(Images):
     """Images whose test part must not be read before it may be."""
 
     def __init__(self, images):
-        self.train_images, self.train_labels = images.train_images, images.train_labels
-        self._images, self.is_open = images, False
+        vars(self).update(train_images=images.train_images, train_labels=images.train_labels)
+        vars(self).update(_images=images, is_open=False)
+
+    def __setattr__(self, name, value):
+        vars(self)[name] = value
 
     def __getattr__(self, name):
         assert self.is_open, f"{name} was read before a selection was made"

@@ -170,7 +170,7 @@ def resume(
     problem: Problem | str,
     rider: Rider | Climb | None = None,
     *,
-    order: Order | None = None,
+    order: Order | str | None = None,
     max_rides: Limit | Same = "same",
     max_steps: Limit | Same = "same",
     max_hvps: Limit | Same = "same",
@@ -316,6 +316,8 @@ def stored_mover(
     if meta["rider"] != describe(rule):
         raise ValueError(f"{path} was made with another `rider`: pass its rr.{kind.__name__}.")
     symmetry = stored_part("symmetry", meta["symmetry"], symmetry)
+    if symmetry is not None:
+        check_rule("symmetry", symmetry, Symmetry)
     if isinstance(rule, Rider):
         return Rides(rule, symmetry)
     ends = meta.get("bounds")

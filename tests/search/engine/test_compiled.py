@@ -10,7 +10,7 @@ from ridgerider.problems.wells import wells_loss
 
 @pytest.mark.parametrize(
     ("make", "start", "num_programs", "num_traces"),
-    [(rr.search, [0.0, 0.0], 6, 14), (rr.explore, [0.3, 0.2], 3, 6)],
+    [(rr.search, [0.0, 0.0], 6, 15), (rr.explore, [0.3, 0.2], 3, 6)],
 )
 def test_a_second_loss_compiles_only_what_contains_it(
     make, start, num_programs, num_traces, caplog
