@@ -173,8 +173,8 @@ def measured(problem: Problem) -> tuple[Problem, Cost]:
     >>> 1e-7 < float(problem.unit) < 1e-4
     True
     """
-    if isinstance(problem.loss, Functions):  # whose differences have steps in parameters
-        return problem, problem.loss.preparation
+    if isinstance(problem.loss, Functions):
+        return problem.with_unit(problem.loss.unit), problem.loss.preparation
     calls, x = Calls(problem), fetch(problem.x0)
     rows = np.random.default_rng(0).normal(size=(NUM_DIRECTIONS, len(x))).astype(x.dtype)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

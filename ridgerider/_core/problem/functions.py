@@ -64,7 +64,8 @@ class Functions:
     - `size`: how many parameters there are.
     - `dtype`: of the arrays that the functions get.
     - `block`: how many points or vectors they take at a time.
-    - `step`: of differences, relative to max(1, |x|); None where products are known.
+    - `step`: of differences, relative to max(unit, |x|); None where products are known.
+    - `unit`: of length; see `Problem.unit`.
     - `noise`: the error of an HVP, relative to its length.
     - `grad_noise`: what an entry of a gradient may be off by, beyond rounding.
     - `resolution`: how closely stationary points are known, a length; 0: to rounding.
@@ -81,6 +82,7 @@ class Functions:
         self.size, self.dtype, self.block, self.__name__ = size, np.dtype(dtype), block, name
         self.step: float | None = None
         self.noise = self.grad_noise = self.resolution = 0.0
+        self.unit = 1.0
         self.chart: Any = None
         self.preparation = Cost()
         self.calls = Counter[str]()
@@ -167,7 +169,7 @@ class Functions:
         assert self.step is not None
         lengths = np.linalg.norm(v, axis=1)
         units = v / np.where(lengths > 0, lengths, 1)[:, None]
-        h = self.step * max(1.0, float(np.linalg.norm(x)))
+        h = self.step * max(self.unit, float(np.linalg.norm(x)))
         images, errors = np.zeros_like(v), np.zeros(len(v))
         count = max(1, self.block // len(STEPS))
         for begin in range(0, len(v), count):

@@ -1,5 +1,6 @@
 """Python callables on NumPy arrays as a loss, checked before they are used."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ class NumpyFunctions(Functions):
         x = self._ravel("start", jax.tree.map(np.asarray, start)).astype(self.dtype)
         with CALLING:
             _check_once(self, x)
+            self.unit = natural_length(self, x)
             nearby = _nearby(self, x)
             if check:
                 check_gradient(self, nearby)
@@ -105,6 +107,21 @@ class NumpyFunctions(Functions):
                 "from here; a loss written in JAX goes into rr.Problem(loss, start) as it is."
             )
         return np.concatenate([np.ravel(leaf) for leaf in leaves])
+
+
+def natural_length(functions: Functions, x: Point, is_free: Any = True) -> float:
+    """About the length over which a function is quadratic, a power of ten; 1 if it has none."""
+    row, last = np.random.default_rng(0).normal(size=len(x)) * is_free, 0.0
+    value = functions.host_values(x)[0]
+    size = 10.0 ** round(math.log10(float(np.abs(x).max(initial=0)) or 1.0))
+    for length in size * 10.0 ** np.arange(-3, 2, 0.5):
+        ways = (x + sign * length * row / np.linalg.norm(row) for sign in (1, -1))
+        values = np.array([value, *(functions.host_values(way.astype(x.dtype))[0] for way in ways)])
+        bend = values[1] + values[2] - 2 * value
+        if last and not 0.5 <= bend / (10 * last) <= 2:
+            return 10.0 ** round(math.log10(length / 2))
+        last = bend if abs(bend) > 1e4 * _eps(functions) * np.abs(values).max() else 0.0
+    return 1.0
 
 
 def measure_noise(functions: Functions, x: Point, typical: float) -> None:
@@ -182,7 +199,7 @@ def _check_once(functions: NumpyFunctions, x: Point) -> None:
 
 def _nearby(functions: Functions, x: Point) -> Point:
     """A point off the start, which is a saddle: there every gradient vanishes, right or wrong."""
-    typical = max(1.0, float(np.linalg.norm(x)) / functions.size**0.5)
+    typical = max(functions.unit, float(np.linalg.norm(x)) / functions.size**0.5)
     noise = np.random.default_rng(0).normal(size=functions.size)
     moved = (x + 0.01 * typical * noise).astype(functions.dtype)
     try:
@@ -194,7 +211,7 @@ def _nearby(functions: Functions, x: Point) -> Point:
 
 def _slope(functions: Functions, x: Point, row: Point) -> tuple[float, float]:
     """The derivative of the value along a row, and what it may be off by."""
-    h = _eps(functions) ** (1 / 3) * max(1.0, float(np.linalg.norm(x)))
+    h = _eps(functions) ** (1 / 3) * max(functions.unit, float(np.linalg.norm(x)))
     points = np.array([x + step * h * row for step in STEPS])
     values, _ = functions._in_blocks(points, None)
     near, far = (values[0] - values[1]) / (2 * h), (values[2] - values[3]) / (4 * h)

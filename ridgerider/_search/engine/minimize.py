@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -12,7 +13,11 @@ from ridgerider._check import Count, Limit, Seed, check_count, check_takes, chec
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.minimand import Minimand
-from ridgerider._core.problem.numpy_functions import MAX_SIZE_OF_VALUES, check_gradient
+from ridgerider._core.problem.numpy_functions import (
+    MAX_SIZE_OF_VALUES,
+    check_gradient,
+    natural_length,
+)
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import OutOfTime
 from ridgerider._search.engine.climbs import Climbs, NoMinimum, host
@@ -149,9 +154,15 @@ def minimize_all(
             functions.fun, functions.jac, functions.hess = _differentiated(own[0])
             problem, spent = measured(Problem(own[0], start))
             functions.num_fun += int(spent.values)
-            scale = np.where(is_closed, scale, float(problem.unit))
-            ends = (low - origin) / scale, (high - origin) / scale
-            functions.low, functions.high, functions.scale = *ends, scale
+            unit = float(problem.unit)
+        else:
+            unit = 1.0
+            with suppress(OutOfTime):
+                if not is_closed.all():
+                    unit = natural_length(functions, (start - origin) / scale, ~is_closed)
+        scale = np.where(is_closed, scale, unit)
+        ends = (low - origin) / scale, (high - origin) / scale
+        functions.low, functions.high, functions.scale = *ends, scale
         if functions.jac is None and len(start) > MAX_SIZE_OF_VALUES:
             raise ValueError(
                 f"`jac` is needed for more than {MAX_SIZE_OF_VALUES} parameters, and there are "

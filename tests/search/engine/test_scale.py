@@ -71,3 +71,22 @@ def test_small_parameters_have_a_small_unit():
 def test_a_loss_without_any_length_has_the_unit_one():
     problem, cost = measured(rr.Problem(lambda x: x @ x, jnp.ones(2)))
     assert float(problem.unit) == 1 and cost.gradients > 1
+
+
+@pytest.mark.parametrize("length", [1e-8, 1e-3, 1e4, 1e8])
+@pytest.mark.parametrize(("factor", "shift"), [(1e-6, 0.0), (1e6, 3e6)])
+def test_functions_outside_of_jax_in_other_units(length, factor, shift):
+    def of(length, factor, shift):
+        def value_and_grad(x):
+            a, b = x / length
+            value = (4 - 2.1 * a**2 + a**4 / 3) * a**2 + a * b + (4 * b**2 - 4) * b**2
+            grad = np.array([8 * a - 8.4 * a**3 + 2 * a**5 + b, a + 16 * b**3 - 8 * b])
+            return factor * value + shift, factor * grad / length
+
+        start = np.full(2, 0.5 * length)
+        landscape = rr.explore(rr.Problem.from_functions(value_and_grad, start), max_rides=60)
+        minima = rr.minimize_all(value_and_grad, start, jac=True, max_calls=1500)
+        points = [*landscape.minima(), *landscape.saddles()]
+        return len(points), sorted(round((one.fun - shift) / factor, 4) for one in minima)
+
+    assert of(length, factor, shift) == of(1.0, 1.0, 0.0)
