@@ -12,7 +12,7 @@ import ridgerider as rr
 
 pytest.importorskip("ase", reason="ASE is not installed: ridgerider[ase]")
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, fcc100
 from ase.calculators.emt import EMT
 from ase.calculators.emt import beta as BETA
 from ase.calculators.lj import LennardJones
@@ -242,3 +242,23 @@ def test_bad_input_is_refused():
     atoms.set_constraint(FixAtoms([0, 1, 2]))
     with pytest.raises(ValueError, match="an atom that is not fixed"):
         ridgerider.ase.problem(atoms)
+
+
+def test_the_ends_of_a_path_must_be_alike():
+    slab = fcc100("Cu", size=(2, 2, 2), vacuum=4.0)
+    slab.set_constraint(FixAtoms(mask=slab.get_tags() > 1))
+    slab.calc = EMT()
+
+    def changed(change):
+        other = slab.copy()
+        change(other)
+        return other
+
+    for change, message in (
+        (lambda other: other.set_cell(1.05 * slab.cell), "`final` must have the cell"),
+        (lambda other: other.symbols.__setitem__(3, "Au"), "but atom 3 is Au and not Cu"),
+        (lambda other: other.pop(), "but it has 7 atoms and not 8"),
+        (lambda other: other.positions.__iadd__(0.3), "the fixed atoms of `initial`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ridgerider.ase.connect(slab, changed(change))

@@ -140,6 +140,7 @@ def connect(
     >>> round(landscape.saddles()[0].loss - landscape.minima()[0].loss, 3)
     0.374
     """
+    _check_alike(initial, final)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         first = explore(
             initial,
@@ -153,6 +154,22 @@ def connect(
             out=out,
         )
         return connected(first, num_images=num_images, max_calls=max_force_calls)
+
+
+def _check_alike(initial: "Atoms", final: "Atoms") -> None:
+    """Raise unless two structures have the same atoms, cell, and fixed positions."""
+    if list(initial.symbols) != list(final.symbols):
+        pairs = enumerate(zip(initial.symbols, final.symbols, strict=False))
+        which = next((f"atom {i} is {b} and not {a}" for i, (a, b) in pairs if a != b), "")
+        came = which or f"it has {len(final)} atoms and not {len(initial)}"
+        raise ValueError(f"`final` must have the atoms of `initial` in the same order, but {came}.")
+    if not np.allclose(initial.cell, final.cell) or (initial.pbc != final.pbc).any():
+        raise ValueError("`final` must have the cell of `initial`, but it has another one.")
+    fixed = [
+        i for one in initial.constraints if one.todict()["name"] == "FixAtoms" for i in one.index
+    ]
+    if not np.allclose(initial.positions[fixed], final.positions[fixed], atol=1e-6):
+        raise ValueError("`final` must have the fixed atoms of `initial` at the same places.")
 
 
 @checked

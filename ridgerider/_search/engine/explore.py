@@ -61,7 +61,7 @@ def explore(
       Kuhn and Tucker.
     - `share_of_starts`: how many of the legs are descents from starts all over the bounds, or
       around the start where there are none: 0 to 1. Default: inside bounds, as starts and climbs
-      find new minima; else 0.
+      find new minima, and climbs only once hardly any minimum is missing; else 0.
     - `order`: from which minimum to climb next: "fewest_visits" (of the softest modes that were not
       climbed yet), "lowest_first", "breadth_first", or your own key `order(branch)`, smallest
       first. Saddles are left before anything else is climbed.

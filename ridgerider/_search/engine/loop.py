@@ -160,8 +160,11 @@ class Engine:
         size, share = self.settings.round_size, self.settings.share_of_starts
         if share == 0.0:
             return self.frontier.ask(size)
-        if self.settings.until_enough and self.yields.is_enough(self.problem.size):
-            return []
+        if (share is None or self.settings.until_enough) and self.yields.is_enough(
+            self.problem.size
+        ):
+            # A map goes on with what lies between its minima.
+            return [] if self.settings.until_enough else self.frontier.ask(size)
         num_starts = math.ceil(share * size) if share else 0
         if share is None:
             num_starts = self.yields.num_starts(size, len(self.frontier))

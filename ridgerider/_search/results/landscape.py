@@ -216,7 +216,7 @@ class Landscape(RunView):
 
     @checked
     def barrier(self, a: Place, b: Place) -> Barrier:
-        """The highest loss on the lowest path from `a` to `b`: numbers, points or fingerprints."""
+        """The highest loss on the lowest known path from `a` to `b`; see `path`."""
         one, two = self._number("a", a), self._number("b", b)
         parts = self.components()
         where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
@@ -237,7 +237,7 @@ class Landscape(RunView):
 
     @checked
     def path(self, a: Place, b: Place) -> DiscretePath:
-        """The lowest path from `a` to `b`: minima and saddles in turn."""
+        """The lowest known path from `a` to `b`: minima and saddles in turn."""
         import networkx
 
         one, two = self._number("a", a), self._number("b", b)

@@ -392,3 +392,17 @@ def test_bounds_are_checked():
         rr.explore(problem, bounds=[(1, 2), (1, 2)])
     with pytest.raises(ValueError, match="`share_of_starts`"):
         rr.explore(problem, share_of_starts=2.0)
+
+
+def test_inside_bounds_climbs_go_on_when_minima_are_complete():
+    """The barrier between the two lowest minima; -0.2547 by a grid of 100 points each way."""
+
+    def loss(x):
+        waves = jnp.sin(2 * x[0]) * jnp.cos(1.5 * x[1]) + 0.6 * jnp.cos(2 * x[2] + x[0])
+        bowl = 0.08 * (x[0] ** 2 + x[1] ** 2 + 1.5 * x[2] ** 2)
+        return waves + bowl + x[0] * x[1] * x[2] / 30
+
+    problem = rr.Problem(loss, jnp.array([0.3, 0.2, 0.1]))
+    landscape = rr.explore(problem, bounds=[(-3, 3), (-2.5, 3), (-3, 2.8)])
+    assert landscape.completeness().is_exhausted
+    assert landscape.barrier(0, 1) == pytest.approx(-0.2547, abs=2e-4)
