@@ -183,7 +183,7 @@ def minimize_all(
         except OutOfTime:
             reason = "no minimum was found within the budget"
         except NoMinimum as error:
-            reason = str(error)
+            reason = str(error).replace("`problem`", "`fun`").replace("`start`", "`x0`")
         found, undecided = _settled(functions, problem, mover, landscape)
         if not found:
             reason = reason or "no point could be verified as a minimum"
@@ -199,7 +199,7 @@ def minimize_all(
         one.update(success=False, status=2, message="level, and perhaps a part of another minimum")
     seconds = time.perf_counter() - began
     why = "" if landscape is None else _why(functions, budget, seconds, landscape)
-    minima.message = "; ".join(filter(None, (reason, why)))
+    minima.message = "; ".join(filter(None, (reason, why))).replace("`start`", "`x0`")
     for one in minima:
         one.update(nfev=minima.nfev, njev=minima.njev, nhev=minima.nhev)
     return minima

@@ -190,7 +190,7 @@ def test_a_start_that_leads_nowhere_is_replaced():
 
     found = rr.minimize_all(plateau, [1.8], bounds=[(-2, 2)], max_calls=2000)
     assert abs(found[0].x[0]) < 0.01
-    assert "the descent from `start` ended otherwise" in found.message
+    assert "the descent from `x0` ended otherwise" in found.message
     assert "calls failed with ArithmeticError: no" in found.message
     (end,) = rr.minimize_all(lambda x: x[0] ** 3, [0.1], max_calls=500)
     assert not end.success
