@@ -116,17 +116,14 @@ def kill_and_continue(kind, path, random, most, longest):
     return most
 
 
-# The moments are spread over a run by `longest`, in seconds; each run is killed a few times.
+# The moments are spread over a run by `longest`, in seconds; each run is killed up to three times.
+LONG = [("search", 0.7), ("explore", 0.3), ("ensemble", 1.5), ("reproduce", 3.0)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "longest"),
-    [
-        ("search", 0.7),
-        ("explore", 1.0),
-        ("ensemble", 1.5),
-        ("reproduce", 3.0),
-    ],
+    ("kind", "longest", "num_kills"),
+    [("search", 0.7, 1), *(pytest.param(*one, 75, marks=pytest.mark.long) for one in LONG)],
 )
-@pytest.mark.parametrize("num_kills", [1, pytest.param(75, marks=pytest.mark.long)])
 def test_kills(tmp_path, kind, longest, num_kills):
     random, killed, number = np.random.default_rng(0), 0, 0
     whole = finish(kind, tmp_path / "whole")
