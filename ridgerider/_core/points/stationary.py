@@ -327,7 +327,7 @@ def _rise(
     `around` are undecided modes, among which it turns to where the loss is lower, and stiff ones,
     divided by the roots of their eigenvalues, which relax by Newton steps.
     """
-    lengths = (*lengths, *(FARTHER if domain.is_bounded else ()))
+    lengths = (*lengths, *(FARTHER if domain.is_bounded else (1.0,)))
     for length in lengths:
         aside = length * way
         change = calls.value(domain.inside(x + aside)) - loss
@@ -348,10 +348,10 @@ def _lowered(
     stiff: Float[np.ndarray, "n l"],
 ) -> float:
     """The least loss as far from `x` as `aside` leads along undecided modes."""
-    length, least, off, slack = float(np.linalg.norm(aside)), np.inf, 0 * x, 0.0
+    length, least, off = float(np.linalg.norm(aside)), np.inf, 0 * x
     for turn in range(NUM_TURNS):
         loss, grad = calls.value_and_grad(domain.inside(x + aside + off))
-        if not loss <= least + slack:
+        if not np.isfinite(loss) or np.linalg.norm(off) > 10 * length:
             break
         least = min(least, loss)
         slope = (rows @ grad) @ rows

@@ -110,7 +110,7 @@ class NumpyFunctions(Functions):
 
 
 def natural_length(functions: Functions, x: Point, is_free: Any = True) -> float:
-    """About the length over which a function is quadratic, a power of ten; 1 if it has none."""
+    """About the length over which a function is quadratic, a power of ten; 1 if ordinary."""
     row, last = np.random.default_rng(0).normal(size=len(x)) * is_free, 0.0
     value = functions.host_values(x)[0]
     size = 10.0 ** round(math.log10(float(np.abs(x).max(initial=0)) or 1.0))
@@ -119,7 +119,8 @@ def natural_length(functions: Functions, x: Point, is_free: Any = True) -> float
         values = np.array([value, *(functions.host_values(way.astype(x.dtype))[0] for way in ways)])
         bend = values[1] + values[2] - 2 * value
         if last and not 0.5 <= bend / (10 * last) <= 2:
-            return 10.0 ** round(math.log10(length / 2))
+            power = round(math.log10(length / 2))
+            return 1.0 if abs(power) <= 1 else 10.0**power
         last = bend if abs(bend) > 1e4 * _eps(functions) * np.abs(values).max() else 0.0
     return 1.0
 
