@@ -120,7 +120,9 @@ def natural_length(functions: Functions, x: Point, is_free: Any = True) -> float
         bend = values[1] + values[2] - 2 * value
         if last and not 0.5 <= bend / (10 * last) <= 2:
             power = round(math.log10(length / 2))
-            return 1.0 if abs(power) <= 1 else 10.0**power
+            # Far from the size of the start it is likely that of an inflection there.
+            is_likely = abs(power - math.log10(size)) < 1.5
+            return 10.0**power if is_likely and abs(power) > 1 else 1.0
         last = bend if abs(bend) > 1e4 * _eps(functions) * np.abs(values).max() else 0.0
     return 1.0
 
