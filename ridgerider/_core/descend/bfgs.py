@@ -30,10 +30,12 @@ def slide(
     most: float = np.inf,
     resolution: float = 0.0,
     max_steps: int = 600,
+    saddle: Point | None = None,
 ) -> Descent:
     """Down from `x`, no farther than `most`, with the Hessian of a point nearby.
 
-    A step no longer than the `resolution`, or than rounding, is the last.
+    A step no longer than the `resolution`, or than rounding, is the last. Where `x` is past the
+    first minimum on the line from a `saddle`, it begins nearer to that, with shorter steps.
 
     >>> import jax.numpy as jnp
     >>> from ridgerider._core.problem.problem import Problem
@@ -43,8 +45,12 @@ def slide(
     >>> [round(float(entry), 3) for entry in end.x]
     [1.0, 0.0]
     """
-    begin, longest, unit = x, LONGEST * radius, float(calls.problem.unit)
-    here = Descent(x, *calls.value_and_grad(x), [])
+    here, halvings = Descent(x, *calls.value_and_grad(x), []), 0
+    while saddle is not None and halvings < 5 and here.grad @ (here.x - saddle) > 0:
+        halvings, x = halvings + 1, domain.inside((saddle + here.x) / 2)
+        here = Descent(x, *calls.value_and_grad(x), [])
+    begin, longest = x, LONGEST * radius / 2**halvings
+    unit = float(calls.problem.unit)
     here.losses.append(here.loss)
     eps, tolerance = float(np.finfo(x.dtype).eps), tolerance_of(None, x.dtype)
     inverse = _inverse(hessian, _norm(here.grad) / longest)

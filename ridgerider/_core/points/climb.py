@@ -235,7 +235,8 @@ def move_from(
         hessian = calls.hessian(x)
     if hessian is not None and not is_up and domain.chart is None:
         lengths = plan.radius, plan.max_distance * _size(plan, x), plan.resolution
-        return move_of(slide(calls, domain, first, hessian, *lengths, DOWN * plan.max_steps), plan)
+        most = DOWN * plan.max_steps
+        return move_of(slide(calls, domain, first, hessian, *lengths, most, saddle=x), plan)
     move = Move(x, math.nan, np.zeros_like(x), direction, plan.radius, plan.unit, begin=x)
     move.is_up, move.is_second, modes = is_up, is_second, None
     move.has_crossed = is_up and not direction.any()  # from a guess: along the slope

@@ -406,3 +406,12 @@ def test_inside_bounds_climbs_go_on_when_minima_are_complete():
     landscape = rr.explore(problem, bounds=[(-3, 3), (-2.5, 3), (-3, 2.8)])
     assert landscape.completeness().is_exhausted
     assert landscape.barrier(0, 1) == pytest.approx(-0.2547, abs=2e-4)
+
+
+def test_a_descent_inside_bounds_ends_in_the_next_minimum():
+    """Minima beside saddles, in bounds that are wide against the distance between them."""
+    slope = jnp.poly(jnp.array([-2.0, 0.0, 0.3, 3.0, 3.4]))  # minima at the first, third and last
+    line = jnp.polyint(slope)
+    problem = rr.Problem(lambda x: jnp.polyval(line, x[0]) + x[1] ** 2, jnp.array([-1.0, 0.5]))
+    found = rr.explore(problem, bounds=[(-10, 10), (-10, 10)], share_of_starts=0.0)
+    assert [sorted(edge.minima) for edge in found.edges()] == [[0, 1], [1, 2]]
