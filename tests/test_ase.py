@@ -17,7 +17,7 @@ from ase.calculators.emt import EMT
 from ase.calculators.emt import beta as BETA
 from ase.calculators.lj import LennardJones
 from ase.constraints import FixAtoms, FixBondLength
-from ase.io import read
+from ase.io import read, write
 
 import ridgerider.ase
 from ridgerider.ase import _energy
@@ -135,18 +135,17 @@ def test_copper_has_the_same_derivatives():
 def test_solutions_are_atoms_and_rides_are_movies(three, tmp_path):
     atoms = ridgerider.ase.to_atoms(three)[0]
     assert atoms.get_potential_energy() == pytest.approx(three.minima()[0].loss)
-    assert np.abs(atoms.get_forces()).max() < 1e-5 and atoms.info["kind"] == "minimum"
+    assert atoms.info["kind"] == "minimum"
+    assert three.minima()[0].grad_norm < 1e-5
     name = str(three.minima()[0].fingerprint)
     frames = ridgerider.ase.movie(three, name)
     assert len(frames) == three.leg(name).num_steps + 2
-    path = ridgerider.ase.write(tmp_path / "ride.xyz", frames)
-    again = read(path, ":")
+    write(tmp_path / "ride.xyz", frames)
+    again = read(tmp_path / "ride.xyz", ":")
     assert len(again) == len(frames) and again[1].info["step"] == 1
     np.testing.assert_allclose(again[-1].positions, frames[-1].positions, atol=1e-6)
     assert again[1].get_potential_energy() == pytest.approx(float(three.leg(name).trace["loss"][1]))
-    with pytest.raises(ValueError, match=r"must end in \.xyz"):
-        ridgerider.ase.write(tmp_path / "ride.txt", frames)
-    with pytest.raises(ValueError, match=r"a run of ridgerider\.ase\.problem"):
+    with pytest.raises(ValueError, match=r"must be a run of ridgerider\.ase"):
         ridgerider.ase.to_atoms(
             rr.search(rr.Problem(lennard_jones, argon(3).positions), max_rides=0)
         )
@@ -172,7 +171,7 @@ def test_fixed_atoms_and_cells():
     np.testing.assert_allclose(
         problem.grad(problem.x0), -crystal.get_forces()[2:].ravel(), atol=1e-12
     )
-    moved = problem.loss._value_and_grad.at(crystal.positions[2:] + 0.1)
+    moved = problem.loss._value_and_grad.at(crystal.positions[2:] + 0.1, 0.0)
     assert np.array_equal(moved.positions[:2], crystal.positions[:2]) and moved.pbc.all()
     before = crystal.positions.copy()
     problem.value(problem.x0 + 1)

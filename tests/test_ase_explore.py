@@ -242,8 +242,14 @@ def test_kill_and_resume_and_workers_give_the_same_map(conformers, tmp_path):
     _, whole = conformers
     path = tmp_path / "run.sqlite"
     ridgerider.ase.explore(chain(), max_force_calls=60, out=path)
-    resumed = ridgerider.ase.resume(path, chain(), max_force_calls=10_000)
+    resumed = ridgerider.ase.resume(path, Chain(), max_force_calls=10_000)
     assert rows(resumed) == rows(whole)
+    for one, two in zip(*map(ridgerider.ase.to_atoms, (rr.load(path), whole)), strict=True):
+        assert one == two and one.get_potential_energy() == two.get_potential_energy()
+    with pytest.raises(ValueError, match=r"a run file of ridgerider\.ase"):
+        other = rr.Problem(lambda x: (x**2).sum(), np.ones(2))
+        rr.explore(other, max_rides=1, out=tmp_path / "other.sqlite")
+        ridgerider.ase.resume(tmp_path / "other.sqlite", Chain())
     with rr.workers.process_pool(2) as executor:
         assert rows(ridgerider.ase.explore(chain(), executor=executor)) == rows(whole)
 

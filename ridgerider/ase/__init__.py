@@ -10,10 +10,11 @@ from ridgerider.ase._energy import EnergyAndForces as EnergyAndForces
 from ridgerider.ase._explore import connect as connect
 from ridgerider.ase._explore import explore as explore
 from ridgerider.ase._explore import resume as resume
-from ridgerider.ase._files import atoms_of as atoms_of
+from ridgerider.ase._files import movie as movie
 from ridgerider.ase._files import path_movie as path_movie
 from ridgerider.ase._files import read_pathsample as read_pathsample
 from ridgerider.ase._files import save as save
+from ridgerider.ase._files import to_atoms as to_atoms
 from ridgerider.ase._files import write_pathsample as write_pathsample
 from ridgerider.ase._kinetics import free_energies as free_energies
 from ridgerider.ase._kinetics import normal_modes as normal_modes
@@ -22,7 +23,4 @@ from ridgerider.ase._kinetics import rate_matrix as rate_matrix
 from ridgerider.ase._kinetics import symmetry_order as symmetry_order
 from ridgerider.ase._motions import CellMotions as CellMotions
 from ridgerider.ase._motions import CellSignature as CellSignature
-from ridgerider.ase._problem import movie as movie
 from ridgerider.ase._problem import problem as problem
-from ridgerider.ase._problem import to_atoms as to_atoms
-from ridgerider.ase._problem import write as write

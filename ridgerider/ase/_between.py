@@ -50,7 +50,7 @@ def between(energy: EnergyAndForces, begin: np.ndarray, end: np.ndarray, count: 
             on_atoms = np.zeros((len(energy.atoms), 3))
             np.add.at(on_atoms, rows, pulls)
             np.add.at(on_atoms, columns, -pulls)
-            slope += energy.reduced(on_atoms).ravel()
+            slope += energy.coordinates(on_atoms).ravel()
         return value, slopes.ravel()
 
     aside = ASIDE * np.random.default_rng(0).normal(size=begin.size)

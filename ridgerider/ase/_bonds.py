@@ -3,7 +3,7 @@
 Atoms are bonded if they are closer than `BONDED` times the sum of their covalent radii.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
@@ -21,9 +21,14 @@ with needs("ase", "ridgerider.ase"):
         get_dihedrals_derivatives,
         get_distances_derivatives,
     )
+    from ase.io.jsonio import decode, encode
 
 import networkx
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.transform import Rotation
+
+from ridgerider.ase._energy import EnergyAndForces
+from ridgerider.ase._motions import superposed
 
 BONDED, BROKEN, FORMED = 1.25, 1.5, 1.15  # times the sum of two covalent radii
 LINKED = 1.5  # times the longest distance of an atom to its nearest neighbour: one fragment
@@ -54,35 +59,23 @@ def bond_graph(atoms: Atoms, factor: float = BONDED) -> networkx.Graph:
 class Connected:
     """Whether atoms hold together, below an energy; with `bonds`, by just these bonds.
 
-    A field for what is needed to say so: a run file may rebuild it.
+    `atoms` are some of the map, as JSON: a run file may rebuild this.
     """
 
-    numbers: tuple[int, ...]
-    fixed: tuple[tuple[float, ...], ...]
-    is_free: tuple[bool, ...]
-    cell: tuple[tuple[float, ...], ...]
-    pbc: tuple[bool, ...]
+    atoms: str
     length: float
     num_fragments: int
     bonds: tuple[tuple[int, ...], ...] | None
     max_loss: float
 
     @staticmethod
-    def of(atoms: Atoms, is_free: np.ndarray, keep: bool, max_loss: float) -> "Connected":
+    def of(atoms: Atoms, keep: bool, max_loss: float) -> "Connected":
         apart = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
         np.fill_diagonal(apart, np.inf)
         length = LINKED * float(apart.min(axis=1).max()) if len(atoms) > 1 else 0.0
         bonds = tuple(sorted(map(tuple, bond_graph(atoms).edges))) if keep else None
-        fields = (
-            tuple(atoms.numbers.tolist()),
-            tuple(map(tuple, atoms.positions.tolist())),
-            tuple(is_free.tolist()),
-            tuple(map(tuple, atoms.cell.tolist())),
-            tuple(atoms.pbc.tolist()),
-            length,
-        )
-        whole = Connected(*fields, len(atoms), bonds, max_loss)
-        return Connected(*fields, whole.fragments(atoms), bonds, max_loss)
+        found = Connected(encode(atoms.todict()), length, len(atoms), bonds, max_loss)
+        return replace(found, num_fragments=found.fragments(atoms))
 
     def __call__(self, params: np.ndarray) -> bool:
         if self.is_lost(params):
@@ -108,9 +101,13 @@ class Connected:
         near = atoms.get_all_distances(mic=bool(atoms.pbc.any())) < links
         return int(connected_components(near)[0])
 
+    @cached_property
+    def _energy(self) -> EnergyAndForces:
+        return EnergyAndForces(Atoms.fromdict(decode(self.atoms)))
+
     def _atoms(self, params: np.ndarray) -> Atoms:
-        atoms = Atoms(self.numbers, self.fixed, cell=self.cell, pbc=self.pbc)
-        atoms.positions[np.array(self.is_free)] = np.reshape(np.asarray(params), (-1, 3))
+        atoms = self._energy.atoms
+        atoms.positions = self._energy.positions(np.asarray(params))
         return atoms
 
 
@@ -139,10 +136,10 @@ class Torsions:
             turns += [(center, axis, part) for axis in axes]
         for center, axis, side in turns:
             for sign in (1, -1):
+                turn = Rotation.from_rotvec(sign * TURN * axis / np.linalg.norm(axis))
                 turned = points.copy()
-                unit = axis / np.linalg.norm(axis)
-                turned[side] = _rotated(points[side] - center, unit, sign * TURN) + center
-                found.append((_superposed(turned, points) - points).ravel())
+                turned[side] = turn.apply(points[side] - center) + center
+                found.append((superposed(turned, points) - points).ravel())
         return np.array(found).reshape(-1, x.size)
 
     def moved(self, x: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -235,17 +232,3 @@ def _turns(graph: networkx.Graph) -> list[tuple[int, int, np.ndarray]]:
 
 def _lengths(sides: np.ndarray) -> np.ndarray:
     return np.linalg.norm(sides, axis=1)
-
-
-def _rotated(points: np.ndarray, axis: np.ndarray, angle: float) -> np.ndarray:
-    """Rodrigues' formula."""
-    along = (points @ axis)[:, None] * axis
-    return along + np.cos(angle) * (points - along) + np.sin(angle) * np.cross(axis, points)
-
-
-def _superposed(points: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Points moved rigidly as close to others as they can be (Kabsch)."""
-    center, other = points.mean(axis=0), target.mean(axis=0)
-    left, _, right = np.linalg.svd((points - center).T @ (target - other))
-    flip = np.array([1, 1, np.sign(np.linalg.det(left @ right))])
-    return (points - center) @ ((left * flip) @ right) + other

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag, null_space
 
 from ridgerider._check import needs
 from ridgerider._core.problem.functions import CALLING
@@ -13,9 +14,9 @@ with needs("ase", "ridgerider.ase"):
     from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, Hookean
     from ase.data import covalent_radii
     from ase.data.colors import jmol_colors
+    from ase.io.jsonio import encode
 
 TOO_CLOSE = 0.25  # of the sum of two covalent radii
-FORCE = "Hookean"  # the only constraint that acts by a force
 
 
 def check_atoms(atoms: Any) -> None:
@@ -41,8 +42,9 @@ class EnergyAndForces:
     """The energy, and minus the forces, as a function of the coordinates that are not fixed.
 
     With `FixAtoms` alone these are the positions of the free atoms. `FixCartesian`, `FixedLine` and
-    `FixedPlane` leave fewer: then `basis` has a column for each, and the coordinates are a vector.
-    `Hookean` adds to energy and forces; other constraints are refused.
+    `FixedPlane` leave fewer: then the coordinates are a vector. In both cases the positions are
+    `origin` + `basis` @ coordinates, with orthonormal columns. `Hookean` adds to energy and forces;
+    other constraints are refused.
 
     With `resets` the calculator forgets what it knows before each call. A calculator of
     another process is made anew from its parameters if it cannot be pickled.
@@ -51,50 +53,40 @@ class EnergyAndForces:
     def __init__(self, atoms: Atoms):
         self.atoms, self.resets = atoms.copy(), False
         self.atoms.calc = atoms.calc
-        self.is_free = np.ones(len(atoms), bool)
-        blocks = {}  # of atoms that may move in some directions only, by columns
         self.springs = list[Any]()
+        blocked = [np.zeros((0, 3)) for _ in atoms]  # directions in which an atom may not move
         for constraint in self.atoms.constraints:
-            if isinstance(constraint, FixAtoms):
-                self.is_free[constraint.index] = False
-            elif isinstance(constraint, Hookean):
+            if isinstance(constraint, Hookean):
                 self.springs.append(constraint)
-            elif isinstance(constraint, FixCartesian | FixedLine | FixedPlane):
-                for atom in np.atleast_1d(constraint.index):
-                    blocks[int(atom)] = _columns(constraint)
-            else:
+                continue
+            if not isinstance(constraint, FixAtoms | FixCartesian | FixedLine | FixedPlane):
                 raise ValueError(
                     "`atoms` may have the constraints FixAtoms, FixCartesian, FixedLine, "
                     f"FixedPlane and Hookean, not {type(constraint).__name__}."
                 )
+            for atom in np.atleast_1d(constraint.index):
+                blocked[atom] = np.concatenate([blocked[atom], _blocked(constraint)])
+        free = [null_space(rows) if len(rows) else np.eye(3) for rows in blocked]
+        self.basis, self.is_free = block_diag(*free), np.array([one.size > 0 for one in free])
         if not self.is_free.any():
             raise ValueError("`atoms` must have an atom that is not fixed.")
-        self.basis = _basis(self.is_free, blocks) if blocks else None
-        self.fixed = self.atoms.positions.copy()
+        self.is_whole = self.basis.shape[1] == 3 * self.is_free.sum()  # no atom moves in part
+        places = self.atoms.positions.ravel()
+        self.origin = places - self.basis @ (self.basis.T @ places)
         self.start = self.coordinates(self.atoms.positions)
         self.__name__ = atoms.get_chemical_formula()
 
-    def coordinates(self, positions: np.ndarray) -> np.ndarray:
-        """Those of the positions that are free."""
-        positions = np.asarray(positions, float)
-        return self.reduced(positions if self.basis is None else positions - self.fixed)
+    def coordinates(self, vectors: np.ndarray) -> np.ndarray:
+        """The parts along the free coordinates of a vector for each atom, such as its position."""
+        return (np.ravel(vectors) @ self.basis).reshape((-1, 3) if self.is_whole else -1)
 
     def positions(self, coordinates: np.ndarray) -> np.ndarray:
         """The positions of all atoms."""
-        positions = self.fixed.copy()
-        if self.basis is None:
-            positions[self.is_free] = np.reshape(coordinates, (-1, 3))
-        else:
-            positions += (self.basis @ np.ravel(coordinates)).reshape(-1, 3)
-        return positions
+        return (self.origin + self.basis @ np.ravel(coordinates)).reshape(-1, 3)
 
     def __call__(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         energy, forces = self._compute(coordinates)
-        return energy, -self.reduced(forces)
-
-    def reduced(self, vectors: np.ndarray) -> np.ndarray:
-        """The parts along the free coordinates of a vector for each atom."""
-        return vectors[self.is_free] if self.basis is None else self.basis.T @ vectors.ravel()
+        return energy, -self.coordinates(forces)
 
     def _compute(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         """Energy and all forces, those of springs included."""
@@ -122,12 +114,12 @@ class EnergyAndForces:
             spring.adjust_forces(self.atoms, forces)
         return energy, forces
 
-    def at(self, coordinates: np.ndarray) -> Atoms:
-        """The atoms there, with energy and forces that need no calculator any more."""
-        energy, forces = self._compute(np.asarray(coordinates, float))
-        forces = np.where(self.is_free[:, None], forces, 0)
+    def at(self, coordinates: np.ndarray, energy: float, **info: Any) -> Atoms:
+        """The atoms there, with an energy that is known."""
         atoms = self.atoms.copy()
-        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+        atoms.positions = self.positions(coordinates)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy)
+        atoms.info |= info
         return atoms
 
     def about(self) -> dict[str, Any]:
@@ -142,9 +134,10 @@ class EnergyAndForces:
             "colors": colors,
             "radii": covalent_radii[numbers].tolist(),
             "masses": self.atoms.get_masses().tolist(),
-            "positions": self.fixed.tolist(),
+            "positions": self.origin.reshape(-1, 3).tolist(),
             "is_free": self.is_free.tolist(),
-            "basis": None if self.basis is None else self.basis.tolist(),
+            "basis": None if self.is_whole else self.basis.tolist(),
+            "atoms": encode(self.atoms.todict()),
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,21 +164,11 @@ class EnergyAndForces:
         self.__dict__.update(state, atoms=atoms)
 
 
-def _columns(constraint: Any) -> np.ndarray:
-    """Orthonormal columns along which an atom may move."""
+def _blocked(constraint: Any) -> np.ndarray:
+    """Rows that span the directions in which an atom may not move."""
+    if isinstance(constraint, FixAtoms):
+        return np.eye(3)
     if isinstance(constraint, FixCartesian):
-        return np.eye(3)[:, ~np.asarray(constraint.mask, bool)]
-    along = np.asarray(constraint.dir, float)[:, None] / np.linalg.norm(constraint.dir)
-    if isinstance(constraint, FixedLine):
-        return along
-    return np.linalg.svd(along)[0][:, 1:]
-
-
-def _basis(is_free: np.ndarray, blocks: dict[int, np.ndarray]) -> np.ndarray:
-    columns = []
-    for atom in np.flatnonzero(is_free):
-        block = blocks.get(int(atom), np.eye(3))
-        whole = np.zeros((len(is_free), 3, block.shape[1]))
-        whole[atom] = block
-        columns.append(whole.reshape(-1, block.shape[1]))
-    return np.concatenate(columns, axis=1)
+        return np.eye(3)[np.asarray(constraint.mask, bool)]
+    axis = np.asarray(constraint.dir, float)[None] / np.linalg.norm(constraint.dir)
+    return axis if isinstance(constraint, FixedPlane) else np.eye(3) - axis.T @ axis

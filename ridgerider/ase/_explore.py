@@ -27,6 +27,7 @@ from ridgerider.ase._motions import Motions, symmetry_of
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms
+    from ase.io.jsonio import decode
 
 WINDOW = {"keep": 3.0, "any": 10.0}  # eV
 # One HVP a step; conformers differ by turns about bonds, whose barriers are of index 1.
@@ -90,10 +91,9 @@ def explore(
         problem, mover, bonds = _prepared(atoms, bonds, climb)
         functions: Any = problem.loss
         energy: EnergyAndForces = functions._value_and_grad
-        valid = functions.valid
-        if valid is not None:
-            above = WINDOW[bonds] if window is None else window
-            valid = replace(valid, max_loss=functions.at(energy.start.ravel())[0] + above)
+        above = WINDOW[bonds] if window is None else window
+        highest = functions.at(energy.start.ravel())[0] + above
+        valid = replace(functions.valid, max_loss=highest)
         others = [_like(atoms, energy, number, one) for number, one in enumerate(starts)]
         functions.preparation = Cost(**functions.calls)
         settings = Settings(seed, order_name(order), max_ridges=max_modes, round_size=round_size)
@@ -175,9 +175,8 @@ def _check_alike(initial: "Atoms", final: "Atoms") -> None:
 @checked
 def resume(
     path: str | PathLike,
-    atoms: Atoms,
+    atoms: Any,
     *,
-    climb: Climb | None = None,
     max_force_calls: Limit | Literal["same"] = "same",
     max_seconds: Limit | Literal["same"] = "same",
     executor: Any = None,
@@ -185,16 +184,21 @@ def resume(
 ) -> Landscape:
     """Continue a map of `explore` from its run file `out`, to what it would have become.
 
-    `atoms` are those that it began with, and `climb` is to be given again if it was then.
+    `atoms` are those that it began with, or a calculator for the atoms in the file.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         stored = RunFile.open(path)
-        valid = stored.meta["valid"]
+        valid, about = stored.meta["valid"], stored.meta["problem"]["about"]
         stored.close()
-        bonds = "keep" if valid is not None and valid["fields"]["bonds"] else "any"
-        problem, _, _ = _prepared(atoms, bonds, climb)
+        if "atoms" not in about:
+            raise ValueError("`path` must be a run file of ridgerider.ase.explore, but it is not.")
+        if not isinstance(atoms, Atoms):
+            atoms, calculator = Atoms.fromdict(decode(about["atoms"])), atoms
+            atoms.calc = calculator
+        bonds = "keep" if valid["fields"]["bonds"] else "any"
+        problem, _, _ = _prepared(atoms, bonds, None)
         limits: dict[str, Any] = {"max_calls": max_force_calls, "max_seconds": max_seconds}
-        return resume_run(path, problem, climb, executor=executor, progress=progress, **limits)
+        return resume_run(path, problem, executor=executor, progress=progress, **limits)
 
 
 def _prepared(atoms: Any, bonds: Any, climb: Any) -> tuple[Problem, Climbs, Bonds]:
@@ -207,8 +211,7 @@ def _prepared(atoms: Any, bonds: Any, climb: Any) -> tuple[Problem, Climbs, Bond
     motions = Motions(energy)
     functions = Forces(energy, motions)
     graph = bond_graph(energy.atoms)
-    if energy.basis is None:
-        functions.valid = Connected.of(energy.atoms, energy.is_free, bonds == "keep", np.inf)
+    functions.valid = Connected.of(energy.atoms, bonds == "keep", np.inf)
     torsions = Torsions(graph)
     if bonds == "keep" and motions.is_free and (torsions.turns or torsions.parts):
         functions.chart = torsions

@@ -1,6 +1,7 @@
-"""Files of the field: OPTIM and PATHSAMPLE (`min.data`, `ts.data`, `points`), ASE's, and movies."""
+"""Atoms of a run, movies, and files of the field: ASE's, and those of PATHSAMPLE."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 
 from ridgerider._check import checked, needs
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.results.result import Stationary
+from ridgerider._search.results.result import Result, RunView, Solution, Stationary
 from ridgerider.ase._kinetics import normal_modes, symmetry_order
-from ridgerider.ase._problem import energy_of, is_free
+from ridgerider.ase._motions import Motions, superposed
+from ridgerider.ase._problem import energy_of
 
 with needs("ase", "ridgerider.ase"):
     from ase import Atoms, units
@@ -23,48 +25,90 @@ FRAMES = 8  # of a movie between two neighbouring points of a path
 
 
 @checked
-def atoms_of(landscape: Landscape, point: Stationary) -> Atoms:
-    """A minimum or saddle as Atoms, with its energy; no force call is made."""
-    energy = energy_of(landscape)
-    atoms = energy.atoms.copy()
-    atoms.positions = energy.positions(point.params)
-    atoms.calc = SinglePointCalculator(atoms, energy=point.loss)
-    kind = "minimum" if not point.morse_index else f"saddle of index {point.morse_index}"
-    atoms.info |= {
-        "kind": kind,
-        "number": point.number,
-        "fingerprint": str(point.fingerprint) or "start",
-    }
-    return atoms
+def to_atoms(run: RunView, points: Iterable[Solution] | None = None) -> list[Atoms]:
+    """Points of a run as `Atoms` with their energies; no force call is made.
+
+    - `run`: a map, also one from its file, `rr.load(path)`; or a search.
+    - `points`: some of its points. Default: all minima, then those transition states that a map
+      has.
+
+    In `info` each has its `fingerprint`, `kind`, `least_eigenvalue` and, in a map, its `number`.
+
+    >>> from ase import Atoms
+    >>> from ase.calculators.lj import LennardJones
+    >>> import ridgerider.ase
+    >>> atoms = Atoms("Ar3", [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0)], calculator=LennardJones(rc=10))
+    >>> lowest, *others = ridgerider.ase.to_atoms(ridgerider.ase.explore(atoms))
+    >>> lowest.info["kind"], round(lowest.get_potential_energy(), 3)
+    ('minimum', -3.0)
+    """
+    energy, found = energy_of(run), []
+    if points is None:
+        points = [*run.minima(), *(run.saddles() if isinstance(run, Landscape) else ())]
+    for one in points:
+        about: dict[str, Any] = {"number": one.number} if isinstance(one, Stationary) else {}
+        about |= {"fingerprint": str(one.fingerprint) or "start", "kind": one.kind}
+        about |= {"least_eigenvalue": one.least_eigenvalue}
+        found.append(energy.at(one.params, one.loss, **about))
+    return found
 
 
 @checked
-def save(landscape: Landscape, path: str | os.PathLike) -> Path:
-    """Write all minima and transition states: extended XYZ, `.traj`, or a database (`.db`).
-
-    >>> import tempfile
-    >>> from ase import Atoms
-    >>> from ase.calculators.lj import LennardJones
-    >>> from ase.io import read
-    >>> import ridgerider.ase
-    >>> atoms = Atoms("Ar3", [(0, 0, 0), (1.1, 0, 0), (0.5, 1, 0)], calculator=LennardJones(rc=10))
-    >>> landscape = ridgerider.ase.explore(atoms)
-    >>> path = ridgerider.ase.save(landscape, f"{tempfile.mkdtemp()}/points.xyz")
-    >>> read(path, 0).info["kind"]
-    'minimum'
-    """
+def save(run: RunView, path: str | os.PathLike) -> Path:
+    """Write what `to_atoms` returns: as extended XYZ, `.traj`, or to a database of ASE (`.db`)."""
     path = Path(path)
     if path.suffix not in (".xyz", ".extxyz", ".traj", *DATABASES):
         raise ValueError(f"`path` must end in .xyz, .traj or .db, not {path.suffix!r}.")
-    found = [atoms_of(landscape, one) for one in [*landscape.minima(), *landscape.saddles()]]
+    found = to_atoms(run)
     if path.suffix not in DATABASES:
         write_atoms(path, found, format="traj" if path.suffix == ".traj" else "extxyz")
         return path
     with open_database(path) as database:
-        for atoms in found:
-            kind = atoms.info["kind"].partition(" ")[0]
-            database.write(atoms, kind=kind, number_in_map=atoms.info["number"])
+        for number, atoms in enumerate(found):
+            in_map = atoms.info.get("number", number)
+            database.write(atoms, kind=atoms.info["kind"], number_in_map=in_map)
     return path
+
+
+@checked
+def movie(result: Result, fingerprint: str) -> list[Atoms]:
+    """A path ridden again, turn by turn: every step of it, and the end of the last descent.
+
+    In `info` each has its `fingerprint`, `step`, and the `eigenvalue` of the ridge there.
+    """
+    energy, frames, legs = energy_of(result), [], result.replay(fingerprint)
+    for leg in legs:
+        name = str(leg.fingerprint)
+        steps = zip(*(leg.trace[key] for key in ("path", "loss", "eigenvalue")), strict=True)
+        for step, (x, loss, eigenvalue) in enumerate(steps):
+            about = {"fingerprint": name, "step": step, "eigenvalue": float(eigenvalue)}
+            frames.append(energy.at(x, float(loss), **about))
+    if legs and legs[-1].finish is not None:
+        frames.append(energy.at(np.asarray(legs[-1].finish.x), float(legs[-1].finish.loss)))
+    return frames
+
+
+@checked
+def path_movie(landscape: Landscape, a: Any, b: Any) -> list[Atoms]:
+    """Frames along the lowest path between two minima, whose energies are those of its points.
+
+    Each point is turned to the one before it, and mirrored if that is closer; frames in between are
+    interpolated, and have no energy. No force call is made.
+    """
+    frames, is_free = list[Atoms](), Motions(energy_of(landscape)).is_free
+    for atoms in to_atoms(landscape, landscape.path(a, b).points):
+        if frames:
+            begin = frames[-1].positions
+            if is_free:
+                images = [superposed(sign * atoms.positions, begin) for sign in (1, -1)]
+                atoms.positions = min(images, key=lambda one: float(np.linalg.norm(one - begin)))
+            for part in np.linspace(0, 1, FRAMES + 2)[1:-1]:
+                between = atoms.copy()
+                between.positions = begin + part * (atoms.positions - begin)
+                between.info.clear()
+                frames.append(between)
+        frames.append(atoms)
+    return frames
 
 
 @checked
@@ -94,8 +138,7 @@ def write_pathsample(landscape: Landscape, folder: str | os.PathLike) -> Path:
         one, two = (end + 1 for end in edge.minima if end is not None)
         lines.append(f"{columns(saddles[edge.saddle])} {one} {two} {inertia}")
     (folder / "ts.data").write_text("\n".join(lines) + "\n")
-    points = (("min", list(minima)), ("ts", [saddles[edge.saddle] for edge in edges]))
-    for name, some in points:
+    for name, some in (("min", list(minima)), ("ts", [saddles[edge.saddle] for edge in edges])):
         stacked = np.array([energy.positions(one.params) for one in some], "<f8")
         stacked.tofile(folder / f"points.{name}")
     return folder
@@ -127,41 +170,3 @@ def read_pathsample(folder: str | os.PathLike, atoms: Atoms) -> tuple[list[Atoms
             some.append(one)
         found.append(some)
     return found[0], found[1]
-
-
-@checked
-def path_movie(landscape: Landscape, a: Any, b: Any) -> list[Atoms]:
-    """Frames along the lowest path between two minima, whose energies are those of its points.
-
-    Each point is turned to the one before it; frames in between are interpolated, and have no
-    energy. No force call is made.
-    """
-    energy, frames = energy_of(landscape), list[Atoms]()
-    for point in landscape.path(a, b).points:
-        atoms = atoms_of(landscape, point)
-        if frames:
-            if is_free(landscape):
-                atoms.positions = _turned_to(atoms, frames[-1].positions)
-            begin, end = frames[-1].positions, atoms.positions
-            for part in np.linspace(0, 1, FRAMES + 2)[1:-1]:
-                between = energy.atoms.copy()
-                between.positions = begin + part * (end - begin)
-                frames.append(between)
-        frames.append(atoms)
-    return frames
-
-
-def _turned_to(atoms: Atoms, target: np.ndarray) -> np.ndarray:
-    """Positions of a copy, mirrored if that is closer, as close to the target as can be."""
-    best = None
-    for sign in (1, -1):
-        points = sign * (atoms.positions - atoms.positions.mean(axis=0))
-        center = target.mean(axis=0)
-        left, _, right = np.linalg.svd(points.T @ (target - center))
-        flip = np.array([1, 1, np.sign(np.linalg.det(left @ right))])
-        moved = points @ ((left * flip) @ right) + center
-        off = float(np.linalg.norm(moved - target))
-        if best is None or off < best[0]:
-            best = off, moved
-    assert best is not None
-    return best[1]

@@ -19,8 +19,8 @@ import numpy as np
 from ridgerider._check import Positive, came, checked, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
-from ridgerider.ase._motions import point_group
-from ridgerider.ase._problem import energy_of, is_free
+from ridgerider.ase._motions import Motions, point_group
+from ridgerider.ase._problem import energy_of
 
 with needs("ase", "ridgerider.ase"):
     from ase import units
@@ -72,11 +72,7 @@ def normal_modes(landscape: Landscape, point: Stationary) -> Modes:
     hessian = landscape.leg(point.fingerprint).hessian
     if hessian is None:
         raise ValueError("`landscape` must hold Hessians, as one of ridgerider.ase.explore does.")
-    masses = np.repeat(energy.atoms.get_masses(), 3)
-    if energy.basis is None:
-        roots = np.sqrt(masses[np.repeat(energy.is_free, 3)])
-    else:
-        roots = np.sqrt((energy.basis**2 * masses[:, None]).sum(axis=0))
+    roots = np.sqrt(np.repeat(energy.atoms.get_masses(), 3) @ energy.basis**2)
     values, columns = np.linalg.eigh(hessian / np.outer(roots, roots))
     frequencies = np.sign(values) * np.sqrt(np.abs(values)) / (2 * np.pi)
     return Modes(PLANCK * frequencies, columns.T / roots)
@@ -102,7 +98,7 @@ def symmetry_order(landscape: Landscape, point: Stationary, tolerance: Positive 
     It is the order of the point group; each atom is found within five times the `tolerance`.
     """
     energy = energy_of(landscape)
-    if not is_free(landscape):
+    if not Motions(energy).is_free:
         return 1
     positions = energy.positions(point.params)
     return max(1, len(point_group(positions, energy.atoms.numbers, 5 * float(tolerance))))

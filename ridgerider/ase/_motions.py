@@ -14,8 +14,8 @@ from jaxtyping import Array, PyTree
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider.ase._energy import EnergyAndForces
 from ridgerider.symmetry import point_set, rigid
+from ridgerider.symmetry._points import signature_of
 
-RANGES = (1.0, 0.4)  # of the exponentials, in units of the mean distance
 TURN = np.linalg.qr(np.array([[0.3, -0.8, 0.5], [0.9, 0.2, -0.4], [0.1, 0.7, 0.6]]))[0]
 
 
@@ -37,27 +37,17 @@ class Motions:
         for size in (0, 1, 1, 1):  # the same motions wherever the atoms are
             positions = energy.positions(energy.start + size * rng.normal(size=energy.start.shape))
             moved = allowed @ velocities(positions)
-            kept = energy.basis
-            if kept is None:
-                rest = np.where(np.repeat(energy.is_free, 3), 0, moved)
-            else:
-                rest = moved - (moved @ kept) @ kept.T
+            rest = moved - (moved @ energy.basis) @ energy.basis.T
             if len(allowed):
                 left, sizes, _ = np.linalg.svd(rest, full_matrices=True)
                 sizes = np.concatenate([sizes, np.zeros(len(allowed) - len(sizes))])
                 allowed = left.T[sizes <= 1e-9 * max(1.0, np.abs(moved).max())] @ allowed
         self.allowed = allowed
-        self.is_free = len(allowed) == 6 and energy.basis is None
+        self.is_free = len(allowed) == 6
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """The motions at `x`, as rows of free coordinates."""
-        if not len(self.allowed):
-            return np.zeros((0, x.size))
-        energy = self._energy
-        moved = self.allowed @ velocities(energy.positions(x))
-        if energy.basis is not None:
-            return moved @ energy.basis
-        return moved[:, np.repeat(energy.is_free, 3)]
+        return self.allowed @ velocities(self._energy.positions(x)) @ self._energy.basis
 
     def complement(self, x: np.ndarray) -> np.ndarray:
         """Orthonormal rows across all motions."""
@@ -123,12 +113,16 @@ def point_group(
 
 def symmetrized(positions: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
     """The mean of all copies of some atoms, which come to those with the numbers in `group`."""
-    center = positions.mean(axis=0)
-    points, copies = positions - center, []
-    for images in group:
-        left, _, right = np.linalg.svd(points[images].T @ points)
-        copies.append(points[images] @ (left @ right))
-    return np.mean(copies, axis=0) + center
+    return np.mean([superposed(positions[one], positions, mirror=True) for one in group], axis=0)
+
+
+def superposed(points: np.ndarray, target: np.ndarray, mirror: bool = False) -> np.ndarray:
+    """Points moved rigidly as close to others as they can be (Kabsch); `mirror` allows mirrors."""
+    center, other = points.mean(axis=0), target.mean(axis=0)
+    left, _, right = np.linalg.svd((points - center).T @ (target - other))
+    if not mirror:
+        left[:, 2] *= np.sign(np.linalg.det(left @ right))
+    return (points - center) @ left @ right + other
 
 
 def symmetry_of(energy: EnergyAndForces, motions: Motions, keep: bool = False) -> Symmetry | None:
@@ -141,43 +135,30 @@ def symmetry_of(energy: EnergyAndForces, motions: Motions, keep: bool = False) -
         same = point_set(tuple(atoms.symbols))
         # A force field knows its atoms by number: swaps are not tried with those whose bonds stay.
         return replace(same, copy=rigid().copy) if keep else same
-    if energy.basis is not None or energy.springs:
+    if not energy.is_whole or energy.springs:
         return None
-    labels = [
-        f"{one}{'' if free else ' fixed'}"
-        for one, free in zip(atoms.symbols, energy.is_free, strict=True)
-    ]
+    labels = list(zip(atoms.symbols, energy.is_free.tolist(), strict=True))
     names = sorted(set(labels))
-    cell = np.where(atoms.pbc[:, None], atoms.cell.complete(), 0.0)
     signature = CellSignature(
-        tuple(map(tuple, energy.fixed.tolist())),
+        tuple(map(tuple, atoms.positions.tolist())),
         tuple(energy.is_free.tolist()),
         tuple(map(names.index, labels)),
-        tuple(map(tuple, cell.tolist())),
+        tuple(map(tuple, np.where(atoms.pbc[:, None], atoms.cell.complete(), 0.0).tolist())),
     )
-    generators = None
-    if len(motions.allowed):
-        generators = CellMotions(
-            tuple(map(tuple, energy.fixed.tolist())),
-            tuple(energy.is_free.tolist()),
-            tuple(map(tuple, motions.allowed.tolist())),
-        )
-    return Symmetry(generators, signature)
+    allowed = tuple(map(tuple, motions.allowed.tolist()))
+    return Symmetry(CellMotions(allowed) if allowed else None, signature)
 
 
 class CellMotions(eqx.Module):
-    """Rigid motions of the free ones of some atoms."""
+    """Rigid motions of the free ones of some atoms: velocities v and w, as rows."""
 
-    fixed: tuple[tuple[float, ...], ...] = eqx.field(static=True)
-    is_free: tuple[bool, ...] = eqx.field(static=True)
     allowed: tuple[tuple[float, ...], ...] = eqx.field(static=True)
 
     def __call__(self, params: PyTree) -> list[Array]:
         free = jnp.reshape(params, (-1, 3))
-        allowed = np.array(self.allowed)
         return [
             jnp.reshape(row[None, :3] + jnp.cross(row[None, 3:], free), params.shape)
-            for row in jnp.asarray(allowed, free.dtype)
+            for row in jnp.asarray(np.array(self.allowed), free.dtype)
         ]
 
 
@@ -193,35 +174,13 @@ class CellSignature(eqx.Module):
     cell: tuple[tuple[float, ...], ...] = eqx.field(static=True)  # zero where there is no period
 
     def __call__(self, params: PyTree) -> Array:
-        is_free, cell = np.array(self.is_free), np.array(self.cell)
-        free = jnp.reshape(params, (-1, 3))
+        free, is_free = jnp.reshape(params, (-1, 3)), np.array(self.is_free)
         points = jnp.asarray(np.array(self.fixed), free.dtype).at[np.flatnonzero(is_free)].set(free)
         apart = points[:, None] - points[None]
-        shifts = _shifts(cell)
-        far = jnp.sum(
-            (apart[:, :, None] + jnp.asarray(shifts, free.dtype)[None, None]) ** 2, axis=3
-        )
-        squares = jnp.min(far, axis=2)
+        shifts = jnp.asarray(_shifts(np.array(self.cell)), free.dtype)
+        squares = jnp.min(jnp.sum((apart[:, :, None] + shifts[None, None]) ** 2, axis=3), axis=2)
         distances = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
-        rows, columns = np.triu_indices(len(points), 1)
-        is_moved = is_free[rows] | is_free[columns]
-        rows, columns = rows[is_moved], columns[is_moved]
-        labels = np.array(self.species)
-        low, high = (
-            np.minimum(labels[rows], labels[columns]),
-            np.maximum(labels[rows], labels[columns]),
-        )
-        kinds, parts = high * (high + 1) // 2 + low, []
-        for kind in np.unique(kinds):
-            parts.append(jnp.sort(distances[rows[kinds == kind], columns[kinds == kind]]))
-        weights = np.sqrt(1 + 0.37 * labels)
-        mean = jnp.mean(distances)
-        for part in RANGES:
-            matrix = jnp.asarray(np.outer(weights, weights), free.dtype) * jnp.exp(
-                -distances / (part * mean)
-            )
-            parts.append(mean * jnp.linalg.eigvalsh(matrix))
-        return jnp.concatenate(parts)
+        return signature_of(distances, self.species, is_free)
 
 
 def _shifts(cell: np.ndarray) -> np.ndarray:

@@ -1,10 +1,11 @@
 """`ridgerider explore structure.xyz --calculator MODULE:CLASS`, and `resume` of such a run.
 
-The structure is kept beside the run file. The calculator is not: it is named again on resume,
-since nothing that a file names is imported.
+The run file has the structure, but not the calculator: it is named again on resume, since nothing
+that a file names is imported.
 """
 
 import ast
+import inspect
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,14 +15,11 @@ import typer
 from ridgerider._check import needs, one_line
 from ridgerider._search.runfile.rules_json import load_attribute
 
-STRUCTURE = "structure.json"  # beside the run file, with all digits and constraints
-
 Calculator = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:CLASS",
-        help="Calculator of ASE: the problem is then a file with atoms, or on `resume` what is "
-        "beside the run file.",
+        help="Calculator of ASE: the problem is then a file with atoms.",
     ),
 ]
 CalculatorOptions = Annotated[
@@ -59,8 +57,8 @@ def read_atoms(path: str | Path, argument: str, index: str = "-1") -> Any:
         ) from error
 
 
-def with_calculator(atoms: Any, name: str, options: list[str] | None) -> Any:
-    """The atoms with the calculator that options describe."""
+def calculator_of(name: str, options: list[str] | None) -> Any:
+    """The calculator that options describe."""
     found, keywords = load_attribute("`--calculator` must be", name), {}
     for one in options or []:
         key, is_given, text = one.partition("=")
@@ -70,12 +68,37 @@ def with_calculator(atoms: Any, name: str, options: list[str] | None) -> Any:
             keywords[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             keywords[key] = text
+    known = _keywords_of(found)
+    for key in keywords:
+        if known and key not in known:
+            raise ValueError(
+                f"`--option` must be a keyword of {name}: {', '.join(known)}; not {key}."
+            )
     try:
-        atoms.calc = found(**keywords)
+        return found(**keywords)
     except Exception as error:
         why = one_line(error) or type(error).__name__
         raise ValueError(f"`--calculator` {name} cannot be made: {why}.") from error
-    return atoms
+
+
+def _keywords_of(calculator: Any) -> list[str]:
+    """The keywords of a calculator; [] if they are not known, as of those that run a program.
+
+    Calculators of ASE have any keyword for a parameter, also one that they never read.
+    """
+    with needs("ase", "ridgerider.ase"):
+        from ase.calculators.calculator import Calculator as Plain
+        from ase.calculators.calculator import FileIOCalculator
+    defaults = getattr(calculator, "default_parameters", {})
+    if (
+        not defaults
+        or not issubclass(calculator, Plain)
+        or issubclass(calculator, FileIOCalculator)
+    ):
+        return []
+    made_by = [one.__init__ for one in calculator.__mro__ if issubclass(one, Plain)]
+    named = {name for one in made_by for name in inspect.signature(one).parameters}
+    return sorted(set(defaults) | named - {"self", "args", "kwargs"})
 
 
 def fix(atoms: Any, fixed: str) -> None:

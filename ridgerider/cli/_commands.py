@@ -21,16 +21,15 @@ from ridgerider._search.runfile.rules_json import load_attribute
 from ridgerider._search.runfile.write import check_run
 from ridgerider._search.runfile.write import repair as repair_run
 from ridgerider.cli._atoms import (
-    STRUCTURE,
     Bonds,
     Calculator,
     CalculatorOptions,
     Fixed,
     MaxForceCalls,
     Starts,
+    calculator_of,
     fix,
     read_atoms,
-    with_calculator,
 )
 from ridgerider.cli._options import (
     BUDGET,
@@ -175,7 +174,8 @@ def explore(
             wanted = "needs" if calculator is None else "is not for"
             raise ValueError(f"`{name}` {wanted} atoms with a `--calculator`.")
     if calculator is not None:
-        atoms = with_calculator(read_atoms(problem, "`problem`"), calculator, option)
+        atoms = read_atoms(problem, "`problem`")
+        atoms.calc = calculator_of(calculator, option)
         if fixed is not None:
             fix(atoms, fixed)
         import ridgerider.ase
@@ -190,12 +190,7 @@ def explore(
         ]
         place, size = new_run(out, Path(problem).stem), settings.get("round_size", 8)
         with riding(place, workers, dask, size) as (path, shared):
-            atoms.copy().write(path.with_name(STRUCTURE))
-            try:
-                ridgerider.ase.explore(atoms, out=path, **shared, **settings)
-            finally:
-                if not path.exists():  # nothing came of it
-                    path.with_name(STRUCTURE).unlink()
+            ridgerider.ase.explore(atoms, out=path, **shared, **settings)
         return
     climb = rr.Climb(engine=engine)  # type: ignore[arg-type]  # which it checks
     own_symmetry, own_valid = OWN.get(problem, ("none", "none"))
@@ -238,16 +233,13 @@ def resume(
             raise ValueError(
                 f"`--{name.replace('_', '-')}` is not for atoms: use --max-force-calls."
             )
-        place = run.with_name(STRUCTURE)
-        atoms = read_atoms(place, "`run` has its structure beside it, which")
         import ridgerider.ase
 
         if max_force_calls is not None:
             given["max_force_calls"] = max_force_calls
         size = before.settings.round_size
         with riding(nullcontext(run), workers, dask, size) as (_, shared):
-            atoms = with_calculator(atoms, calculator, option)
-            ridgerider.ase.resume(run, atoms, **shared, **given)
+            ridgerider.ase.resume(run, calculator_of(calculator, option), **shared, **given)
         return
     name = problem_name(run, problem, trust)
     measures = chosen_measures(signature, metric, problem or before.name)

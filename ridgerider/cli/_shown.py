@@ -76,6 +76,8 @@ def print_run(path: Path) -> None:
         f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
         f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s"
     )
+    if result.meta["problem"].get("about"):  # atoms
+        line = f"cost: {cost.gradients} force calls, {cost.seconds:.1f} s"
     if compiling is not None:
         line += f", {min(compiling, float(cost.seconds)):.1f} s of it compiling"
     say(line)
@@ -136,7 +138,8 @@ def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str
 def _print_map(landscape: rr.Landscape) -> None:
     """The lowest minima and transition states, and how complete they are."""
     minima, saddles = landscape.minima(), landscape.saddles()
-    measured = {}
+    about, measured = landscape.meta["problem"].get("about"), {}
+    loss = f"{about['quantity']} / {about['unit']}" if about else "loss"
     for name, values in landscape.measures().items():
         found = [values.get(one.fingerprint) for one in minima]
         is_text = name == "signature"
@@ -150,7 +153,8 @@ def _print_map(landscape: rr.Landscape) -> None:
         first = {title: list(map(str, range(len(points)))), "fingerprint": [], "loss": []}
         columns = {**first, **more, **points.columns()}  # the first ones fit into any terminal
         columns["fingerprint"] = [shortened(name or "start", 24) for name in columns["fingerprint"]]
-        print_table({name: cells[:MAX_ROWS] for name, cells in columns.items()})
+        names = {"loss": loss}
+        print_table({names.get(name, name): cells[:MAX_ROWS] for name, cells in columns.items()})
     say(
         f"{count(len(minima), 'minimum', 'minima')}, "
         f"{count(len(saddles), 'transition state', 'transition states')}, "

@@ -26,7 +26,8 @@ def report(
 
     - `path`: the run file. It may still be growing; a damaged one is refused
       (`ridgerider check --repair`).
-    - `out`: where to write the page. Default: `report.html` beside the run file.
+    - `out`: where to write the page. Default: `report.html` beside `run.sqlite`, and beside
+      a run file with another name a page with that name.
     - `claim`: a sentence of yours to begin with. `index`: the URL of a page to lead back to.
 
     >>> import tempfile
@@ -39,7 +40,8 @@ def report(
     ('report.html', True)
     """
     path = Path(path)
-    out = place_for(out, path.with_name("report.html"))
+    name = "report.html" if path.stem == "run" else f"{path.stem}.html"
+    out = place_for(out, path.with_name(name))
     reader = Reader(path)
     reader.read()
     return write_page(out, page(reader, claim=claim, index=index))

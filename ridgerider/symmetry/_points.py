@@ -122,15 +122,27 @@ class PointSignature(eqx.Module):
     def __call__(self, params: PyTree) -> Array:
         points, _ = _points(params, self.dim)
         labels = _labels(self.species, len(points))
-        distances = _distances(points)
-        parts = [jnp.sort(distances[rows, columns]) for rows, columns in _pairs(labels)]
-        weights = jnp.asarray(1 + 0.37 * np.array(labels), points.dtype)
-        weighted = jnp.sqrt(weights[:, None] * weights[None, :])
-        mean = jnp.mean(distances)
-        for part in RANGES:
-            matrix = weighted * jnp.exp(-distances / (part * mean))
-            parts.append(mean * jnp.linalg.eigvalsh(matrix))
-        return jnp.concatenate(parts)
+        return signature_of(_distances(points), labels, np.ones(len(points), bool))
+
+
+def signature_of(distances: Array, labels: tuple[int, ...], is_free: np.ndarray) -> Array:
+    """The signature of points with such distances; those between two that are not free are left out
+    of the sorted ones."""
+    rows, columns = np.triu_indices(len(labels), 1)
+    is_moved = is_free[rows] | is_free[columns]
+    rows, columns, numbers = rows[is_moved], columns[is_moved], np.array(labels, int)
+    low, high = np.sort([numbers[rows], numbers[columns]], axis=0)
+    kinds = high * (high + 1) // 2 + low
+    parts = [
+        jnp.sort(distances[rows[kinds == kind], columns[kinds == kind]])
+        for kind in np.unique(kinds)
+    ]
+    weights = jnp.asarray(np.sqrt(1 + 0.37 * numbers), distances.dtype)
+    mean = jnp.mean(distances)
+    for part in RANGES:
+        matrix = jnp.outer(weights, weights) * jnp.exp(-distances / (part * mean))
+        parts.append(mean * jnp.linalg.eigvalsh(matrix))
+    return jnp.concatenate(parts)
 
 
 class PointCopy(eqx.Module):
@@ -161,16 +173,6 @@ def _labels(species: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
             f"`species` must have a label for each of the {count} particles, not {len(species)}."
         )
     return species
-
-
-def _pairs(labels: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pairs of points, those of the same two species together."""
-    rows, columns = np.triu_indices(len(labels), 1)
-    numbers = np.array(labels, int)
-    low = np.minimum(numbers[rows], numbers[columns])
-    high = np.maximum(numbers[rows], numbers[columns])
-    kinds = high * (high + 1) // 2 + low
-    return [(rows[kinds == kind], columns[kinds == kind]) for kind in np.unique(kinds)]
 
 
 def _distances(points: Float[Array, "p d"]) -> Float[Array, "p p"]:

@@ -64,6 +64,8 @@ def test_atoms_from_a_file(copper, tmp_path):
     copper.write("other.xyz")
     run("explore", "slab.xyz", *EMT, "--fixed", "0-2", "--starts", "other.xyz", "--bonds", "any")
     assert len(rr.load("runs/slab-2/run.sqlite").starts()) == 2
+    shown = run("show", "runs/slab-2")
+    assert "energy / eV" in shown and "loss" not in shown and " force calls, " in shown
 
 
 def test_bad_input_of_atoms(copper, tmp_path):
@@ -76,6 +78,10 @@ def test_bad_input_of_atoms(copper, tmp_path):
         ("`--calculator` must be module:attribute", ("slab.xyz", "--calculator", "EMT")),
         ("no module 'nowhere'", ("slab.xyz", "--calculator", "nowhere:EMT")),
         ("`--option` must be NAME=VALUE", ("slab.xyz", *EMT, "--option", "charge")),
+        (
+            "must be a keyword of .*asap_cutoff.*; not cutof",
+            ("slab.xyz", *EMT, "--option", "cutof=1"),
+        ),
         ("cannot be made: ", ("slab.xyz", "--calculator", "math:sqrt", "--option", "a=1")),
         ("`--bonds` must be", ("slab.xyz", *EMT, "--bonds", "some")),
         ("`--max-force-calls` must be", ("slab.xyz", *EMT, "--max-force-calls", "-1")),

@@ -344,7 +344,6 @@ CALLS = {
         "derivative params environment trajectories advantages",
         *(jax.grad, *sampled(), jnp.zeros((4, 2))),
     ),
-    "ase.atoms_of": the(landscape=lambda: of_atoms(), point=lambda: of_atoms().minima()[0]),
     "ase.connect": the(initial=lambda: atoms(), final=lambda: atoms().copy(), max_force_calls=9),
     "ase.explore": the(atoms=lambda: atoms(), max_force_calls=40),
     "ase.free_energies": the(landscape=lambda: of_atoms(), temperature=300.0),
@@ -356,10 +355,9 @@ CALLS = {
     "ase.rate_matrix": the(landscape=lambda: of_atoms(), temperature=300.0),
     "ase.read_pathsample": None,
     "ase.resume": None,
-    "ase.save": the(landscape=lambda: of_atoms(), path=lambda: files() / "atoms.xyz"),
+    "ase.save": the(run=lambda: of_atoms(), path=lambda: files() / "atoms.xyz"),
     "ase.symmetry_order": the(landscape=lambda: of_atoms(), point=lambda: of_atoms().minima()[0]),
-    "ase.to_atoms": None,
-    "ase.write": the(path=lambda: files() / "atoms.xyz", atoms=lambda: atoms()),
+    "ase.to_atoms": the(run=lambda: of_atoms()),
     "ase.write_pathsample": the(landscape=lambda: of_atoms(), folder=lambda: files() / "paths"),
 }
 NOT_FOR_USERS = (

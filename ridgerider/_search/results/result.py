@@ -124,7 +124,7 @@ class Solutions(tuple[S, ...]):
         """What is shown. Optional columns are there if they differ from the default."""
         columns = {
             "fingerprint": [str(one.fingerprint) for one in self],
-            "loss": [f"{one.level:.6g}" for one in self],
+            "loss": shown_levels([one.level for one in self]),
             "least eigenvalue": [f"{one.least_eigenvalue:.3g}" for one in self],
             "multiplicity": [str(one.multiplicity) for one in self],
         }
@@ -137,6 +137,21 @@ class Solutions(tuple[S, ...]):
             if any(value != default for value in values):
                 columns[name] = list(map(str, values))
         return columns
+
+
+def shown_levels(levels: Sequence[float]) -> list[str]:
+    """Losses with six digits, or as many as show how they differ, if they are close together.
+
+    >>> shown_levels([-1234.56789, -1234.56701, -1230.0])
+    ['-1234.56789', '-1234.56701', '-1230.00000']
+    """
+    finite = [one for one in levels if math.isfinite(one)]
+    spread = max(finite, default=0.0) - min(finite, default=0.0)
+    size = max(map(abs, finite), default=0.0)
+    if not 1e-12 * size < spread < 1e-2 * size:
+        return [f"{one:.6g}" for one in levels]
+    decimals = min(12, max(0, 5 - math.floor(math.log10(spread))))
+    return [f"{one:.{decimals}f}" for one in levels]
 
 
 Signature = Callable[[PyTree], Any]
