@@ -20,43 +20,11 @@ from ridgerider._search.results.export import FORMATS
 from ridgerider._search.runfile.rules_json import load_attribute
 from ridgerider._search.runfile.write import check_run
 from ridgerider._search.runfile.write import repair as repair_run
-from ridgerider.cli._atoms import (
-    Bonds,
-    Calculator,
-    CalculatorOptions,
-    Fixed,
-    MaxForceCalls,
-    Starts,
-    calculator_of,
-    fix,
-    read_atoms,
-)
-from ridgerider.cli._options import (
-    BUDGET,
-    EXPLORE,
-    LOCAL_CLUSTER,
-    RUN_FILE,
-    SEARCH,
-    Dask,
-    Engine,
-    Metrics,
-    NewProblem,
-    Out,
-    Problem,
-    Run,
-    Signature,
-    Trust,
-    Workers,
-    chosen_measures,
-    measure_run,
-    new_run,
-    problem_name,
-    run_file,
-    takes,
-)
+from ridgerider.cli import _atoms as structure
+from ridgerider.cli import _options as options
 from ridgerider.cli._shown import print_leg, print_run, say, shown_progress
 from ridgerider.problems import load_problem
-from ridgerider.report._watch import LOCAL, Server, Watched
+from ridgerider.report._watch import Server, Watched
 
 SYMMETRIES = {"none": lambda: None, "rigid": rr.symmetry.rigid, "point_set": rr.symmetry.point_set}
 # What the landscapes of built-in problems are, unless the options say otherwise.
@@ -77,12 +45,14 @@ def riding(
     executor: AbstractContextManager[Executor | None] = nullcontext()
     if workers is not None:
         check_count("--workers", workers)
-    if dask not in (None, LOCAL_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
+    if dask not in (None, options.LOCAL_CLUSTER) and not re.fullmatch(r"\w+://\S+:\d+", dask):
         raise ValueError(f"`--dask` must be an address such as tcp://host:8786, not {dask!r}.")
     if (workers or dask) and round_size < (workers or 2):
         say(f"no more than {round_size} at once will ride: that is the run's --round-size")
     if dask is not None:
-        executor = rr.workers.dask(None if dask == LOCAL_CLUSTER else dask, num_workers=workers)
+        executor = rr.workers.dask(
+            None if dask == options.LOCAL_CLUSTER else dask, num_workers=workers
+        )
     elif workers is not None:
         executor = rr.workers.process_pool(workers)
     with executor as riders, place as path, shown_progress(path) as progress:
@@ -91,21 +61,21 @@ def riding(
     say(f"run file: {path}")
 
 
-@takes(rr.search, SEARCH)
+@options.takes(rr.search, options.SEARCH)
 def search(
     *,
-    problem: NewProblem,
-    out: Out = None,
-    engine: Engine = "auto",
+    problem: options.NewProblem,
+    out: options.Out = None,
+    engine: options.Engine = "auto",
     step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
-    signature: Signature = None,
-    metric: Metrics = None,
-    workers: Workers = None,
-    dask: Dask = None,
+    signature: options.Signature = None,
+    metric: options.Metrics = None,
+    workers: options.Workers = None,
+    dask: options.Dask = None,
     **settings: Any,
 ) -> None:
     """Search a problem for different solutions."""
-    measures = chosen_measures(signature, metric, problem)
+    measures = options.chosen_measures(signature, metric, problem)
     check_choice("engine", engine, ("auto", "dense", "hvp"))
     is_small = load_problem(problem).size < DENSE_BELOW
     is_dense = engine == "dense" or (engine == "auto" and is_small)
@@ -114,7 +84,8 @@ def search(
         update=rr.QuasiNewton() if is_dense else rr.Davidson(),
         step=rr.Backtracking(step_size),
     )
-    with riding(new_run(out, problem), workers, dask, settings["round_size"]) as (path, shared):
+    place = options.new_run(out, problem)
+    with riding(place, workers, dask, settings["round_size"]) as (path, shared):
         result = rr.search(problem, rider, out=path, measures=measures, **shared, **settings)
     assert result.problem is not None
     start, norm = result.leg(""), float(jnp.linalg.norm(result.problem.grad(result.problem.x0)))
@@ -127,12 +98,12 @@ def search(
         )
 
 
-@takes(rr.explore, EXPLORE)
+@options.takes(rr.explore, options.EXPLORE)
 def explore(
     *,
-    problem: NewProblem,
-    out: Out = None,
-    engine: Engine = "auto",
+    problem: options.NewProblem,
+    out: options.Out = None,
+    engine: options.Engine = "auto",
     symmetry: Annotated[
         str | None,
         typer.Option(
@@ -147,26 +118,21 @@ def explore(
             "Default: connected clusters for atoms, bounds for rastrigin, else none."
         ),
     ] = None,
-    signature: Signature = None,
-    metric: Metrics = None,
-    calculator: Calculator = None,
-    option: CalculatorOptions = None,
-    fixed: Fixed = None,
-    bonds: Bonds = None,
-    starts: Starts = None,
-    max_force_calls: MaxForceCalls = None,
-    workers: Workers = None,
-    dask: Dask = None,
+    signature: options.Signature = None,
+    metric: options.Metrics = None,
+    calculator: structure.Calculator = None,
+    option: structure.CalculatorOptions = None,
+    fixed: structure.Fixed = None,
+    bonds: structure.Bonds = None,
+    starts: structure.Starts = None,
+    max_force_calls: structure.MaxForceCalls = None,
+    workers: options.Workers = None,
+    dask: options.Dask = None,
     **settings: Any,
 ) -> None:
     """Map a landscape: all minima, the transition states between them, and the barriers."""
-    of_atoms: dict[str, Any] = {
-        "--option": option,
-        "--fixed": fixed,
-        "--bonds": bonds,
-        "--starts": starts,
-    }
-    of_atoms["--max-force-calls"] = max_force_calls
+    of_atoms: dict[str, Any] = {"--option": option, "--fixed": fixed, "--bonds": bonds}
+    of_atoms |= {"--starts": starts, "--max-force-calls": max_force_calls}
     of_others: dict[str, Any] = {"--symmetry": symmetry, "--valid": valid, "--signature": signature}
     of_others |= {"--metric": metric, "--max-points": settings["max_points"]}
     for name, value in (of_atoms if calculator is None else of_others).items():
@@ -174,10 +140,10 @@ def explore(
             wanted = "needs" if calculator is None else "is not for"
             raise ValueError(f"`{name}` {wanted} atoms with a `--calculator`.")
     if calculator is not None:
-        atoms = read_atoms(problem, "`problem`")
-        atoms.calc = calculator_of(calculator, option)
+        atoms = structure.read_atoms(problem, "`problem`")
+        atoms.calc = structure.calculator_of(calculator, option)
         if fixed is not None:
-            fix(atoms, fixed)
+            structure.fix(atoms, fixed)
         import ridgerider.ase
 
         known = inspect.signature(rr.explore).parameters
@@ -186,9 +152,9 @@ def explore(
         if max_force_calls is not None:
             settings["max_force_calls"] = max_force_calls
         settings["starts"] = [
-            one for file in starts or () for one in read_atoms(file, "`--starts`", ":")
+            one for file in starts or () for one in structure.read_atoms(file, "`--starts`", ":")
         ]
-        place, size = new_run(out, Path(problem).stem), settings.get("round_size", 8)
+        place, size = options.new_run(out, Path(problem).stem), settings.get("round_size", 8)
         with riding(place, workers, dask, size) as (path, shared):
             ridgerider.ase.explore(atoms, out=path, **shared, **settings)
         return
@@ -203,24 +169,25 @@ def explore(
         settings["valid"] = low, high
     elif valid != "none":
         settings["valid"] = load_attribute("`--valid` must be", valid)
-    measures = chosen_measures(signature, metric, problem)
-    with riding(new_run(out, problem), workers, dask, settings["round_size"]) as (path, shared):
+    measures = options.chosen_measures(signature, metric, problem)
+    place = options.new_run(out, problem)
+    with riding(place, workers, dask, settings["round_size"]) as (path, shared):
         rr.explore(problem, climb, out=path, measures=measures, **shared, **settings)
 
 
-@takes(rr.resume, BUDGET)
+@options.takes(rr.resume, options.BUDGET)
 def resume(
     *,
-    run: Run,
-    problem: Problem = None,
-    signature: Signature = None,
-    metric: Metrics = None,
-    trust: Trust = False,
-    calculator: Calculator = None,
-    option: CalculatorOptions = None,
-    max_force_calls: MaxForceCalls = None,
-    workers: Workers = None,
-    dask: Dask = None,
+    run: options.Run,
+    problem: options.Problem = None,
+    signature: options.Signature = None,
+    metric: options.Metrics = None,
+    trust: options.Trust = False,
+    calculator: structure.Calculator = None,
+    option: structure.CalculatorOptions = None,
+    max_force_calls: structure.MaxForceCalls = None,
+    workers: options.Workers = None,
+    dask: options.Dask = None,
     **settings: Any,
 ) -> None:
     """Continue a search that was interrupted, or that has another budget now."""
@@ -239,10 +206,12 @@ def resume(
             given["max_force_calls"] = max_force_calls
         size = before.settings.round_size
         with riding(nullcontext(run), workers, dask, size) as (_, shared):
-            ridgerider.ase.resume(run, calculator_of(calculator, option), **shared, **given)
+            ridgerider.ase.resume(
+                run, structure.calculator_of(calculator, option), **shared, **given
+            )
         return
-    name = problem_name(run, problem, trust)
-    measures = chosen_measures(signature, metric, problem or before.name)
+    name = options.problem_name(run, problem, trust)
+    measures = options.chosen_measures(signature, metric, problem or before.name)
     with riding(nullcontext(run), workers, dask, before.settings.round_size) as (_, shared):
         rr.resume(run, name, measures=measures, **shared, **given)
 
@@ -251,17 +220,17 @@ TURNS = "A leg by its turns from the start, as '0+ 1-'"
 
 
 def show(
-    run: Run,
+    run: options.Run,
     leg: Annotated[
         str | None, typer.Argument(metavar="[FINGERPRINT]", help=f"{TURNS}: show its steps.")
     ] = None,
-    signature: Signature = None,
-    metric: Metrics = None,
-    problem: Problem = None,
-    trust: Trust = False,
+    signature: options.Signature = None,
+    metric: options.Metrics = None,
+    problem: options.Problem = None,
+    trust: options.Trust = False,
 ) -> None:
     """Show what a run found, or one of its legs."""
-    measure_run(run, signature, metric, problem, trust)
+    options.measure_run(run, signature, metric, problem, trust)
     if leg is None:
         print_run(run)
     else:
@@ -269,17 +238,17 @@ def show(
 
 
 def replay(
-    run: Run,
+    run: options.Run,
     fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help=f"{TURNS}.")],
-    problem: Problem = None,
-    trust: Trust = False,
+    problem: options.Problem = None,
+    trust: options.Trust = False,
 ) -> None:
     """Ride one path of a run again and compare it with what is stored."""
     if not rr.types.Fingerprint.parse(fingerprint):
         raise ValueError(
             "`fingerprint` must name at least one turn, such as '0+', but it is empty."
         )
-    result = rr.load(run, load_problem(problem_name(run, problem, trust)))
+    result = rr.load(run, load_problem(options.problem_name(run, problem, trust)))
     known, is_same = set(result.fingerprints()), True
     for leg in result.replay(fingerprint):
         print_leg(leg)
@@ -297,39 +266,31 @@ def replay(
 
 
 def report(
-    run: Run,
+    run: options.Run,
     out: Annotated[
         Path | None, typer.Option(help="The page to write. Default: report.html beside the run.")
     ] = None,
-    signature: Signature = None,
-    metric: Metrics = None,
-    problem: Problem = None,
-    trust: Trust = False,
+    signature: options.Signature = None,
+    metric: options.Metrics = None,
+    problem: options.Problem = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
-    measure_run(run, signature, metric, problem, trust)
+    options.measure_run(run, signature, metric, problem, trust)
     say(str(rr.report.report(run, out)))
 
 
 def watch(
-    run: Run,
+    run: options.Run,
     port: Annotated[
-        int, typer.Option(help="The port to listen on; if it is taken, the next one.")
+        int, typer.Option(help="The port to listen on; if it is taken, another one.")
     ] = 8765,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="The interface to listen on. Any other than the default shows the run to others."
-        ),
-    ] = LOCAL[0],
 ) -> None:
     """Show a run as a page that follows the search while it runs."""
     # A directory may still wait for its run.
-    if not run.exists() and not (run.name == RUN_FILE and run.parent.is_dir()):
+    if not run.exists() and not (run.name == options.RUN_FILE and run.parent.is_dir()):
         raise ValueError(f"`run` must be a run file or its directory, but there is none at {run}.")
-    with Server(Watched(run), host, port) as server:
-        if host not in LOCAL:
-            say(f"{host} is not this machine alone: others can see the run.")
+    with Server(Watched(run), port) as server:
         say(f"watching {run}; stop with Ctrl-C")
         say(server.url)
         with suppress(KeyboardInterrupt):
@@ -337,7 +298,7 @@ def watch(
 
 
 def check(
-    run: Run,
+    run: options.Run,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Drop what is damaged, so that `resume` repeats it."),
@@ -365,13 +326,15 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", parser=run_file, help="Two or more run files, or their directories."
+            metavar="RUN...",
+            parser=options.run_file,
+            help="Two or more run files, or their directories.",
         ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="The page to write. Default: compare.html beside the first.")
     ] = None,
-    problem: Problem = None,
+    problem: options.Problem = None,
 ) -> None:
     """Write several runs as one HTML page: what differs, what is shared, at what cost.
 
@@ -382,7 +345,7 @@ def compare(
 
 
 def export(
-    run: Run,
+    run: options.Run,
     file_format: Annotated[str, typer.Option("--format", help="csv, json or npz.")] = "csv",
     table: Annotated[
         str,

@@ -1,12 +1,10 @@
 """The page of a run while it grows: a small server that reads the run file and nothing else.
 
-It listens on this machine alone unless told otherwise, answers only to its own name (a page
+It listens on this machine alone, answers only to its own name (a page
 elsewhere whose name was made to point here gets nothing), and serves the page and its data.
 """
 
-import ipaddress
 import secrets
-import socket
 import sys
 import threading
 from contextlib import suppress
@@ -19,8 +17,7 @@ from ridgerider._check import one_line
 from ridgerider.report._page import embedded, is_map, page, summary
 from ridgerider.report._read import AnotherRun, Reader
 
-LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
-NUM_PORTS = 20  # tried from the one that was asked for
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -69,32 +66,20 @@ class Watched:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one `Watched` at `url`. Port 0 takes any free one."""
+    """Serves one `Watched` at `url`, at any free port if the one asked for is taken or 0."""
 
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, watched: Watched, host: str = LOCAL[0], port: int = 8765):
-        self.watched, self.host = watched, host
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        for number in range(port, port + NUM_PORTS if port else 1):
-            try:
-                super().__init__((host, number), Handler)
-                break
-            except OverflowError:
-                raise ValueError(f"`port` must be between 0 and 65535, not {port}.") from None
-            except socket.gaierror as error:
-                raise ValueError(f"`host` must be one of this machine, not {host!r}.") from error
-            except OSError as error:
-                reason = error
-        else:
-            raise ValueError(
-                f"`port` must be free, but neither {port} nor the {NUM_PORTS - 1} after it can be "
-                f"listened to at {host}: {reason.strerror}."
-            )
-        self.name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{self.name}:{self.server_address[1]}/"
+    def __init__(self, watched: Watched, port: int = 8765):
+        self.watched = watched
+        try:
+            super().__init__(("127.0.0.1", port), Handler)
+        except OverflowError:
+            raise ValueError(f"`port` must be between 0 and 65535, not {port}.") from None
+        except OSError:  # it is taken
+            super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle of an answer is not reported; other errors are."""
@@ -103,19 +88,9 @@ class Server(ThreadingHTTPServer):
             print(f"a request failed: {type(error).__name__}: {one_line(error)}", file=sys.stderr)
 
     def is_ours(self, host: str | None) -> bool:
-        """Whether a request's Host names this server.
-
-        A name that somebody else controls may point here, an address may not: where other
-        interfaces are served, any address will do.
-        """
+        """Whether a request's Host names this server: somebody else's name may point here."""
         name, _, port = (host or "").lower().rpartition(":")
-        if port != str(self.server_address[1]):
-            return False
-        if name in (self.name.lower(), *LOCAL):
-            return True
-        with suppress(ValueError):
-            return self.host not in LOCAL and bool(ipaddress.ip_address(name.strip("[]")))
-        return False
+        return port == str(self.server_address[1]) and name in LOCAL
 
 
 class Handler(BaseHTTPRequestHandler):
