@@ -29,7 +29,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from scipy import ndimage, stats
 
 import ridgerider as rr
-from ridgerider.data import FILES, Images, cache_folder, from_folder, images_of
+from ridgerider.data import FILES, cache_folder, from_folder, images_of
 from ridgerider.ensembles import AlongRidges, Beginning, Fresh, Member, RandomDirections
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
@@ -47,13 +47,24 @@ METHODS = {
     "snapshot": ("snapshots", "#009E73"),
     "repulsive": ("repulsion of predictions", "#CC79A7"),
 }
+# Penalties for members that are trained together, on predictions (members, examples, classes).
+PENALTIES: dict[str, Callable[[Array], Array]] = {
+    # How alike two members' predictions are.
+    "repulsive": lambda guesses: (
+        jnp.mean(jnp.sum(jnp.sum(guesses, axis=0) ** 2 - jnp.sum(guesses**2, axis=0), axis=-1))
+        / (len(guesses) * (len(guesses) - 1))
+    ),
+    # Negative correlation (Liu and Yao, 1999): minus the spread around the mean prediction.
+    "correlated": lambda guesses: (
+        -jnp.mean(jnp.sum((guesses - jnp.mean(guesses, axis=0)) ** 2, axis=-1))
+    ),
+}
 CLAIM = ("ridges", "deep")
 SHIFTS = ("noise", "shift", "rotation")
 SETS = ("clean", *SHIFTS)
 MARGIN = 0.005  # accuracies that are lower by less than this are equal
 MOST_COST = 2.0  # of ridges, in units of a deep ensemble's
 INIT_SCALE = 1e-3  # near enough to zero for distinct ridges
-REPULSION = 1.0  # times the mean likeness of two members' predictions
 SNAPSHOT_RATE = 3.0  # times the rate of the others, where each cycle begins
 
 
@@ -151,7 +162,15 @@ def work(job: Job, say: Callable[[str], None] = print) -> dict[str, Any]:
     if data != "digits":
         images = images.some(job["max_images"], job["max_test_images"], seed)
     arm = f"{images.name}, {job['width']} hidden units"
-    trial = Trial(job, images)
+    problem = classifier(
+        images.train_images,
+        images.train_labels,
+        widths=(job["width"],),
+        init_scale=INIT_SCALE,
+        num_classes=images.num_classes,
+        seed=seed,
+    )
+    trial = Trial(job, problem)
     sets = shifted(images.test_images, seed)
     outside = {"jumbled": jumbled(images.test_images)}
     if job["fashion"] != "None" and images.name == "mnist":
@@ -170,18 +189,11 @@ def work(job: Job, say: Callable[[str], None] = print) -> dict[str, Any]:
 
 
 class Trial:
-    """The networks of every method, from one seed."""
+    """The networks of every method, from one seed and one start."""
 
-    def __init__(self, job: Job, images: Images):
+    def __init__(self, job: Job, problem: rr.Problem):
         self.seed, self.k, self.rate = job["seed"], job["num_members"], job["rate"]
-        self.problem = classifier(
-            images.train_images,
-            images.train_labels,
-            widths=(job["width"],),
-            init_scale=INIT_SCALE,
-            num_classes=images.num_classes,
-            seed=self.seed,
-        )
+        self.problem = problem
         self.finish = rr.Train(
             jax.tree_util.Partial(optax.adam, self.rate),
             rr.Batches(128),
@@ -217,8 +229,8 @@ class Trial:
             made = self.made["ridges"].deep(budget=self.made["ridges"].work)
         elif name == "snapshot":
             made = self.snapshots()
-        elif name == "repulsive":
-            made = self.repulsive()
+        elif name in PENALTIES:
+            made = self.together(name)
         else:
             begin = self.random_directions() if name == "random" else self.begins[name]
             made = rr.ensemble(
@@ -251,15 +263,12 @@ class Trial:
             x = jnp.asarray(member.x)
         return _like(like, members)
 
-    def repulsive(self) -> rr.Ensemble:
-        """All networks at once; likeness of two members' predictions is added to the loss."""
+    def together(self, name: str) -> rr.Ensemble:
+        """All networks at once, with a penalty on their predictions."""
         like, key = self.made["deep"], jax.random.key(self.seed)
         starts = [one.x for one in islice(Fresh()(self.problem, key), self.k)]
-        together = rr.Problem(
-            Together(self.problem.loss, self.problem.start),
-            jnp.stack(starts),
-            *self.problem.args,
-        )
+        loss = Together(self.problem.loss, self.problem.start, name)
+        together = rr.Problem(loss, jnp.stack(starts), *self.problem.args)
         finish = rr.Train(self.finish.optimizer, rr.Batches(128), epochs=self._mean_epochs())
         (joint,) = rr.ensemble(
             together, 1, finish=finish, begin=partial(_one, "all", together.x0)
@@ -297,17 +306,16 @@ def _falling_adam(rate: float, num_steps: int) -> optax.GradientTransformation:
 
 
 class Together(eqx.Module):
-    """The mean loss of many networks, and how alike their predictions are."""
+    """The mean loss of many networks, with a penalty on their predictions."""
 
     loss: Any
     start: PyTree
+    penalty: str = eqx.field(static=True)
 
     def __call__(self, xs: Array, images: Array, labels: Array) -> Array:
         losses = jax.vmap(lambda x: self.loss(self._params(x), images, labels))(xs)
         guesses = jax.nn.softmax(self._logits(xs, images))
-        alike = jnp.einsum("inc,jnc->ij", guesses, guesses) / len(images)
-        others = 1 - jnp.eye(len(xs), dtype=alike.dtype)
-        return jnp.mean(losses) + REPULSION * jnp.sum(alike * others) / jnp.sum(others)
+        return jnp.mean(losses) + PENALTIES[self.penalty](guesses)
 
     def logits(self, xs: Array, images: Array) -> Array:
         return jnp.mean(self._logits(xs, images), axis=0)

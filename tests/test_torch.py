@@ -421,12 +421,13 @@ def test_starts_on_many_threads_are_one(make):
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", [resnet, gru])
-def test_a_thousand_starts_are_one(make):
+def test_hundreds_of_starts_are_one(make):
+    """A thousand of both networks in one process; each compiles two programs."""
     module, (inputs, labels) = make(), signals()
     expected = start_of(module, inputs, labels)
     with ThreadPoolExecutor(4) as threads:
-        found = set(threads.map(lambda _: start_of(module, inputs, labels), range(1000)))
-    assert found == {expected}
+        found = list(threads.map(lambda _: start_of(module, inputs, labels), range(500)))
+    assert found == [expected] * 500
 
 
 def test_programs_of_many_modules_are_dropped(monkeypatch):
@@ -439,24 +440,24 @@ def test_programs_of_many_modules_are_dropped(monkeypatch):
     assert len(dropped) == 2
 
 
-def search_of(module, inputs, labels, **options):
-    problem = ridgerider.torch.problem(module, F.cross_entropy, inputs, labels, check=False)
-    (leg,) = rr.search(problem, HVP_RIDER, max_rides=1, **options)
-    return leg.loss, *leg.x.tolist()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("make", [resnet, gru])
 def test_a_thousand_searches_are_one(make):
-    """By threads that share the module, and some by worker processes that share a copy each."""
+    """By threads that share the module, and by worker processes that share a copy each."""
     module, (inputs, labels) = make(), signals()
-    expected = search_of(module, inputs, labels)
+    problems = [
+        ridgerider.torch.problem(module, F.cross_entropy, inputs, labels) for _ in range(4)
+    ]
+
+    def found(number, **options):
+        (leg,) = rr.search(problems[number % 4], HVP_RIDER, max_rides=1, **options)
+        return leg.loss, *leg.x.tolist()
+
     with ThreadPoolExecutor(4) as threads:
-        found = set(threads.map(lambda _: search_of(module, inputs, labels), range(900)))
-    assert found == {expected}
+        by_threads = list(threads.map(found, range(900)))
     with process_pool(2) as workers:
-        sent = [search_of(module, inputs, labels, executor=workers) for _ in range(100)]
-    assert set(sent) == {expected}
+        by_workers = [found(number, executor=workers) for number in range(100)]
+    assert by_threads + by_workers == [found(0)] * 1000
 
 
 def test_training_mode_without_randomness_and_buffers():

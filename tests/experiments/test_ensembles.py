@@ -1,6 +1,7 @@
 """The experiment with ensembles: its statistics, its shifts, its words."""
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from scipy import stats
 
 from ridgerider.data import FILES, digits
+from ridgerider.problems import classifier
 from ridgerider_experiments import ensembles
 
 
@@ -139,17 +141,20 @@ def test_later_seeds_have_the_methods_of_the_claim_only():
     assert first == list(ensembles.METHODS) and set(later) == set(ensembles.CLAIM)
 
 
-def test_repulsion_is_the_mean_loss_and_how_alike_predictions_are():
-    job = {**ensembles.jobs_of(ensembles.Settings.quick(0), None)[0], "num_members": 2, "width": 3}
-    trial = ensembles.Trial(job, digits().some(60, 10))
-    problem = trial.problem
-    xs = np.random.default_rng(0).normal(size=(2, problem.size)).astype(np.float32)
-    together = ensembles.Together(problem.loss, problem.start)
-    guesses = [jax.nn.softmax(problem.loss.logits(problem.unravel(x), problem.args[0])) for x in xs]
-    alike = float((guesses[0] * guesses[1]).sum(axis=1).mean())
-    expected = np.mean([float(problem.value(x)) for x in xs]) + ensembles.REPULSION * alike
-    found = float(together(xs, *problem.args))
-    assert found == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize("name", list(ensembles.PENALTIES))
+def test_members_together_have_the_mean_loss_and_a_penalty(name):
+    images = digits().some(60, 10)
+    problem = classifier(images.train_images, images.train_labels, widths=(3,), num_classes=10)
+    xs = np.random.default_rng(0).normal(size=(3, problem.size)).astype(np.float32)
+    together = ensembles.Together(problem.loss, problem.start, name)
+    guesses = np.stack(
+        [jax.nn.softmax(problem.loss.logits(problem.unravel(x), problem.args[0])) for x in xs]
+    )
+    pairs = [np.mean(np.sum(one * two, 1)) for one, two in itertools.combinations(guesses, 2)]
+    spread = np.mean(np.sum((guesses - guesses.mean(0)) ** 2, axis=2))
+    expected = {"repulsive": np.mean(pairs), "correlated": -spread}[name]
+    expected += np.mean([float(problem.value(x)) for x in xs])
+    assert float(together(xs, *problem.args)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.long
