@@ -445,9 +445,7 @@ def test_programs_of_many_modules_are_dropped(monkeypatch):
 def test_a_thousand_searches_are_one(make):
     """By threads that share the module, and by worker processes that share a copy each."""
     module, (inputs, labels) = make(), signals()
-    problems = [
-        ridgerider.torch.problem(module, F.cross_entropy, inputs, labels) for _ in range(4)
-    ]
+    problems = [ridgerider.torch.problem(module, F.cross_entropy, inputs, labels) for _ in range(4)]
 
     def found(number, **options):
         (leg,) = rr.search(problems[number % 4], HVP_RIDER, max_rides=1, **options)

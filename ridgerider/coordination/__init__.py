@@ -23,10 +23,10 @@ from ridgerider.coordination._coordinate import Coordination as Coordination
 from ridgerider.coordination._coordinate import coordinate as coordinate
 from ridgerider.coordination._equilibria import Equilibrium as Equilibrium
 from ridgerider.coordination._equilibria import equilibria as equilibria
+from ridgerider.coordination._game import Baseline as Baseline
 from ridgerider.coordination._game import Game as Game
-from ridgerider.coordination._other_play import Baseline as Baseline
-from ridgerider.coordination._other_play import other_play as other_play
-from ridgerider.coordination._other_play import play_alone as play_alone
+from ridgerider.coordination._game import other_play as other_play
+from ridgerider.coordination._game import play_alone as play_alone
 from ridgerider.coordination._payoff_game import PayoffGame as PayoffGame
 from ridgerider.coordination._payoff_game import card_game as card_game
 from ridgerider.coordination._payoff_game import hanabi as hanabi

@@ -23,8 +23,15 @@ from ridgerider._search.engine.rides import branch_key
 from ridgerider._search.engine.run import search
 from ridgerider._search.results.export import aligned
 from ridgerider._search.tree import Fingerprint, Leg, Turn, hashed
-from ridgerider.coordination._game import Game, check_game, cross_play, means
-from ridgerider.coordination._saddles import common_saddles, softened
+from ridgerider.coordination._game import (
+    Baseline,
+    Game,
+    check_game,
+    cross_play,
+    game_problem,
+    means,
+)
+from ridgerider.coordination._saddles import common_saddles
 from ridgerider.coordination._symmetry import SymmetryReport, symmetry_report
 
 # Saddles are found to rounding, so tied eigenvalues differ by less than this, in single precision.
@@ -49,16 +56,13 @@ Unsigned = tuple[tuple[int, int], ...]  # a fingerprint without signs: (index, m
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Baseline):
     """A fingerprint, and how the policies that independent runs find for it play together.
 
     - `fingerprint`: the ridges, e.g. `0` or `3.2 1`, without signs: each run takes the way with the
       best self-play at its end. Where the rides had a bonus for entropy, `0, other way` takes the
       one with the worst. `none`: a bonus for entropy led all runs to the same policy, and there
       was no ridge to choose.
-    - `cross_play`: averaged over all pairs of runs, a run with itself included, as in the paper.
-    - `with_strangers`: the same over different runs; what a stranger can expect. Its
-      `standard_error` is zero where all runs agree, and large where tied policies met by luck.
     - `multiplicity`: of the eigenvalue; the largest, if several ridges are ridden.
     - `confidence`: how surely the same index is the same ridge in another run, gap / (gap +
       spread): the gap to the nearest other eigenvalue against the spread of this one over runs. 0
@@ -66,7 +70,6 @@ class Candidate:
     - `sign_confidence`: the same for the way along it: how much worse the other way is in
       self-play, against the spread of self-play. 0 if the two are images of each other.
     - `ridden`: the fingerprint that each run took, signs included.
-    - `policies`: the parameters, with a leading axis of runs.
 
     >>> from ridgerider.problems import Levers
     >>> best = coordinate(Levers((1.0, 1.0, 1.0, 0.8)), num_runs=4).best
@@ -75,15 +78,10 @@ class Candidate:
     """
 
     fingerprint: str
-    cross_play: float
-    with_strangers: float
-    standard_error: float
-    self_play: float
     multiplicity: int
     confidence: float
     sign_confidence: float
     ridden: tuple[Fingerprint, ...]
-    policies: PyTree
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,7 @@ class Coordination:
     - `best`: the one that plays best with strangers, two standard errors below its mean, and
       `params`: its policy from the first run,
       to be deployed.
-    - `scores`: the cross-play of every combination of runs; axis k is the run that player k comes
-      from, the last axis the candidate.
     - `saddles`: where the runs set out from. `symmetry`: what the first one's spectrum says.
-    - `num_dropped`: fingerprints that some runs could ride and others could not.
     - `bonus`: for entropy, during the rides, where the game itself has no saddle inside; 0: none.
 
     >>> from ridgerider.problems import Levers
@@ -108,10 +103,8 @@ class Coordination:
     """
 
     candidates: tuple[Candidate, ...]
-    scores: np.ndarray
     saddles: tuple[Saddle, ...]
     symmetry: SymmetryReport
-    num_dropped: int
     cost: Cost
     bonus: float = 0.0
 
@@ -175,23 +168,45 @@ def coordinate(
     ]
     seeds = [int(state[0] >> 1) for state in states]
     saddles, bonus, is_led = common_saddles(game, seeds)
-    problem = softened(game, bonus)
-    if is_led:
-        return _led(game, bonus, rider, seeds, saddles)
+    problem = game_problem(game, bonus)
     runs = []
     for run_seed, saddle in zip(seeds, saddles, strict=True):
-        result = search(
-            problem.with_start(saddle.params),
-            replace(rider, finish=None),
-            members=members,
-            max_ridges=max_ridges,
-            max_depth=max_depth,
-            max_rides=None,
-            seed=run_seed,
-        )
+        here = problem.with_start(saddle.params)
+        how: dict[str, Any] = {"members": members, "max_ridges": max_ridges, "seed": run_seed}
+        how |= {"max_depth": max_depth, "max_rides": 0 if is_led else None}
+        result = search(here, replace(rider, finish=None), **how)
         legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
         runs.append(_Run(run_seed, saddle, legs))
-    return _compare(game, bonus, rider, runs)
+    known = {_unsigned(name) for run in runs for name in run.legs} - {()}
+    shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
+    if is_led:  # a bonus for entropy leads all runs to a policy, which becomes a saddle nowhere
+        shared = [()]
+    elif not shared:
+        raise ValueError("`game` must have a ridge that all runs can ride, but there is none.")
+    cost = sum(
+        (sum((leg.cost for leg in run.legs.values()), run.saddle.cost) for run in runs), Cost()
+    )
+    candidates = []
+    # With a bonus the better way at the end of the ride may be the worse one without.
+    for ridges, is_best in itertools.product(
+        shared, (True, False)[: 1 + bool(bonus and not is_led)]
+    ):
+        chosen = [run.choose(ridges, is_best) for run in runs]
+        policies, spent = _polished(game, bonus, rider, runs, [path[-1] for path, _ in chosen])
+        cost = cost + spent
+        name = (_name(ridges) or "none") + ("" if is_best else ", other way")
+        candidates.append(_candidate(game, name, ridges, chosen, policies))
+    first = problem.with_start(saddles[0].params)
+    reversible = {
+        ridges[0][0] for ridges in shared if ridges and runs[0].choose(ridges[:1])[1] == 0
+    }
+    return Coordination(
+        candidates=tuple(candidates),
+        saddles=tuple(saddles),
+        symmetry=symmetry_report(first, rider.spectrum, reversible),
+        cost=cost,
+        bonus=bonus,
+    )
 
 
 @dataclass(frozen=True)
@@ -230,70 +245,16 @@ class _Run:
         return paths[0], (abs(paths[1][-1].loss - best) if len(paths) > 1 else float("inf"))
 
 
-def _compare(game: Game, bonus: float, rider: Rider, runs: list[_Run]) -> Coordination:
-    """Let all runs play with each other, fingerprint by fingerprint."""
-    problem = softened(game, bonus)
-    known = {_unsigned(name) for run in runs for name in run.legs} - {()}
-    shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
-    if not shared:
-        raise ValueError("`game` must have a ridge that all runs can ride, but there is none.")
-    candidates, scores, cost = [], [], Cost()
-    # With a bonus the better way at the end of the ride may be the worse one without.
-    for ridges, is_best in itertools.product(shared, (True, False) if bonus else (True,)):
-        chosen = [run.choose(ridges, is_best) for run in runs]
-        ends = [(path[-1].x, path[-1].fingerprint) for path, _ in chosen]
-        policies, spent = _polished(game, bonus, rider, [run.seed for run in runs], ends)
-        cost = cost + spent
-        scores.append(np.asarray(cross_play(game, policies)))
-        name = _name(ridges) + ("" if is_best else ", other way")
-        candidates.append(_candidate(name, ridges, chosen, policies, scores[-1]))
-    for run in runs:
-        cost = sum((leg.cost for leg in run.legs.values()), cost + run.saddle.cost)
-    first = problem.with_start(runs[0].saddle.params)
-    reversible = {ridges[0][0] for ridges in shared if runs[0].choose(ridges[:1])[1] == 0}
-    return Coordination(
-        candidates=tuple(candidates),
-        scores=np.stack(scores, axis=-1),
-        saddles=tuple(run.saddle for run in runs),
-        symmetry=symmetry_report(first, rider.spectrum, reversible),
-        num_dropped=len(known) - len(shared),
-        cost=cost,
-        bonus=bonus,
-    )
-
-
-def _led(
-    game: Game, bonus: float, rider: Rider, seeds: list[int], saddles: list[Saddle]
-) -> Coordination:
-    """The policy that a bonus for entropy leads to, where it becomes a saddle nowhere."""
-    problem = softened(game, bonus)
-    ends = [(problem.ravel(one.params), Fingerprint()) for one in saddles]
-    policies, cost = _polished(game, bonus, rider, seeds, ends)
-    scores = np.asarray(cross_play(game, policies))
-    sure: dict[str, Any] = {"multiplicity": 1, "confidence": 1.0, "sign_confidence": 1.0}
-    sure |= means(scores)
-    only = Candidate("none", **sure, ridden=(Fingerprint(),) * len(ends), policies=policies)
-    return Coordination(
-        candidates=(only,),
-        scores=scores[..., None],
-        saddles=tuple(saddles),
-        symmetry=symmetry_report(problem.with_start(saddles[0].params), rider.spectrum, set()),
-        num_dropped=0,
-        cost=sum((one.cost for one in saddles), cost),
-        bonus=bonus,
-    )
-
-
 def _polished(
-    game: Game, bonus: float, rider: Rider, seeds: list[int], ends: list[tuple[Any, Fingerprint]]
+    game: Game, bonus: float, rider: Rider, runs: list[_Run], ends: list[Leg]
 ) -> tuple[PyTree, Cost]:
     """The policies at the ends of rides, one for each run, descended without the bonus at last."""
-    stages = [softened(game, part * bonus) for part in (ANNEALING if bonus else (0.0,))]
+    stages = [game_problem(game, part * bonus) for part in (ANNEALING if bonus else (0.0,))]
     xs, cost = [], Cost()
-    for seed, (end, fingerprint) in zip(seeds, ends, strict=True):
-        x = jnp.asarray(end)
+    for run, end in zip(runs, ends, strict=True):
+        x = jnp.asarray(end.x)
         for stage in stages if rider.finish is not None else ():
-            finish = _polish(stage, rider, x, branch_key(seed, fingerprint))
+            finish = _polish(stage, rider, x, branch_key(run.seed, end.fingerprint))
             x, cost = finish.x, cost + jax.device_get(finish.cost)
         xs.append(x)
     return jax.vmap(stages[0].unravel)(jnp.stack(xs)), cost
@@ -307,25 +268,27 @@ def _polish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Fin
 
 
 def _candidate(
+    game: Game,
     name: str,
     ridges: Unsigned,
     chosen: list[tuple[list[Leg], float]],
     policies: PyTree,
-    scores: np.ndarray,
 ) -> Candidate:
     paths, margins = zip(*chosen, strict=True)
     # For each ridge the cluster it was taken from, in each run.
     clusters = [
         [path[depth].clusters[index] for path in paths] for depth, (index, _) in enumerate(ridges)
     ]
+    scores = np.asarray(cross_play(game, policies))
     return Candidate(
-        fingerprint=name,
+        policies=policies,
+        scores=scores,
         **means(scores),
-        multiplicity=max(cluster.multiplicity for column in clusters for cluster in column),
-        confidence=min(map(index_confidence, clusters)),
+        fingerprint=name,
+        multiplicity=max((one.multiplicity for column in clusters for one in column), default=1),
+        confidence=min(map(index_confidence, clusters), default=1.0),
         sign_confidence=_ratio(min(margins), float(np.ptp([path[-1].loss for path in paths]))),
         ridden=tuple(path[-1].fingerprint for path in paths),
-        policies=policies,
     )
 
 

@@ -1,19 +1,25 @@
 r"""Fully cooperative games, and how independently found policies play with each other.
 
 Cross-play of N players, J(a_1, ..., a_N), is the payoff when player k plays its part of the k-th
-set of parameters. Self-play is J(a, ..., a).
+set of parameters. Self-play is J(a, ..., a). Two baselines know nothing of ridges: self-play by
+each run alone, and Other-Play, which is told the symmetries.
 """
 
+from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+import optax
+from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import check_count
-from ridgerider._core.problem.problem import Problem, Scalar
+from ridgerider._check import Count, Seed, check_count, checked
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+
+LEARNING_RATE, NUM_STEPS = 0.3, 500  # of Adam, for the baselines
 
 
 @runtime_checkable
@@ -44,40 +50,14 @@ def num_players(game: Game) -> int:
     return getattr(game, "num_players", 2)
 
 
-def payoff_loss(params: PyTree, game: Game) -> Scalar:
-    return -game.self_play(params)
+def softened_loss(params: PyTree, game: Game, bonus: Scalar) -> Scalar:
+    return -game.self_play(params) - bonus * game.entropy(params)
 
 
-def game_problem(game: Game) -> Problem:
-    """Minus the payoff of self-play; the game is its data."""
-    return Problem(payoff_loss, game.start, game)
-
-
-class Softened(eqx.Module):
-    """A game whose self-play has a bonus for entropy; strangers are paid without it."""
-
-    game: Game
-    bonus: Float[Array, ""]
-
-    @property
-    def start(self) -> PyTree:
-        return self.game.start
-
-    def self_play(self, params: PyTree) -> Scalar:
-        return self.game.self_play(params) + self.bonus * self.game.entropy(params)
-
-    def cross_play(self, *params: PyTree) -> Scalar:
-        return self.game.cross_play(*params)
-
-    def entropy(self, params: PyTree) -> Scalar:
-        return self.game.entropy(params)
-
-
-class NegativeEntropy(eqx.Module):
-    game: Game
-
-    def __call__(self, params: PyTree) -> Scalar:
-        return -self.game.entropy(params)
+def game_problem(game: Game, bonus: float = 0.0) -> Problem:
+    """Minus the payoff of self-play with a bonus for entropy; the game is its data."""
+    dtype = jax.tree.leaves(game.start)[0].dtype
+    return Problem(softened_loss, game.start, game, jnp.asarray(bonus, dtype))
 
 
 def check_game(game: Game, num_runs: int) -> None:
@@ -134,9 +114,6 @@ def cross_play(game: Game, policies: PyTree[Float[Array, "runs ..."]]) -> Float[
 def means(scores: np.ndarray) -> dict[str, float]:
     """Of the payoffs of all combinations of runs: all of them, a run with itself, and strangers.
 
-    With strangers every player comes from another run; `standard_error` is that of their mean, from
-    the spread of what each run gets with strangers.
-
     >>> means(np.array([[1.0, 0.0], [0.0, 1.0]]))["with_strangers"]
     0.0
     """
@@ -152,3 +129,120 @@ def means(scores: np.ndarray) -> dict[str, float]:
         "with_strangers": float(flat[is_strange].mean()),
         "standard_error": float(scores.ndim * np.std(by_run, ddof=1) / np.sqrt(len(scores))),
     }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Independent runs of a method: their policies, and how they play with each other.
+
+    - `policies`: the parameters, with a leading axis of runs.
+    - `scores`: the payoff of every combination of runs; axis k is the run of player k.
+    - `self_play`: the mean of a run with itself; `cross_play`: over all pairs of runs, a run with
+      itself included, as in the paper.
+    - `with_strangers`: the same over different runs; what a stranger can expect. Its
+      `standard_error` is zero where all runs agree, and large where tied policies met by luck.
+
+    >>> from ridgerider.problems import Levers
+    >>> baseline = play_alone(Levers((1.0, 0.5)), num_runs=3)
+    >>> round(baseline.self_play, 2), round(baseline.cross_play, 2)
+    (1.0, 1.0)
+    """
+
+    policies: PyTree
+    scores: np.ndarray
+    self_play: float
+    cross_play: float
+    with_strangers: float
+    standard_error: float
+
+
+@checked
+def play_alone(game: Game, num_runs: Count = 25, *, seed: Seed = 0) -> Baseline:
+    """Self-play: every run maximises its own payoff by gradient ascent (Adam) from a random start.
+
+    Nothing tells a run which of several equivalent optima the others will reach.
+
+    >>> from ridgerider.problems import Levers
+    >>> baseline = play_alone(Levers((1.0,) * 5), num_runs=10)
+    >>> round(baseline.self_play, 2), baseline.with_strangers < 0.5
+    (1.0, True)
+    """
+    return _play(game, None, num_runs, seed, (1, 0.1))
+
+
+@checked
+def other_play(
+    game: Game,
+    symmetries: Int[np.ndarray, "symmetries size"],
+    num_runs: Count = 25,
+    *,
+    seed: Seed = 0,
+) -> Baseline:
+    """Other-Play (Hu et al., 2020): maximise the payoff with partners relabelled by a symmetry.
+
+    The method that is told the symmetries, which Ridge Rider must discover: each run maximises the
+    mean of `cross_play(params, permuted params)` over them. That mean has local maxima, so each run
+    takes the best of 50 starts.
+
+    - `symmetries`: permutations of the vector of all parameters, one in each row, the identity
+      among them.
+
+    >>> from ridgerider.problems import Levers
+    >>> game = Levers((1.0, 1.0, 0.8))
+    >>> round(other_play(game, game.symmetries(), num_runs=3).cross_play, 2)
+    0.8
+    """
+    return _play(game, symmetries, num_runs, seed, (50, 2.0))
+
+
+def _play(
+    game: Game, symmetries: Any, num_runs: int, seed: int, how: tuple[int, float]
+) -> Baseline:
+    """Adam from several noisy starts for each run, of which the best is kept."""
+    check_game(game, num_runs)
+    problem, (num_starts, noise) = game_problem(game), how
+    rows = np.arange(problem.size)[None] if symmetries is None else np.asarray(symmetries)
+    if rows.ndim != 2 or np.sort(rows).tolist() != [[*range(problem.size)]] * len(rows):
+        raise ValueError(
+            f"`symmetries` must hold permutations of 0 to {problem.size - 1} as rows, "
+            f"not an array of shape {rows.shape}."
+        )
+    shape = (num_runs, num_starts, problem.size)
+    noises = noise * jax.random.normal(jax.random.key(seed), shape, problem.dtype)
+    starts = problem.x0[None, None] + noises
+    policies = jax.vmap(problem.unravel)(_ascend(game, problem, jnp.asarray(rows), starts))
+    scores = np.asarray(cross_play(game, policies))
+    return Baseline(policies, scores, **means(scores))
+
+
+@eqx.filter_jit
+def _ascend(
+    game: Game,
+    problem: Problem,
+    symmetries: Int[Array, "symmetries size"],
+    starts: Float[Array, "runs starts size"],
+) -> Float[Array, "runs size"]:
+    optimizer = optax.adam(LEARNING_RATE)
+
+    def loss(x: Vector) -> Scalar:
+        def play(permutation: Int[Array, " size"]) -> Scalar:
+            partners = [problem.unravel(x[permutation])] * (num_players(game) - 1)
+            return game.cross_play(problem.unravel(x), *partners)
+
+        return -jnp.mean(jax.vmap(play)(symmetries))
+
+    def step(_: int, carry: tuple) -> tuple:
+        x, state = carry
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(jax.grad(loss)(x), state, x)
+        return x + updates.astype(x.dtype), state
+
+    def ascend(x: Vector) -> tuple[Vector, Scalar]:
+        x, _ = jax.lax.fori_loop(0, NUM_STEPS, step, (x, optimizer.init(x)))
+        return x, loss(x)
+
+    def best(starts: Float[Array, "starts size"]) -> Vector:
+        xs, losses = jax.vmap(ascend)(starts)
+        return xs[jnp.argmin(losses)]
+
+    return jax.vmap(best)(starts)

@@ -12,7 +12,7 @@ derivatives are unbiased, too: at uniform policies they are those of DiCE.
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -93,20 +93,18 @@ class PayoffGame(eqx.Module):
         >>> PayoffGame.from_play(coins).optimum()
         1.0
         """
-        rules = _Rules([{} for _ in range(num_players)], [0] * num_players)
-        if num_samples is not None:
-            random = np.random.default_rng(seed)
-            found = [_Episode(rules, (), random).played(play) for _ in range(num_samples)]
-        else:
-            found, scripts = [], [tuple[int, ...]()]
-            while scripts:
-                found.append(_Episode(rules, scripts.pop(), None).played(play))
-                scripts += found[-1].others
-                if len(found) > MAX_EPISODES:
-                    raise ValueError(
-                        f"`play` must have at most {MAX_EPISODES} episodes to enumerate: give "
-                        "`num_samples`."
-                    )
+        rows, actions = [dict[Hashable, int]() for _ in range(num_players)], [0] * num_players
+        found, scripts, random = list[_Episode](), [tuple[int, ...]()], np.random.default_rng(seed)
+        for _ in range(num_samples or 0):
+            found.append(_Episode(play, rows, actions, random=random))
+        while scripts and num_samples is None:
+            found.append(_Episode(play, rows, actions, scripts.pop()))
+            scripts += found[-1].others
+            if len(found) > MAX_EPISODES:
+                raise ValueError(
+                    f"`play` must have at most {MAX_EPISODES} episodes to enumerate: give "
+                    "`num_samples`."
+                )
         longest = max(len(one.moves) for one in found)
         # Shorter episodes are filled up with moves of a further player, who has no choice.
         idle = (num_players, 0, 0)
@@ -115,9 +113,9 @@ class PayoffGame(eqx.Module):
             jnp.asarray(np.array(moves, int).reshape(len(found), longest, 3)),
             jnp.asarray([one.weight / (num_samples or 1) for one in found], float),
             jnp.asarray([one.payoff for one in found], float),
-            tuple(map(tuple, rules.rows)),
+            tuple(map(tuple, rows)),
         )
-        return cls(episodes, [(len(seen), n) for seen, n in zip(*rules, strict=True)])
+        return cls(episodes, [(len(seen), n) for seen, n in zip(rows, actions, strict=True)])
 
     @property
     def num_players(self) -> int:
@@ -156,7 +154,10 @@ class PayoffGame(eqx.Module):
                 f"`shapes` must allow at most {MAX_POLICIES} joint policies of all players but the "
                 f"last to enumerate, not {count}."
             )
-        tables = [_deterministic(*shape) for shape in others]
+        tables = [
+            jnp.asarray(np.eye(n)[np.array(list(itertools.product(range(n), repeat=rows)))])
+            for rows, n in others
+        ]
 
         def best(numbers: Int[Array, " players"]) -> Scalar:
             chosen = [table[number] for table, number in zip(tables, numbers, strict=True)]
@@ -167,54 +168,49 @@ class PayoffGame(eqx.Module):
         return float(jnp.max(jax.jit(lambda every: jax.lax.map(best, every))(jnp.asarray(every))))
 
 
-def _deterministic(observations: int, actions: int) -> Float[Array, "k observations actions"]:
-    chosen = np.array(list(itertools.product(range(actions), repeat=observations)))
-    return jnp.asarray(np.eye(actions)[chosen])
-
-
-class _Rules(NamedTuple):
-    """What the episodes of a game have in common: the rows of observations, numbers of actions."""
-
-    rows: list[dict[Hashable, int]]
-    actions: list[int]
-
-
 class _Episode:
-    """One way to play: choices by a script, then the first ones, or random ones."""
+    """One way to play: choices by a script, then the first ones, or random ones.
 
-    def __init__(self, rules: _Rules, script: tuple[int, ...], random: np.random.Generator | None):
-        self.rules, self.script, self.random = rules, script, random
+    `rows` number the observations of each player, and `actions` are how many each has; all episodes
+    of a game share them.
+    """
+
+    def __init__(
+        self,
+        play: Callable[..., Any],
+        rows: list[dict[Hashable, int]],
+        actions: list[int],
+        script: tuple[int, ...] = (),
+        random: np.random.Generator | None = None,
+    ):
+        self.rows, self.actions, self.script, self.random = rows, actions, script, random
         self.taken, self.others = list[int](), list[tuple[int, ...]]()
-        self.moves, self.weight, self.payoff = list[tuple[int, int, int]](), 1.0, np.zeros(())
-
-    def played(self, play: Callable[..., Any]) -> "_Episode":
+        self.moves, self.weight = list[tuple[int, int, int]](), 1.0
         self.payoff = np.asarray(play(self.draw, self.act), float)
-        return self
 
     def draw(self, count: int) -> int:
         self.weight /= count if self.random is None else 1
         return self._choose(count)
 
     def act(self, player: int, observation: Hashable, count: int) -> int:
-        known = self.rules.actions[player] or count
+        known = self.actions[player] or count
         if known != count:
             raise ValueError(
                 f"`play` must give player {player} one number of actions, not {known} and {count}."
             )
-        self.rules.actions[player] = count
+        self.actions[player] = count
         self.weight *= 1 if self.random is None else count
-        rows = self.rules.rows[player]
+        rows = self.rows[player]
         self.moves.append((player, rows.setdefault(observation, len(rows)), self._choose(count)))
         return self.moves[-1][2]
 
     def _choose(self, count: int) -> int:
-        number = len(self.taken)
+        number, choice = len(self.taken), 0
         if self.random is not None:
             choice = int(self.random.integers(count))
         elif number < len(self.script):
             choice = self.script[number]
         else:  # the others are played later
-            choice = 0
             self.others += [(*self.taken, other) for other in range(1, count)]
         self.taken.append(choice)
         return choice

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ridgerider._core.points.find_saddle import Saddle, find_saddle
-from ridgerider._core.problem.problem import Problem, Vector
-from ridgerider.coordination._game import Game, NegativeEntropy, Softened, game_problem
+from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider.coordination._game import Game, game_problem
 
 NOISE = 0.01  # of the start, so that runs are independent
 FAR = 10.0  # a parameter that moved further has given up an action
@@ -19,14 +19,6 @@ NUM_SAMPLES = 64  # policies that measure the scale of payoffs
 NUM_HALVINGS = 10  # of the bonus, from that scale down
 FLAT = 1e-6  # times that scale: a gradient at a stationary point, or a curvature, that is zero
 NUM_STEPS = 50  # of Newton's method for each bonus
-
-
-def softened(game: Game, bonus: float) -> Problem:
-    """Minus the payoff of self-play, with a bonus for entropy unless that is zero."""
-    problem = game_problem(game)
-    if not bonus:
-        return problem
-    return game_problem(Softened(game, jnp.asarray(bonus, problem.dtype)))
 
 
 def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float, bool]:
@@ -57,7 +49,7 @@ def common_saddles(game: Game, seeds: list[int]) -> tuple[list[Saddle], float, b
     if saddles[-1].is_strict:  # all are, but some have given up an action
         return saddles, 0.0, False
     found = [_followed(game, bonuses, seed)[-1] for seed in seeds]
-    problem = softened(game, bonuses[-1])
+    problem = game_problem(game, bonuses[-1])
     slopes = [problem.grad(problem.ravel(one.params)) for one in found]
     if all(jnp.linalg.norm(slope) < FLAT * bonuses[0] for slope in slopes):
         return found, bonuses[-1], True
@@ -76,7 +68,7 @@ def _saddle(game: Game, seed: int) -> Saddle:
     """
     problem = game_problem(game)
     how: dict[str, Any] = {"noise": NOISE, "num_starts": 1, "seed": seed}
-    found = [find_saddle(problem, NegativeEntropy(game), **how)]
+    found = [find_saddle(problem, jax.tree_util.Partial(_disorder, game), **how)]
     first = max(find_saddle(problem, max_steps=0, **how).morse_index, 1)
     for index in range(first, min(first + MORE, problem.size + 1)):
         found.append(find_saddle(problem, index=index, **how))
@@ -107,7 +99,7 @@ def _followed(game: Game, bonuses: list[float], seed: int | None) -> list[Saddle
     if seed is not None:
         x = x + NOISE * jax.random.normal(jax.random.key(seed), x.shape, x.dtype)
     for bonus in bonuses:
-        problem = softened(game, bonus)
+        problem = game_problem(game, bonus)
         x = _stationary(problem, x)
         here = problem.with_start(problem.unravel(x))
         found.append(find_saddle(here, max_steps=0, num_starts=1))
@@ -127,3 +119,7 @@ def _stationary(problem: Problem, x: Vector) -> Vector:
         return x - move / jnp.maximum(jnp.linalg.norm(move), 1)
 
     return jax.lax.fori_loop(0, NUM_STEPS, step, x)
+
+
+def _disorder(game: Game, params: PyTree) -> Scalar:
+    return -game.entropy(params)

@@ -296,35 +296,36 @@ def ensemble(
     >>> len(found), found.disagreement(images.test_images).shape
     (3, (3, 3))
     """
-    finish, apply = _checked(problem, k, apply, finish, begin)
+    finish, apply = _checked(problem, apply, finish)
     has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
     key, began = jax.random.key(seed), time.perf_counter()
     more = begin(problem, key)
     first = list(islice(more, 2 * k if has_straight_steps else k))
     if len(first) < k:
+        why = ", for `problem.start` has no negative curvature" if not first else ""
         warnings.warn(
-            f"`begin` has {len(first)} beginnings for {k} members"
-            + (", for `problem.start` has no negative curvature" if not first else "")
-            + "; the others begin at random initialisations (rr.network_start makes a start with "
-            "more ridges).",
+            f"`begin` has {len(first)} beginnings for {k} members{why}; the others begin at random "
+            "initialisations (rr.network_start makes a start with more ridges).",
             stacklevel=2,
         )
+    if len(first) > k:
+        xs, inputs = jnp.stack([one.x for one in first]), problem.args[0][:CHUNK]
+        guesses = predict(problem, apply, xs, inputs)
+        distances = np.abs(guesses[:, None] - guesses[None]).sum(axis=-1).mean(axis=-1)
+        first = [first[row] for row in farthest_first(np.nan_to_num(distances))]
     members: list[Member] = []
     dropped: dict[str, str] = {}
     work = sum(one.work for one in first)
     fresh = islice(Fresh()(problem, key), 2 * k)  # not for ever, where no loss is finite
-    for one in chain(_most_different_first(problem, apply, first, k), more, fresh):
+    for number, one in enumerate(chain(first, more, fresh)):
         if len(members) >= k:
             mean_work = sum(member.work for member in members) / len(members)
             if budget is None or work + mean_work > budget:
                 break
-        if not np.isfinite(np.asarray(one.x)).all():
-            dropped[one.name] = "where it set out, the parameters are not finite"
-            continue
         with listening(progress and partial(_say, progress, one.name)):
             member = _trained(problem, finish, one, key)
         # What it took to begin is part of the work already, for the first ones.
-        work += member.work - (one.work if any(one is other for other in first) else 0)
+        work += member.work - (one.work if number < len(first) else 0)
         losses = member.history["loss"]
         if np.isfinite(losses[-1]):
             members.append(member)
@@ -334,8 +335,7 @@ def ensemble(
         reasons = "; ".join(f"{name}: {why}" for name, why in dropped.items())
         raise ValueError(
             f"the loss must stay finite in training, but only {len(members)} of "
-            f"{len(members) + len(dropped)} "
-            f"trainings did, for {k} members ({reasons})."
+            f"{len(members) + len(dropped)} trainings did, for {k} members ({reasons})."
         )
     seconds = time.perf_counter() - began
     return _told(Ensemble(problem, apply, finish, tuple(members), dropped, work, seconds, seed))
@@ -374,21 +374,6 @@ def _trained(problem: Problem, finish: Train, one: Beginning, key: PRNGKeyArray)
     )
 
 
-def _most_different_first(
-    problem: Problem, apply: Apply, candidates: list[Beginning], k: int
-) -> list[Beginning]:
-    """Unless all of them are to be trained. Those that are not finite come last."""
-    if len(candidates) == k:
-        return candidates
-    left = [one for one in candidates if np.isfinite(np.asarray(one.x)).all()]
-    others = [one for one in candidates if not np.isfinite(np.asarray(one.x)).all()]
-    if not left:  # none at all, or none that is finite
-        return others
-    guesses = predict(problem, apply, jnp.stack([one.x for one in left]), problem.args[0][:CHUNK])
-    distances = np.abs(guesses[:, None] - guesses[None]).sum(axis=-1).mean(axis=-1)
-    return [left[row] for row in farthest_first(np.nan_to_num(distances))] + others
-
-
 def farthest_first(distances: Float[np.ndarray, "n n"]) -> list[int]:
     """All rows, the first one first, then always the one whose nearest chosen one is farthest.
 
@@ -416,24 +401,20 @@ def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
     return jax.lax.map(lambda x: jax.nn.softmax(apply(problem.unravel(x), inputs)), xs)
 
 
-def _checked(
-    problem: Problem, k: int, apply: Apply | None, finish: Train | None, begin: Begin
-) -> tuple[Train, Apply]:
+def _checked(problem: Problem, apply: Apply | None, finish: Train | None) -> tuple[Train, Apply]:
+    apply = getattr(problem.loss, "logits", None) if apply is None else apply
     if apply is None:
-        apply = getattr(problem.loss, "logits", None)
-        if apply is None:
-            raise ValueError(
-                "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
-                "no `logits`."
-            )
+        raise ValueError(
+            "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
+            "no `logits`."
+        )
     if finish is None:
         size = min(128, problem.num_examples)
         finish = Train(optax.adam(3e-3), Batches(size), epochs=50)
     num_classes = _classes(problem, apply)
-    if len(problem.args) > 1 and np.ndim(problem.args[1]) == 1:
-        labels = np.asarray(problem.args[1])
-        if labels.dtype.kind in "iu":
-            check_labels("`labels`", labels, len(labels), num_classes)
+    labels = np.asarray(problem.args[1]) if len(problem.args) > 1 else np.zeros(())
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        check_labels("`labels`", labels, len(labels), num_classes)
     return finish, apply
 
 

@@ -26,8 +26,8 @@ from ridgerider.environments._environments import from_groups as from_groups
 from ridgerider.environments._fit import Invariant as Invariant
 from ridgerider.environments._fit import fit as fit
 from ridgerider.environments._scores import Consistency as Consistency
+from ridgerider.environments._scores import SharedFeatures as SharedFeatures
+from ridgerider.environments._scores import agreement as agreement
 from ridgerider.environments._scores import consistency as consistency
-from ridgerider.environments._selection import agreement as agreement
-from ridgerider.environments._selection import extrapolate as extrapolate
-from ridgerider.environments._shared_features import SharedFeatures as SharedFeatures
-from ridgerider.environments._shared_features import shared_features as shared_features
+from ridgerider.environments._scores import extrapolate as extrapolate
+from ridgerider.environments._scores import shared_features as shared_features

@@ -128,7 +128,6 @@ class Algorithm4(eqx.Module):
     **Arguments**
 
     - `losses`: L1 and L2.
-    - `rider`: takes one step along the direction at a time.
     - `batch`: examples of each environment that a training step sees; None for all.
     - `num_pretrain`: steps on L1 + L2 until the first ridge step; H in the paper.
     - `num_steps`: along the ridge; N in the paper.
@@ -145,7 +144,6 @@ class Algorithm4(eqx.Module):
     """
 
     losses: RidgeLosses = RidgeLosses()
-    rider: Rider = STEP
     batch: Batches | None = Batches(2500)
     num_pretrain: Whole = eqx.field(static=True, default=200)
     num_steps: Count = eqx.field(static=True, default=9)
@@ -220,7 +218,10 @@ def ride_common(
     state = _Training(params, direction, _optimizer(settings).init((params, direction)))
     num_pretrain = jnp.array(settings.num_pretrain)
     state, loss = _train(environments, settings, trained, state, train_key, num_pretrain)
-    sign = _downhill(environments, settings, state, draw)
+    problem = environments.on_batch(settings.batch, draw).pooled(state.params)
+    # Both losses are even in the direction: ride the way on which the loss falls.
+    uphill = eqx.filter_jit(problem.grad)(problem.x0) @ state.direction
+    sign = jnp.where(uphill > 0, -1, 1).astype(uphill.dtype)
     points, scores, overlaps = [state.params], [_scores(environments, settings, state, key)], [1.0]
     # L1 + L2 in every training step, which way is down, and the scores at every point.
     num_steps = settings.num_pretrain + settings.num_steps * settings.num_inner
@@ -257,22 +258,9 @@ class _Training(eqx.Module):
 def _optimizer(settings: Algorithm4) -> optax.GradientTransformation:
     """Of (params, direction), each with its own learning rate."""
     total = settings.num_pretrain + settings.num_steps * settings.num_inner
-    rates = (settings.feature_rate, settings.direction_rate)
-    adams = {
-        number: optax.adam(optax.cosine_decay_schedule(rate, total))
-        for number, rate in enumerate(rates)
-    }
+    rates = enumerate((settings.feature_rate, settings.direction_rate))
+    adams = {n: optax.adam(optax.cosine_decay_schedule(rate, total)) for n, rate in rates}
     return optax.multi_transform(adams, (0, 1))
-
-
-@eqx.filter_jit
-def _downhill(
-    environments: Environments, settings: Algorithm4, state: _Training, key: PRNGKeyArray
-) -> Scalar:
-    """Both losses are even in the direction: ride the way on which the loss falls."""
-    problem = environments.on_batch(settings.batch, key).pooled(state.params)
-    uphill = problem.grad(problem.x0) @ state.direction
-    return jnp.where(uphill > 0, -1, 1).astype(uphill.dtype)
 
 
 @eqx.filter_jit
@@ -295,9 +283,7 @@ def _train(
         probes = jax.vmap(unit)(jax.random.normal(probe, shape, state.direction.dtype))
 
         def loss(both: tuple[PyTree, Vector]) -> tuple[Scalar, Scalar]:
-            value = sum(
-                settings.losses.values(on_batch, *both, probes), jnp.zeros((), probes.dtype)
-            )
+            value = jnp.add(*settings.losses.values(on_batch, *both, probes))
             squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(both[0])])
             return value + settings.decay * jnp.sum(squares), value
 
@@ -326,13 +312,9 @@ def _ride_step(
 ) -> tuple[_Training, Cost]:
     """One step along the ridge."""
     problem = environments.on_batch(settings.batch, key).pooled(state.params)
-    ridge = Ridge(
-        direction=sign * unit(state.direction),
-        eigenvalue=jnp.zeros_like(sign),  # the rider computes it
-        index=jnp.array(0),
-        multiplicity=jnp.array(1),
-    )
-    ride = settings.rider.ride(problem, problem.x0, ridge, key)
+    nothing, along = jnp.zeros_like(sign), sign * unit(state.direction)
+    ridge = Ridge(along, nothing, jnp.array(0), jnp.array(1))  # the rider computes its eigenvalue
+    ride = STEP.ride(problem, problem.x0, ridge, key)
     params = environments.with_ridden(state.params, ride.x)
     return eqx.tree_at(lambda s: s.params, state, params), ride.cost
 

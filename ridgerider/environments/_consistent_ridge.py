@@ -1,17 +1,48 @@
-"""Consistent ridges of environments, found and followed, from their exact Hessians."""
+r"""The consistent ridge: the steepest direction on which the environments agree.
+
+    minimise  e' Hbar e   subject to   |e| = 1,  e' (H_i - Hbar) e = 0 for all i
+
+with Hbar the mean of the environments' Hessians. Its dual is a maximum over weights w that sum to
+one,
+
+    max_w  lambda_min( sum_i w_i H_i ),
+
+the mixture of environments, some perhaps with a negative weight, whose steepest ridge is least
+steep; the consistent ridge is that ridge. For any e that agrees, e' Hbar e is at least the dual's
+value, so a small `duality_gap` proves that no consistent direction is steeper. With two
+environments there is no gap (for three parameters or more); with more there may be.
+
+The dual is concave but has kinks where eigenvalues cross, so it is maximised (BFGS) with lambda_min
+smoothed to a soft minimum at falling temperature. Newton's method on the stationarity conditions
+
+    sum_i w_i H_i e = lambda e,   |e| = 1,   e' (H_i - Hbar) e = 0
+
+then makes direction and weights exact, also at a kink, where e is a combination of the eigenvectors
+that cross. Least squares leaves alone what repeated eigenvalues leave open.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from scipy.linalg import helmert
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from ridgerider._check import Fraction, Seed, check_fields, checked
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.ride.update import Certificate, Tracked
+from ridgerider._core.ride.update import Certificate, Tracked, unit
+from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import Ridge
-from ridgerider.environments._agreement_solver import Agreement, Matrices, Weights, agree, continued
 from ridgerider.environments._environments import Environments, Mixture
+
+Matrices = Float[Array, "environments m m"]
+Weights = Float[Array, " environments"]
+
+COOLINGS = 0.25 ** np.arange(13)  # temperatures, in units of the largest |eigenvalue|
+NUM_NEWTON = 8  # steps on the stationarity conditions, which converge quadratically
 
 
 class ConsistentRidge(eqx.Module):
@@ -71,37 +102,93 @@ def consistent_ridge(
     ([1.0, 0.0, 0.0], [-2.0, -2.0])
     """
     params = environments.start if params is None else params
-    environments.check_downhill(params)
-    return _consistent_ridge(environments, params, jax.random.key(seed))
+    problem, key = environments.pooled(params), jax.random.key(seed)
+    spectrum = eqx.filter_jit(BlockSpectrum(k=1))(problem, problem.x0, jax.random.key(0))
+    if spectrum.num_downhill() == 0:
+        raise ValueError(
+            "`ridden` must have a direction of negative curvature, but the least eigenvalue is "
+            f"{float(spectrum.eigenvalues[0]):.3g}: a linear last layer under a convex loss "
+            "has none, so ride at least two layers, near a saddle."
+        )
+    hessians = eqx.filter_jit(environments.hessians)(params)
+    return eqx.filter_jit(polished)(hessians, *steepest(hessians, key))
 
 
-@eqx.filter_jit
-def _consistent_ridge(
-    environments: Environments, params: PyTree, key: PRNGKeyArray
-) -> ConsistentRidge:
-    hessians = environments.hessians(params)
-    return _with_certificate(hessians, agree(hessians, key))
+def steepest(hessians: Matrices, key: PRNGKeyArray) -> tuple[Vector, Weights]:
+    """About the consistent ridge of some symmetric matrices, and the weights of its mixture."""
+    basis, mean, spread = _differences(hessians)
+    scale = float(np.abs(mean).max()) * len(mean) + np.finfo(float).tiny
+    start, change = np.asarray(mean, float) / scale, np.asarray(spread, float) / scale
+
+    def soft(mix: np.ndarray, temperature: float) -> tuple[float, np.ndarray]:
+        """Minus the soft minimum of the mixture's eigenvalues, and its derivative."""
+        eigenvalues, columns = np.linalg.eigh(start + np.tensordot(mix, change, 1))
+        value = logsumexp(-eigenvalues / temperature)
+        shares = np.exp(-eigenvalues / temperature - value)
+        slopes = np.einsum("ma,kmn,na,a->k", columns, change, columns, shares, optimize=True)
+        return float(temperature * value), -slopes
+
+    mix = np.zeros(len(change))
+    for temperature in COOLINGS:
+        mix = minimize(soft, mix, (temperature,), "BFGS", jac=True, options={"gtol": 1e-9}).x
+    eigenvalues, columns = np.linalg.eigh(start + np.tensordot(mix, change, 1))
+    shares = np.exp((eigenvalues[0] - eigenvalues) / COOLINGS[-1])
+    signs = jax.random.rademacher(key, shares.shape, mean.dtype)
+    direction = jnp.asarray(columns * np.sqrt(shares), mean.dtype) @ signs
+    return unit(direction), jnp.asarray(1 / len(hessians) + mix @ np.asarray(basis), mean.dtype)
 
 
-def _with_certificate(hessians: Matrices, agreement: Agreement) -> ConsistentRidge:
-    direction, weights = agreement.direction, agreement.weights
+def _differences(matrices: Matrices) -> tuple[Float[Array, "k environments"], Array, Array]:
+    """An orthonormal basis of weights that sum to zero, the mean, and the differences they make.
+
+    Weights are 1 / N + basis' mix, so that the mixture is mean + sum_k mix_k spread_k.
+    """
+    basis, mean = jnp.asarray(helmert(len(matrices)), matrices.dtype), jnp.mean(matrices, axis=0)
+    spread = jnp.einsum("ki,imn->kmn", basis, matrices - mean[None])
+    # Differences at the level of rounding are not a disagreement.
+    floor = 100 * jnp.finfo(mean.dtype).eps * jnp.max(jnp.abs(matrices))
+    sizes = jnp.max(jnp.abs(spread), axis=(1, 2), keepdims=True)
+    return basis, mean, jnp.where(sizes > floor, spread, 0)
+
+
+def polished(hessians: Matrices, direction: Vector, weights: Weights) -> ConsistentRidge:
+    """The consistent ridge next to one that is nearly right."""
+    basis, mean, spread = _differences(hessians)
+    size, count = len(direction), len(hessians)
+    # Far above rounding, so that directions left open by repeated eigenvalues count as such.
+    floor = float(jnp.finfo(mean.dtype).eps) ** (2 / 3)
+
+    def mixed(mix: Array) -> Array:
+        return mean + jnp.einsum("k,kmn->mn", mix, spread)
+
+    def newton(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        direction, mix = carry
+        matrix, slopes = mixed(mix), spread @ direction
+        eigenvalue = direction @ matrix @ direction
+        sides = jnp.concatenate([-direction[None], slopes])
+        corner = jnp.zeros((count, count), mean.dtype)
+        shifted = matrix - eigenvalue * jnp.eye(size, dtype=mean.dtype)
+        system = jnp.block([[shifted, sides.T], [sides, corner]])
+        nothing = jnp.zeros(1, mean.dtype)
+        wrong = jnp.concatenate([shifted @ direction, nothing, slopes @ direction / 2])
+        step = -jnp.linalg.pinv(system, rtol=floor, hermitian=True) @ wrong
+        return unit(direction + step[:size]), mix + step[size + 1 :]
+
+    carry = (unit(direction), basis @ (weights - 1 / count))
+    direction, mix = jax.lax.fori_loop(0, NUM_NEWTON, newton, carry)
+    weights = 1 / jnp.asarray(count, mean.dtype) + mix @ basis
     images = hessians @ direction
     eigenvalues, lengths = images @ direction, jnp.linalg.norm(images, axis=1)
-    image = weights @ images
+    image, eigenvalue = weights @ images, jnp.mean(eigenvalues)
+    single = {"index": jnp.array(0), "multiplicity": jnp.array(1)}
     return ConsistentRidge(
-        ridge=Ridge(
-            direction=direction,
-            eigenvalue=jnp.mean(eigenvalues),
-            index=jnp.array(0),
-            multiplicity=jnp.array(1),
-            memory=weights,
-        ),
+        ridge=Ridge(direction=direction, eigenvalue=eigenvalue, **single, memory=weights),
         weights=weights,
         eigenvalues=eigenvalues,
         correlations=eigenvalues / jnp.where(lengths > 0, lengths, 1),
         residual=jnp.linalg.norm(image - (image @ direction) * direction),
-        duality_gap=agreement.eigenvalue - agreement.bound,
-        cost=Cost(hvps=len(hessians) * len(direction), hessians=len(hessians)),
+        duality_gap=eigenvalue - jnp.linalg.eigvalsh(mixed(mix))[0],
+        cost=Cost(hvps=count * size, hessians=count),
     )
 
 
@@ -135,23 +222,13 @@ class Agree(eqx.Module):
         hessians = jnp.stack([one.hessian(x) for one in problem.loss.problems])
         count = len(hessians)
         weights = jnp.full(count, 1 / count, x.dtype) if ridge.memory is None else ridge.memory
-        found = _with_certificate(hessians, continued(hessians, ridge.direction, weights))
-        sign = jnp.where(found.ridge.direction @ ridge.direction < 0, -1, 1).astype(x.dtype)
-        direction = sign * found.ridge.direction
+        found = polished(hessians, ridge.direction, weights)
+        overlap = found.ridge.direction @ ridge.direction
+        sign = jnp.where(overlap < 0, -1, 1).astype(x.dtype)
         # In units of the largest |eigenvalue| in any environment.
         allowed = self.tolerance * jnp.max(jnp.abs(jnp.linalg.eigvalsh(hessians)))
         is_certified = (found.residual <= allowed) & (found.disagreement <= allowed)
-        return Tracked(
-            ridge=Ridge(
-                direction=direction,
-                eigenvalue=found.ridge.eigenvalue,
-                index=ridge.index,
-                multiplicity=ridge.multiplicity,
-                memory=found.weights,
-            ),
-            certificate=Certificate(
-                overlap=jnp.where(is_certified, direction @ ridge.direction, 0),
-                residual=found.residual,
-            ),
-            cost=found.cost,
-        )
+        new = (sign * found.ridge.direction, ridge.index, ridge.multiplicity)
+        where = lambda one: (one.direction, one.index, one.multiplicity)  # noqa: E731
+        certificate = Certificate(jnp.where(is_certified, sign * overlap, 0), found.residual)
+        return Tracked(eqx.tree_at(where, found.ridge, new), certificate, found.cost)

@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ridgerider._check import came, checked
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, check_params
-from ridgerider._core.spectra.block import BlockSpectrum
 
 
 class _RiddenLoss(eqx.Module):
@@ -141,30 +140,6 @@ class Environments(eqx.Module):
         problems = tuple(batch(one, own, 0) for one, own in zip(self.problems, keys, strict=True))
         return eqx.tree_at(lambda e: e.problems, self, problems)
 
-    def check_downhill(self, params: PyTree | None = None) -> None:
-        """Raise if the pooled loss has no negative curvature in the ridden part.
-
-        >>> import jax.numpy as jnp
-        >>> import ridgerider as rr
-        >>> def loss(a, c):
-        ...     return jnp.sum((a - c) ** 2)
-        >>> both = Environments([rr.Problem(loss, jnp.zeros(1), c) for c in (1.0, 2.0)])
-        >>> try:
-        ...     both.check_downhill()
-        ... except ValueError as error:
-        ...     print(str(error).partition(":")[0])
-        `ridden` must have a direction of negative curvature, but the least eigenvalue is 2
-        """
-        problem = self.pooled(params)
-        lowest = eqx.filter_jit(BlockSpectrum(k=1))
-        spectrum = lowest(problem, problem.x0, jax.random.key(0))
-        if spectrum.num_downhill() == 0:
-            raise ValueError(
-                "`ridden` must have a direction of negative curvature, but the least eigenvalue is "
-                f"{float(spectrum.eigenvalues[0]):.3g}: a linear last layer under a convex loss "
-                "has none, so ride at least two layers, near a saddle."
-            )
-
 
 @checked
 def from_groups(
@@ -192,16 +167,14 @@ def from_groups(
     >>> [problem.num_examples for problem in both.problems]
     [2, 1]
     """
-    column = np.asarray(groups)
-    if column.ndim != 1:
-        raise ValueError(f"`groups` must name one group for each example, not {came(groups)}.")
-    if not jax.tree.leaves(tuple(args)):
+    column, leaves = np.asarray(groups), jax.tree.leaves(tuple(args))
+    if not leaves:
         raise ValueError("`args` must hold an array or more, but it is empty.")
-    lengths = {len(leaf) for leaf in jax.tree.leaves(tuple(args))} | {len(column)}
-    if len(lengths) > 1:
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if column.ndim != 1 or lengths != [len(column)]:
         raise ValueError(
-            f"`groups` must name one group for each example, but there are {len(column)} for "
-            f"arrays of lengths {sorted(lengths - {len(column)})}."
+            f"`groups` must name one group for each example, not {came(groups)} for arrays of "
+            f"lengths {lengths}."
         )
     problems = []
     for name in np.unique(column).tolist():
@@ -216,43 +189,34 @@ def _checked(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
         raise ValueError(
             f"`problems` must be at least two environments to compare, not {len(problems)}."
         )
-    shapes = [_shapes(problem) for problem in problems]
-    classes = [_classes(problem) for problem in problems]
     for number, problem in enumerate(problems):
         where = f"`problems[{number}]`"
         if any(np.shape(leaf)[:1] == (0,) for leaf in jax.tree.leaves(problem.args)):
             raise ValueError(f"{where} must hold at least one example, but it is empty.")
-        if shapes[number] != shapes[0]:
-            raise ValueError(
-                f"{where} must have parameters and data shaped like those of `problems[0]`, "
-                f"{shapes[0]}, not {shapes[number]}."
-            )
-        if classes[number] != classes[0]:
-            raise ValueError(
-                f"{where} must have the same classes as `problems[0]`, {classes[0]}, not "
-                f"{classes[number]}."
-            )
+        for of, must in (
+            (_shapes, "parameters and data shaped like"),
+            (_classes, "the classes of"),
+        ):
+            wanted, came = of(problems[0]), of(problem)
+            if wanted != came:
+                raise ValueError(f"{where} must have {must} `problems[0]`, {wanted}, not {came}.")
     return problems
 
 
 def _shapes(problem: Problem) -> str:
     """The shapes of parameters and of an example, with their types."""
-    start = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", problem.start)
-    args = jax.tree.map(
-        lambda leaf: f"{jnp.result_type(leaf)}{list(np.shape(leaf)[1:])}", problem.args
-    )
-    return f"{start} and {args}"
+
+    def shown(tree: PyTree, first: int) -> PyTree:
+        return jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(np.shape(x)[first:])}", tree)
+
+    return f"{shown(problem.start, 0)} and {shown(problem.args, 1)}"
 
 
 def _classes(problem: Problem) -> list[list[int]]:
     """The values of whole-number data that name classes: one for each example."""
-    return [
-        np.unique(leaf).tolist()
-        for leaf in jax.tree.leaves(problem.args)
-        if np.ndim(leaf) == 1
-        and not isinstance(leaf, jax.core.Tracer)
-        and np.issubdtype(leaf.dtype, np.integer)
-    ]
+    leaves = [leaf for leaf in jax.tree.leaves(problem.args) if np.ndim(leaf) == 1]
+    known = [leaf for leaf in leaves if not isinstance(leaf, jax.core.Tracer)]
+    return [np.unique(leaf).tolist() for leaf in known if np.issubdtype(leaf.dtype, np.integer)]
 
 
 def mask_of(start: PyTree, mask: PyTree, name: str) -> PyTree[bool]:

@@ -14,6 +14,7 @@ used for neither: mean accuracy minus five times the gap between environments. T
 the differences of signals with those of groups that are shuffled inside each class.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -28,8 +29,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from ridgerider._check import Count, Seed, came, check_choice, checked
-from ridgerider.environments._selection import agreement
-from ridgerider.environments._shared_features import shared_features
+from ridgerider.environments._scores import agreement
 
 Model = Literal["mlp", "linear"] | Callable[[Any], Any]
 WIDTH = 128  # of both hidden layers
@@ -159,7 +159,9 @@ class Invariant:
             (seen,) = [one for one in several if one.matrix.shape[1] == best[0]]
             learned = rows[part != number]
             self._heads.append(_head(seen, seen(learned.inputs), learned, best[1]))
-        self.verdict_ = self._verdict(plain, _differences(seen(learned.inputs), learned, random))
+        table = seen(learned.inputs)
+        sizes, _ = _differences(table, learned, learned.groups)
+        self.verdict_ = self._verdict(plain, sizes, _chance(table, learned, random))
         return self
 
     def predict_proba(self, inputs: Any) -> Float[np.ndarray, "examples classes"]:
@@ -189,7 +191,7 @@ class Invariant:
 
     def _features(self, own: _Rows, others: _Rows, seed: int) -> list[_Whitened]:
         """Features learned from a part of the rows, whitened on the others."""
-        features = _network(own, seed) if self.model == "mlp" else _same
+        features = _network(own, seed) if self.model == "mlp" else np.asarray
         inner = features(others.inputs).astype(float)
         center, width = inner.mean(axis=0), inner.shape[1]
         variances, columns = np.linalg.eigh(np.cov((inner - center).T).reshape(width, width))
@@ -202,8 +204,8 @@ class Invariant:
             found.append(_Whitened(features, center, matrix))
         return found
 
-    def _verdict(self, plain: np.ndarray, differences: tuple[np.ndarray, float]) -> str:
-        (sizes, chance), count, out = differences, self.num_features_, self.num_unstable_
+    def _verdict(self, plain: np.ndarray, sizes: np.ndarray, chance: float) -> str:
+        count, out = self.num_features_, self.num_unstable_
         largest = ", ".join(f"{size:.2g}" for size in sizes[: max(out, 1)])
         is_more = "more" if sizes[0] > chance else "no more"
         known = ", ".join(f"{value:.3f}" for value in self.accuracies_)
@@ -270,62 +272,48 @@ def _check_table(inputs: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> 
     names, classes = np.unique(groups), np.unique(labels)
     if len(names) < 2:
         raise ValueError(f"`group` must name two environments or more, not {len(names)}.")
-    for name in names.tolist():
-        for label in classes.tolist():
-            count = int(np.sum((groups == name) & (labels == label)))
-            if count < NUM_PARTS:
-                raise ValueError(
-                    f"`group` must have {NUM_PARTS} examples of each class in each environment, "
-                    f"but {name!r} has {count} of class {label!r}."
-                )
+    for name, label in itertools.product(names.tolist(), classes.tolist()):
+        count = int(np.sum((groups == name) & (labels == label)))
+        if count < NUM_PARTS:
+            raise ValueError(
+                f"`group` must have {NUM_PARTS} examples of each class in each environment, but "
+                f"{name!r} has {count} of class {label!r}."
+            )
 
 
-def _same(inputs: Table) -> Table:
-    return inputs
+def _differences(
+    table: Table, rows: _Rows, groups: Int[np.ndarray, " examples"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """How far the signals of these groups differ, largest first, and along which directions.
 
-
-def _signals(rows: _Rows) -> tuple[Table, list[np.ndarray]]:
-    """(y - p) with the weights of examples, and which examples are in each environment."""
+    A signal is the weighted mean of (y - p) times the features.
+    """
     classes = np.eye(len(rows.shares()))[rows.labels]
     residual = (classes - rows.shares()) * rows.weights()[:, None]
-    return residual, [rows.groups == number for number in range(rows.groups.max() + 1)]
+    parts = [groups == number for number in range(groups.max() + 1)]
+    first, *others = [residual[part].T @ table[part] for part in parts]
+    return np.linalg.svd(np.concatenate([one - first for one in others]), full_matrices=False)[1:]
+
+
+def _chance(table: Table, rows: _Rows, random: np.random.Generator) -> float:
+    """How far signals of groups differ that are dealt anew among the examples of each class."""
+    largest = []
+    for _ in range(NUM_SHUFFLES):
+        groups = rows.groups.copy()
+        for label in range(len(rows.shares())):
+            (own,) = np.nonzero(rows.labels == label)
+            groups[own] = groups[random.permutation(own)]
+        largest.append(_differences(table, rows, groups)[0][0])
+    return float(np.quantile(largest, 0.95))
 
 
 def _head(seen: _Whitened, table: Table, rows: _Rows, num_out: int) -> _Head:
     """A classifier on features without the directions along which environments differ most."""
-    projection = np.eye(table.shape[1])
-    if num_out:
-        residual, parts = _signals(rows)
-        # The weights sum to one in each environment, and `shared_features` takes means.
-        features = [jnp.asarray(table[part]) for part in parts]
-        targets = [jnp.asarray(residual[part] * part.sum()) for part in parts]
-        sizes = np.append(shared_features(features, targets).sizes, 0)
-        noise = float(sizes[min(num_out, len(sizes) - 1)])
-        projection = np.asarray(shared_features(features, targets, noise=noise).projection, float)
+    basis = _differences(table, rows, rows.groups)[1][:num_out]
+    projection = np.eye(table.shape[1]) - basis.T @ basis
     classes = np.eye(len(rows.shares()))[rows.labels]
     slopes, levels = _classifier(table @ projection, classes, rows.weights())
     return _Head(seen, projection @ slopes, levels)
-
-
-def _differences(
-    table: Table, rows: _Rows, random: np.random.Generator
-) -> tuple[np.ndarray, float]:
-    """How far signals differ, and how far the largest of them does by chance."""
-    residual, _ = _signals(rows)
-
-    def sizes(groups: Int[np.ndarray, " examples"]) -> np.ndarray:
-        parts = [groups == number for number in range(groups.max() + 1)]
-        first, *others = [residual[part].T @ table[part] for part in parts]
-        return np.linalg.svd(np.concatenate([one - first for one in others]), compute_uv=False)
-
-    largest = []
-    for _ in range(NUM_SHUFFLES):
-        groups = rows.groups.copy()
-        for label in range(len(rows.shares())):  # dealt anew among the examples of each class
-            (own,) = np.nonzero(rows.labels == label)
-            groups[own] = groups[random.permutation(own)]
-        largest.append(sizes(groups)[0])
-    return sizes(rows.groups), float(np.quantile(largest, 0.95))
 
 
 def _classifier(

@@ -25,7 +25,6 @@ from ridgerider.coordination import (
 )
 from ridgerider.coordination._coordinate import CLUSTER_TOLERANCE, index_confidence
 from ridgerider.coordination._game import (
-    NegativeEntropy,
     cross_play,
     game_problem,
     means,
@@ -146,11 +145,11 @@ def test_symmetric_ridges_are_recognised(paper):
 
 
 def test_the_scores_are_those_of_the_policies(paper):
-    assert paper.scores.shape == (8, 8, 9) and paper.num_dropped == 0
+    assert len(paper.candidates) == 9
     for k, one in enumerate(paper.candidates):
         p = np.asarray(jax.nn.softmax(one.policies))
         expected = np.einsum("al,bl,l->ab", p[:, 0], p[:, 1], np.asarray(PAPER))
-        np.testing.assert_allclose(paper.scores[..., k], expected, atol=1e-14)
+        np.testing.assert_allclose(paper.candidates[k].scores, expected, atol=1e-14)
         assert one.cross_play == pytest.approx(expected.mean())
         assert one.self_play == pytest.approx(np.trace(expected) / 8)
     assert paper.cost.hvps > 0 and paper.cost.gradients > 0
@@ -333,7 +332,11 @@ def test_a_lever_that_pays_far_less_hides_no_saddle(payoffs):
     game = Levers(payoffs)
     for seed in range(3):
         saddle = rr.find_saddle(
-            game_problem(game), NegativeEntropy(game), noise=0.01, num_starts=1, seed=seed
+            game_problem(game),
+            lambda params: -game.entropy(params),
+            noise=0.01,
+            num_starts=1,
+            seed=seed,
         )
         assert saddle.is_strict, saddle
 
