@@ -97,9 +97,20 @@ def checked(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
+# One of the things that an argument may be: in words, and as a test, which knows the lengths of
+# the axes that have a name.
+Sizes = dict[str, int]
+Wanted = tuple[str, Callable[[Any, Sizes], bool]]
+
+
 def fits(hint: Any, value: Any) -> bool:
     """Whether a value is what an annotation says."""
-    return any(is_right(value, {}) for _, is_right in _wanted(hint))
+    return any(is_right(value, {}) for _, is_right in _several(hint))
+
+
+@cache
+def _several(hint: Any) -> list[Wanted]:
+    return list(_wanted(hint))
 
 
 def check_fields(self: Any) -> None:
@@ -108,10 +119,6 @@ def check_fields(self: Any) -> None:
     _check_all({name: getattr(self, name) for name in names}, _wanted_by(type(self)))  # type: ignore[arg-type]
 
 
-# One of the things that an argument may be: in words, and as a test, which knows the lengths of
-# the axes that have a name.
-Sizes = dict[str, int]
-Wanted = tuple[str, Callable[[Any, Sizes], bool]]
 KINDS = {"float": "numbers", "int": "whole numbers", "bool": "truth values", "prng_key": "keys"}
 
 

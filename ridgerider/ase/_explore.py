@@ -18,7 +18,7 @@ from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.run import resume as resume_run
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.runfile.store import RunFile
 from ridgerider._search.tree import MAP_ORDERS, Budget, Settings, named_order, order_name
 from ridgerider.ase._bonds import Connected, Torsions, bond_graph, is_molecule
 from ridgerider.ase._energy import EnergyAndForces, check_apart, check_atoms

@@ -17,9 +17,9 @@ import ridgerider as rr
 from ridgerider._check import check_choice, check_count
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider._search.results.export import FORMATS
+from ridgerider._search.runfile.repair import check_run
+from ridgerider._search.runfile.repair import repair as repair_run
 from ridgerider._search.runfile.rules_json import load_attribute
-from ridgerider._search.runfile.write import check_run
-from ridgerider._search.runfile.write import repair as repair_run
 from ridgerider.cli import _atoms as structure
 from ridgerider.cli import _options as options
 from ridgerider.cli._shown import print_leg, print_run, say, shown_progress

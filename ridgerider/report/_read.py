@@ -16,7 +16,7 @@ import numpy as np
 from ridgerider._search.results.export import plain
 from ridgerider._search.results.measures import SIGNATURE, signature_classes
 from ridgerider._search.results.result import Result
-from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.runfile.store import RunFile
 from ridgerider._search.tree import Fingerprint, Leg
 from ridgerider.report._differ import differences
 

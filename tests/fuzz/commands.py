@@ -94,7 +94,7 @@ def contents(path) -> dict[str, list] | None:
                     repr({name: row[name] for name in row if name not in ("digest", "id")})
                     for row in map(dict, _rows(db, table))
                 )
-                for table in ("meta", "legs", "branches", "solutions")
+                for table in ("meta", "legs", "branches", "measures")
             }
     except (sqlite3.Error, OverflowError):
         return None

@@ -23,7 +23,7 @@ COMMANDS = (
     ("resume",),
 )
 SIZES = [40, pytest.param(2000, marks=pytest.mark.long)]
-TABLES = ("meta", "legs", "branches", "solutions")
+TABLES = ("meta", "legs", "legs", "branches")
 VALUES = (
     *(None, "", "rust", "[]", "{}", "null", "[[1]]", '{"a": 1}', "1e999", "9" * 5000, "[" * 3000),
     *(-1, 0, 7, 2**40, 2**62, -(2**62), 1.5, float("inf"), -0.0, b"", b"rust", b"\xff" * 64),
@@ -113,8 +113,8 @@ def change_column(db, random):
 
 def change_json(db, random):
     """Something inside of JSON that is well formed."""
-    places = [("meta", "value"), ("legs", "clusters"), ("legs", "turns"), ("legs", "cost")]
-    table, column = [*places, ("legs", "ways"), ("solutions", "cost")][random.integers(6)]
+    places = [("meta", "value"), ("legs", "ridges"), ("legs", "finish"), ("legs", "cost")]
+    table, column = places[random.integers(4)]
     rows = db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
     (text,) = rows[random.integers(len(rows))]
     data = json.loads(text)
@@ -143,7 +143,7 @@ def change_tables(db, random):
         "DROP TABLE branches",
         "DROP TABLE meta",
         "ALTER TABLE legs RENAME COLUMN trace TO traces",
-        "ALTER TABLE solutions RENAME TO ends",
+        "ALTER TABLE measures RENAME TO others",
         "ALTER TABLE legs ADD COLUMN more TEXT DEFAULT 'x'",
         "CREATE TRIGGER t AFTER UPDATE ON meta BEGIN DELETE FROM legs; END",
         "CREATE TABLE other AS SELECT fingerprint, loss FROM legs",
@@ -151,8 +151,7 @@ def change_tables(db, random):
         "PRAGMA user_version = 1",
         "PRAGMA user_version = 77",
         "PRAGMA application_id = 7",
-        "INSERT INTO branches SELECT fingerprint || ' 0+', fingerprint, 0, -1, 1, '1', 1, NULL"
-        " FROM legs",
+        "INSERT INTO branches SELECT fingerprint || ' 0+', 0, -1, 1, '1', 1, NULL FROM legs",
     )
     db.execute(changes[random.integers(len(changes))])
 
@@ -323,7 +322,7 @@ def test_a_repair_drops_legs_that_cannot_be_read_though_their_digests_fit(origin
     path = tmp_path / "run.sqlite"
     shutil.copy(original, path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("UPDATE legs SET ways = '' WHERE fingerprint = '0+'")
+        db.execute("UPDATE legs SET ridges = '' WHERE fingerprint = '0+'")
         sign_rows(db)
     ended = run("check", path, "--repair")
     ended.check()

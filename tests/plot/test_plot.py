@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import ridgerider as rr
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider.plot._figures import plane_of, ridden
 from ridgerider.problems import surface
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,8 +14,8 @@ import pytest
 
 import ridgerider as rr
 from ridgerider._search.runfile.rules_json import describe_problem
-from ridgerider._search.runfile.schema import pack
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.schema import leg_to_row, pack
+from ridgerider._search.runfile.store import Store
 from ridgerider.report import report
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
@@ -119,9 +120,16 @@ def ended(path, num_legs=4, **meta):
     return path
 
 
+def change(store, name, **values):
+    """Fields of a leg."""
+    leg = replace(store.leg(rr.types.Fingerprint.parse(name)), **values)
+    store._replace("legs", leg_to_row(leg))
+
+
 def change_end(store, name, **values):
-    store._change("solutions", name, **values)
-    store._change("legs", name)  # its digest covers that of its end
+    """Fields of the end of its descent."""
+    leg = store.leg(rr.types.Fingerprint.parse(name))
+    change(store, name, finish=replace(leg.finish, **values))
 
 
 def test_a_finished_run_never_says_so_far_or_live(opened, tmp_path):
@@ -158,7 +166,7 @@ def test_the_verdict_says_what_is_doubtful(tmp_path):
     with store._transaction():
         for name in filter(bool, map(str, store.fingerprints())):
             change_end(store, name, doubt_number=2, is_saddle=0)
-        store._change("legs", "0+", ended_by='["RidgeLost"]')
+        change(store, "0+", ended_by=("RidgeLost",))
     store.close()
     text = verdict(read(tmp_path / "run.sqlite"))["text"]
     assert "Doubtful: 6 ends, because the loss falls along a direction" in text
@@ -257,11 +265,12 @@ def test_many_parameters_are_a_heat_map(opened, tmp_path):
         for name in names:
             number = int(-20 - float(make_leg(name).finish.loss))
             points[name] = np.r_[np.zeros(size - 20), np.random.default_rng(number).normal(size=20)]
-            blob = pack({"x": points[name]})
-            store._change("solutions", name, arrays=blob)
             ridges = {"eigenvalues": np.zeros(6), "directions": np.zeros((2, size))}
-            store._change("legs", name, arrays=pack({"x": points[name], **ridges}))
-        store._change("legs", "", arrays=pack({"x": np.zeros(size), **ridges}))
+            blobs = {"arrays": pack({"x": points[name], **ridges})}
+            blobs["end_arrays"] = pack({"x": points[name]})
+            store._replace("legs", {**leg_to_row(make_leg(name)), "is_settled": 1, **blobs})
+        arrays = pack({"x": np.zeros(size), **ridges})
+        store._replace("legs", {**leg_to_row(make_leg("")), "is_settled": 1, "arrays": arrays})
     store.close()
     page = opened(report(tmp_path / "run.sqlite").as_uri())
     canvas = page.locator("#differ-canvas")

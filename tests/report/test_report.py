@@ -350,7 +350,7 @@ def test_another_format_is_refused_and_other_columns_are_ignored(copy):
         Reader(copy).read()
 
 
-@pytest.mark.parametrize("column", ["clusters", "trace"])
+@pytest.mark.parametrize("column", ["ridges", "trace"])
 def test_a_damaged_file_is_refused(copy, column, tmp_path):
     damage(copy, f"UPDATE legs SET {column} = 'rust' WHERE fingerprint IN ('0+', '1- 0+')")
     with pytest.raises(ValueError, match=r"is damaged: leg 0\+ .*`ridgerider check` names all"):

@@ -27,7 +27,7 @@ from ridgerider import workers
 from ridgerider._search.crew.crew import Job, check_versions, open_job, wrong_with
 from ridgerider._search.engine import rides as _rides
 from ridgerider._search.engine.rides import Rides
-from ridgerider._search.runfile.write import versions
+from ridgerider._search.runfile.store import versions
 from ridgerider._search.tree import Settings
 from ridgerider.problems import wells
 from ridgerider.problems.wells import wells_loss

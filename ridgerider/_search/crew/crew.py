@@ -32,7 +32,7 @@ from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import OutOfTime, check_time, limited, seconds_left
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.runfile.rules_json import describe_problem, load_problem
-from ridgerider._search.runfile.write import versions
+from ridgerider._search.runfile.store import versions
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Settings
 
 # What decides the numbers, and what saves a worker from compiling again.

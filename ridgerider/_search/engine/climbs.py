@@ -43,7 +43,7 @@ from ridgerider._core.runtime.compile import Identity, compiled, one_thread
 from ridgerider._core.spectra.spectrum import Cluster, fixed_vectors
 from ridgerider._search.engine.starts import Bounds, spread
 from ridgerider._search.engine.wells import Wells
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.same import (
     ALIKE,
     Classes,

@@ -21,7 +21,7 @@ from ridgerider._search.engine.explore import explore
 from ridgerider._search.engine.loop import Engine, Means
 from ridgerider._search.engine.run import guard_of, stored_valid
 from ridgerider._search.results.landscape import Landscape
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.tree import Budget, Fingerprint, stored_order, with_priority
 
 NUM_STEPS = 12  # of a path; those of a network, without a Hessian, twice as many

@@ -43,7 +43,7 @@ from ridgerider._search.engine.starts import Yields, is_special, spread
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.tree import (
     Branch,
     Budget,

@@ -18,7 +18,7 @@ from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled, one_thread
 from ridgerider._core.spectra.branches import Branching
 from ridgerider._core.spectra.spectrum import Cluster, Ridge, Spectrum
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.same import BranchPoints, StationaryPoints, check_leg, distinct
 from ridgerider._search.tree import (
     Branch,

@@ -36,7 +36,6 @@ from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Line, Progress
 from ridgerider._search.results.result import Result
-from ridgerider._search.runfile.read import RunFile, check_new, held
 from ridgerider._search.runfile.rules_json import (
     check_problem,
     describe,
@@ -45,7 +44,7 @@ from ridgerider._search.runfile.rules_json import (
     made_here,
     rebuild,
 )
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import RunFile, Store, check_new, held
 from ridgerider._search.same import check_symmetry
 from ridgerider._search.tree import (
     Branch,

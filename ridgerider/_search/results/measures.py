@@ -23,7 +23,7 @@ from ridgerider._check import check_fields, checked
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.results.export import plain
 from ridgerider._search.runfile.rules_json import check_problem
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.same import TOLERANCE, Classes, reach_of
 from ridgerider._search.tree import Leg
 

@@ -13,7 +13,7 @@ import jax
 
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider._search.tree import Leg
 

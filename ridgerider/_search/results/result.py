@@ -19,7 +19,7 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, flat
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.results import export as files
-from ridgerider._search.runfile.read import RunFile
+from ridgerider._search.runfile.store import RunFile
 from ridgerider._search.same import IS_SOLUTION, TOLERANCE, Classes, reach_of
 from ridgerider._search.tree import Fingerprint, Leg, Settings, Turn
 

@@ -6,9 +6,8 @@ import numpy as np
 
 import ridgerider as rr
 from ridgerider._search.engine.rides import Rides
-from ridgerider._search.runfile.read import select
 from ridgerider._search.runfile.schema import KEYS, SUM, TABLES, row_digest
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store, select
 from ridgerider._search.tree import Fingerprint, Leg, Settings, breadth_first, with_priority
 
 META = {
@@ -76,18 +75,16 @@ def make_leg(fingerprint, num_ridges=2):
 
 def sign_rows(db):
     """Give each row the digest of what it holds now, as one who knows the format can."""
-    ends, total = {}, 0
+    total = 0
     db.execute("BEGIN")
     for table, keys in KEYS.items():
         where = " AND ".join(f"{name} IS ?" for name in keys)
         for row in list(select(db, table)):
             key = [row[name] for name in keys]
             if (table, *key) != ("meta", SUM):
-                digest = row_digest(table, row, ends.get(key[0]) if table == "legs" else None)
+                digest = row_digest(table, row)
                 db.execute(f"UPDATE {table} SET digest = ? WHERE {where}", (digest, *key))
                 total ^= int.from_bytes(digest)
-                if table == "solutions":
-                    ends[key[0]] = digest
     row = {"key": SUM, "value": json.dumps(f"{total:x}")}
     values = (*row.values(), row_digest("meta", row))
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", values)
@@ -119,29 +116,17 @@ def make_run(path, num_legs, num_different=200, **meta):
 
 
 def copy_legs(store, frontier, num_legs, num_different):
-    legs, ends = (
-        ", ".join(f"[{name}]" for name in TABLES[table] if name not in ("fingerprint", "depth"))
-        for table in ("legs", "solutions")
-    )
-    copies = (
-        f"INSERT INTO legs (fingerprint, depth, {legs})"
-        f" SELECT :new, :depth, {legs} FROM legs WHERE fingerprint = :old",
-        f"INSERT INTO solutions (fingerprint, {ends}) SELECT :new, {ends} FROM solutions WHERE"
-        " fingerprint = :old",
+    names = ", ".join(f"[{one}]" for one in TABLES["legs"] if one not in ("fingerprint", "depth"))
+    copy = (
+        f"INSERT INTO legs (fingerprint, depth, {names})"
+        f" SELECT :new, :depth, {names} FROM legs WHERE fingerprint = :old"
     )
     with store._transaction():
         for number in range(num_different + 1, num_legs + 1):
             new, old = frontier[number], frontier[1 + number % num_different]
-            row = {
-                "new": new,
-                "old": old,
-                "depth": len(new.split()),
-            }
-            for copy in copies:
-                store._db.execute(copy, row)
+            store._db.execute(copy, {"new": new, "old": old, "depth": len(new.split())})
             found = [f"{new} {turn}" for turn in ("0+", "0-", "1+", "1-")]
-            rows = [(one, new, 0.0, -1.0, 1, "1", None) for one in found]
-            insert = "INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, ?, NULL)"
-            store._db.executemany(insert, rows)
+            rows = [(one, 0.0, -1.0, 1, "1", None) for one in found]
+            store._db.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, ?, NULL)", rows)
             frontier += found
     sign_rows(store._db)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._search.runfile.repair import check_run, repair
 from ridgerider._search.runfile.schema import KEYS
-from ridgerider._search.runfile.write import check_run, repair
 from ridgerider.problems import himmelblau, wells
 
 SEARCH = {"members": "all", "max_depth": 2, "round_size": 5}
@@ -30,9 +30,9 @@ CHANGES = (
     "UPDATE legs SET linked_to = '' WHERE {row}",
     "UPDATE legs SET is_settled = 1 - is_settled WHERE {row}",
     "DELETE FROM legs WHERE {row}",
-    "UPDATE solutions SET loss = loss + 1e-9 WHERE {row}",
-    "UPDATE solutions SET same_as = NULL, arrays = zeroblob(9) WHERE {row}",
-    "DELETE FROM solutions WHERE {row}",
+    "UPDATE legs SET finish = json_set(finish, '$.loss', 0.5) WHERE {row}",
+    "UPDATE legs SET same_as = NULL, end_arrays = zeroblob(9) WHERE {row}",
+    "UPDATE legs SET finish = NULL, end_arrays = NULL WHERE {row}",
     "UPDATE branches SET priority = '[7]' WHERE {row}",
     "UPDATE branches SET round = 1 WHERE {row}",
     "UPDATE branches SET round = NULL WHERE {row}",
@@ -43,17 +43,17 @@ CHANGES = (
 
 
 def rows(path):
-    """All legs, solutions and branches of a run, in order, without the seconds they took."""
+    """All legs and branches of a run, in order, without the seconds they took."""
     found = {}
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.row_factory = sqlite3.Row
-        for table, order in (("legs", "id"), ("solutions", "rowid"), ("branches", "fingerprint")):
+        for table, order in (("legs", "id"), ("branches", "fingerprint")):
             some = db.execute(f"SELECT * FROM {table} ORDER BY {order}")
             found[table] = [dict(row) for row in some]
-    for row in [*found["legs"], *found["solutions"]]:
+    for row in found["legs"]:
         row["cost"] = {**json.loads(row["cost"]), "seconds": 0}
-        del row["digest"]
-        row.pop("id", None)
+        row["finish"] = row["finish"] and {**json.loads(row["finish"]), "cost.seconds": 0}
+        del row["digest"], row["id"]
     return found
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.read import held
+from ridgerider._search.runfile.repair import check_run, repair
 from ridgerider._search.runfile.schema import KEYS, TABLES
-from ridgerider._search.runfile.write import Store, check_run, repair
+from ridgerider._search.runfile.store import Store, held
 from ridgerider.problems import wells
 from tests.cases import same_tree
 
@@ -82,8 +82,8 @@ def change_some(path, random):
         f"UPDATE legs SET loss = loss + 1e-9 WHERE {legs}",
         f"UPDATE legs SET arrays = zeroblob(10) WHERE {legs}",
         f"DELETE FROM legs WHERE {legs}",
-        f"UPDATE solutions SET loss = 0 WHERE {legs}",
-        f"DELETE FROM solutions WHERE {legs}",
+        f"UPDATE legs SET finish = NULL WHERE {legs}",
+        f"UPDATE legs SET end_arrays = zeroblob(10) WHERE {legs}",
         "UPDATE branches SET round = 1 WHERE fingerprint LIKE '0+ %'",
         "DELETE FROM branches WHERE fingerprint LIKE '%-'",
         "UPDATE legs SET linked_to = '0+' WHERE fingerprint = '1-'",
@@ -157,7 +157,7 @@ def test_a_second_resume_says_who_holds_the_run(copy):
 
 def test_a_lock_goes_with_the_process_that_held_it(copy):
     script = (
-        "import sys, os, pathlib; from ridgerider._search.runfile.read import held\n"
+        "import sys, os, pathlib; from ridgerider._search.runfile.store import held\n"
         "with held(pathlib.Path(sys.argv[1])): os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(copy)], check=False)

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import ridgerider as rr
-from ridgerider._search.runfile.write import Store
+from ridgerider._search.runfile.store import Store
 from ridgerider._search.tree import Fingerprint
 from ridgerider.problems import surface, wells
 from ridgerider.problems.wells import wells_loss
@@ -89,9 +89,10 @@ def test_an_unfinished_round_is_finished_first(tmp_path):
     keep = [str(fingerprint) for fingerprint in whole.fingerprints()[:5]]
     db = sqlite3.connect(path)
     marks = ",".join("?" * len(keep))
-    db.execute(f"DELETE FROM solutions WHERE fingerprint NOT IN ({marks})", keep)
     db.execute(f"DELETE FROM legs WHERE depth > 0 AND fingerprint NOT IN ({marks})", keep)
-    db.execute(f"DELETE FROM branches WHERE parent <> '' AND parent NOT IN ({marks})", keep)
+    for (name,) in db.execute("SELECT fingerprint FROM branches").fetchall():
+        if name.rpartition(" ")[0] not in ["", *keep]:
+            db.execute("DELETE FROM branches WHERE fingerprint = ?", [name])
     db.execute("UPDATE branches SET round = NULL WHERE round > 2")
     db.commit()
     sign_rows(db)
@@ -325,7 +326,7 @@ def test_a_kill_while_a_run_file_is_made_leaves_none(tmp_path, monkeypatch):
         raise Killed
 
     monkeypatch.setattr(
-        "ridgerider._search.runfile.write.move", kill
+        "ridgerider._search.runfile.store.move", kill
     )  # the last moment before it has its name
     with pytest.raises(Killed):
         rr.search(wells(3), RIDER, out=tmp_path / "run.sqlite")

@@ -1,23 +1,26 @@
-"""Reading a run file: every SELECT is here, and what comes back is checked.
+"""A run file that is read and written: every statement of SQL is here.
 
-A damaged row raises `DamagedRun`. `RunFile.open_damaged` opens a file whose rows were not checked,
-and `readable_rows` then reads around what is damaged.
+What is read is checked: a damaged row raises `DamagedRun`.
+
+A leg and its children are one transaction: after any crash the file holds whole legs only. Branches
+chosen together are marked with their round before any of them is ridden, so that a resumed search
+finishes the round first and continues to the same tree.
 
 At the end: the file on disk, opened, locked, and made readable if it was cut short.
 """
 
 import contextlib
 import json
-import math
 import os
 import platform
 import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -27,16 +30,16 @@ from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile import schema
 from ridgerider._search.runfile.schema import (
     BRANCH,
+    END,
     Damage,
     DamagedRun,
     Row,
-    finish_from_row,
-    hessian_of,
-    leg_from_rows,
+    branch_to_row,
+    end_from_row,
+    leg_from_row,
+    leg_to_row,
 )
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Settings, Turn
-
-MAX_MISSES = 1000  # rows that cannot be read, one after the other, until it is the end
 
 
 class RunFile:
@@ -136,45 +139,46 @@ class RunFile:
     def leg(self, fingerprint: Fingerprint) -> Leg:
         """One leg, whole. Raises KeyError if it was not ridden."""
         with self._readable():
-            row = self._row("legs", fingerprint)
+            row = self._row(fingerprint)
             if row is None and not fingerprint:
                 raise Damage("the start", "fingerprint", "it is missing")
             if row is None:
                 raise KeyError(str(fingerprint))
-            return leg_from_rows(row, self._row("solutions", fingerprint), self._size)
+            return leg_from_row(row, self._size)
 
     def finishes(self) -> Iterator[tuple[Fingerprint, Finish]]:
         """Where descent ended, for every leg it was run from, shallow legs first."""
-        order = "JOIN legs USING (fingerprint) ORDER BY legs.depth, legs.fingerprint"
+        where = "WHERE finish IS NOT NULL ORDER BY depth, fingerprint"
         with self._readable():
-            for row in select(self._db, "solutions", tuple(schema.TABLES["solutions"]), order):
-                finish = finish_from_row(row, self._size)  # which checks the fingerprint
+            for row in select(self._db, "legs", END, where):
+                finish = end_from_row(row, self._size)  # which checks the fingerprint
                 yield Fingerprint.parse(row["fingerprint"]), finish
 
     def end(self, fingerprint: Fingerprint) -> Finish:
         """Where the descent from the end of a leg converged."""
         with self._readable():
-            row = self._row("solutions", fingerprint)
-            if row is None:
-                raise Damage(schema.leg_name(fingerprint), "solution", "it is missing")
-            return finish_from_row(row, self._size)
+            row = self._row(fingerprint, END)
+            if row is None or row["finish"] is None:
+                raise Damage(schema.leg_name(fingerprint), "finish", "it is missing")
+            return end_from_row(row, self._size)
 
     def links(self) -> dict[Fingerprint, Fingerprint]:
         """The legs that reached a point that another had reached before, with that one."""
-        return self._pairs("legs", "linked_to")
+        return self._pairs("linked_to")
 
     def same(self) -> dict[Fingerprint, Fingerprint]:
         """The ends that are the same solution as one before them, with that one."""
-        return self._pairs("solutions", "same_as")
+        return self._pairs("same_as")
 
     def class_sizes(self) -> dict[Fingerprint, int]:
         """By fingerprint of a branch: how many directions are equivalent to its own, if several."""
-        sizes, names = {}, ("fingerprint", "turns", "ways")
-        for table in ("legs", "solutions"):
-            for row in self._values(table, names, "WHERE ways IS NOT NULL"):
-                for (index, member), way in zip(row["turns"], row["ways"], strict=False):
+        sizes = {}
+        for row in self._values("legs", ("fingerprint", "ridges", "below")):
+            for found, is_below in ((row["ridges"], False), (row["below"], True)):
+                ridges = ((), ()) if found is None else (found["turns"], found["ways"])
+                for (index, member), way in zip(*ridges, strict=True):
                     for sign in (1, -1) if way.class_size > 1 else ():
-                        turn = Turn(index, sign, member, below=table == "solutions")
+                        turn = Turn(index, sign, member, is_below)
                         sizes[row["fingerprint"].child(turn)] = way.class_size
         return sizes
 
@@ -235,23 +239,24 @@ class RunFile:
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride."""
         turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
-        table, name = "solutions" if turn.below else "legs", schema.leg_name(parent)
-        with self._readable(), schema.reading(name, "arrays"):
-            row = self._row(table, parent, ("turns", "arrays"))
+        columns = ("below", "end_arrays") if turn.below else ("ridges", "arrays")
+        with self._readable(), schema.reading(schema.leg_name(parent), columns[1]):
+            row = self._row(parent, ("fingerprint", *columns))
             if row is None:
-                raise Damage(name, "fingerprint", "it is missing, but a branch leaves it")
-            found = schema.decode(table, row)
-            x = schema.points(found["arrays"]["x"], (self._size,))
-            directions = schema.points(found["arrays"]["directions"], (None, x.size))
-            direction = directions[found["turns"].index((turn.index, turn.member))]
-            hessian = hessian_of(found["arrays"], x.size)
+                raise ValueError("it is missing, but a branch leaves it")
+            found = schema.decode("legs", row)
+            ridges, arrays = found[columns[0]], found[columns[1]]
+            x = schema.points(arrays["x"], (self._size,))
+            row_number = ridges["turns"].index((turn.index, turn.member))
+            direction = schema.points(arrays["directions"], (None, x.size))[row_number]
+            hessian = arrays.get("hessian")
         return replace(branch, x=x, direction=turn.sign * direction, hessian=hessian)
 
     # --- what is damaged
 
     def damages(self) -> dict[str, str]:
         """What is not as it was written: where, and why. Everything is read, at one moment."""
-        found, total, ends = dict[str, str](), 0, dict[str, bytes]()
+        found, total = dict[str, str](), 0
         with contextlib.suppress(sqlite3.OperationalError):  # a transaction is under way: as good
             self._db.execute("BEGIN")
         try:
@@ -260,16 +265,12 @@ class RunFile:
                     found["the file"] = one_line(line)
             for table in schema.TABLES:
                 for row in select(self._db, table):
-                    key = row[schema.KEYS[table][0]]
-                    solution = ends.get(key) if table == "legs" else None
-                    digest = schema.row_digest(table, row, solution)
+                    digest = schema.row_digest(table, row)
                     if row["digest"] != digest:
                         found[schema.row_name(table, row)] = "its digest does not fit"
-                    if (table, key) != ("meta", schema.SUM):
+                    if row.get("key") != schema.SUM:
                         total ^= int.from_bytes(digest)
-                    if table == "solutions":
-                        ends[key] = digest
-            if not found and total != sum_of_digests(self._db):
+            if not found and total != self._sum():
                 found["the file"] = "rows are missing, or too many"
         except Exception as error:
             found["the file"] = one_line(error)
@@ -278,30 +279,11 @@ class RunFile:
                 self._db.execute("COMMIT")
         return found
 
-    def readable_rows(self, table: str) -> Iterator[Row]:
-        """Rows, also beyond rows that cannot be read.
-
-        Where rows have no numbers, those before the first that cannot be read.
-        """
-        if table not in schema.NUMBERED:
-            with contextlib.suppress(sqlite3.Error):
-                yield from select(self._db, table)
-            return
-        names = ("rowid", *schema.TABLES[table], "digest")
-        where = "WHERE rowid > ? ORDER BY rowid LIMIT 1"
-        last, after, misses = math.inf, 0, 0
-        with contextlib.suppress(DamagedRun):
-            last = self._number(f"SELECT coalesce(max(rowid), 0) FROM {table}")
-        while misses < MAX_MISSES and after < last:
-            try:
-                row = select_one(self._db, table, names, where, [after])
-            except sqlite3.Error:
-                misses, after = misses + 1, after + 1
-                continue
-            if row is None or row["rowid"] <= after:  # which a damaged index may find
-                return
-            misses, after = 0, row.pop("rowid")
-            yield row
+    def _sum(self) -> int:
+        """Of all digests, as the file has it."""
+        with schema.reading("the run", schema.SUM):
+            row = select_one(self._db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
+            return int(schema.is_a(str, json.loads(schema.is_a(dict, row)["value"])), 16)
 
     # --- inside
 
@@ -318,13 +300,13 @@ class RunFile:
             for row in select(self._db, table, names, where, values):
                 yield schema.decode(table, row)
 
-    def _pairs(self, table: str, column: str) -> dict[Fingerprint, Fingerprint]:
-        rows = self._values(table, ("fingerprint", column), f"WHERE {column} IS NOT NULL")
+    def _pairs(self, column: str) -> dict[Fingerprint, Fingerprint]:
+        rows = self._values("legs", ("fingerprint", column), f"WHERE {column} IS NOT NULL")
         return {row["fingerprint"]: row[column] for row in rows}
 
-    def _row(self, table: str, fingerprint: Fingerprint, names: Sequence[str] = ()) -> Row | None:
-        names = names or tuple(schema.TABLES[table])
-        return select_one(self._db, table, names, "WHERE fingerprint = ?", [str(fingerprint)])
+    def _row(self, fingerprint: Fingerprint, names: Sequence[str] = ()) -> Row | None:
+        names = names or tuple(schema.TABLES["legs"])
+        return select_one(self._db, "legs", names, "WHERE fingerprint = ?", [str(fingerprint)])
 
     def _number(self, query: str) -> int:
         with self._readable():
@@ -342,6 +324,173 @@ class RunFile:
             raise DamagedRun(
                 f"{one_line(self.path)} cannot be read as a run file: {one_line(error)}."
             ) from error
+
+
+class Store(RunFile):
+    """A run file that is written, or the same tables in memory."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None):
+        super().__init__(connection, path)
+        self._change_of_sum = 0
+
+    @staticmethod
+    def create(
+        path: str | os.PathLike | None, meta: dict[str, Any], root: Leg, children: Iterable[Branch]
+    ) -> "Store":
+        """A new run with its start, all or nothing; `None` keeps it in memory."""
+        entries = {schema.SUM: "0", **meta, "versions": versions()}
+        rows = {
+            "meta": [entry(key, value) for key, value in entries.items()],
+            "legs": [leg_to_row(replace(root, is_settled=True))],
+            "branches": [branch_to_row(branch) for branch in children],
+        }
+        if path is None:
+            store = Store(connect_new(":memory:"), None)
+            store._fill(rows)
+            return store
+        path = Path(path)
+        check_new(path)
+        # Made beside its place and moved there whole: a kill leaves no incomplete file.
+        with beside(path) as new:
+            try:
+                Store.create_from_rows(new, rows)
+                move(new, path)
+            except (sqlite3.Error, OSError) as error:
+                reason = one_line(error.__cause__ or error)
+                raise OSError(f"`out` cannot be written at {one_line(path)}: {reason}.") from error
+        return Store.open(path, write=True)
+
+    @staticmethod
+    def create_from_rows(path: Path, rows: dict[str, list[Row]]) -> None:
+        """A new file that holds these rows, by table."""
+        with contextlib.closing(Store(connect_new(path), path)) as store:
+            store._fill(rows)
+            store._db.execute("PRAGMA journal_mode = WAL")
+
+    def _fill(self, rows: dict[str, list[Row]]) -> None:
+        with self.closed_on_error(), self._transaction():
+            for table in schema.TABLES:
+                self._db.execute(schema.create_table(table))
+            self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {schema.FORMAT}")
+            for table, some in rows.items():
+                for row in some:
+                    self._insert(table, row)
+
+    # --- what a search writes
+
+    def add(self, leg: Leg) -> None:
+        """Store a leg that has arrived and is not settled yet."""
+        with self._transaction():
+            self._insert("legs", leg_to_row(replace(leg, is_settled=False)))
+
+    def settle(self, leg: Leg, children: Iterable[Branch]) -> list[Branch]:
+        """Store a settled leg and its children, all or nothing; returns those that were not there.
+
+        A leg that was stored when it arrived goes to the end.
+        """
+        with self._transaction():
+            self._replace("legs", leg_to_row(replace(leg, is_settled=True)))
+            return [one for one in children if self._insert("branches", branch_to_row(one))]
+
+    def reset_branches(self, branches: Iterable[Branch]) -> None:
+        """Replace all branches by those that leave the start."""
+        with self._transaction():
+            self._remove("branches", "TRUE")
+            for branch in branches:
+                self._insert("branches", branch_to_row(branch))
+
+    def choose(self, branches: Iterable[Branch]) -> dict[Fingerprint, int]:
+        """Mark the branches of the next round, which are about to be ridden; returns its number."""
+        number = self.num_rounds() + 1
+        with self._transaction():
+            for branch in branches:
+                self._replace("branches", {**branch_to_row(branch), "round": number})
+        return {branch.fingerprint: number for branch in branches}
+
+    def set_meta(self, key: str, value: Any) -> None:
+        with self._transaction():
+            self._replace("meta", entry(key, value))
+
+    def set_measures(
+        self,
+        about: dict[str, Any] | None,
+        values: dict[tuple[str, str], Any],
+        *,
+        forget: Iterable[str] = (),
+    ) -> None:
+        """Store what was measured of solutions, and `forget` what other functions of a name did."""
+        with self._transaction():
+            for name in forget:
+                self._remove("measures", "name = ?", name)
+            if about is not None:
+                self._replace("meta", entry("measures", about))
+            for (fingerprint, name), value in values.items():
+                row = {"fingerprint": fingerprint, "name": name, "value": json.dumps(value)}
+                self._replace("measures", row)
+
+    def checkpoint(self) -> None:
+        """Move everything into the one file, so that it can be copied."""
+        # Where a reader is in the way, SQLite does it later.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # --- rows, with their digests
+
+    def _insert(self, table: str, row: Row) -> bool:
+        """Whether it was new."""
+        row = {**row, "digest": schema.row_digest(table, row)}
+        names, values = ", ".join(f"[{name}]" for name in row), ", ".join("?" * len(row))
+        insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({values})"
+        is_new = bool(self._db.execute(insert, tuple(row.values())).rowcount)
+        if is_new and row.get("key") != schema.SUM:
+            self._change_of_sum ^= int.from_bytes(row["digest"])
+        return is_new
+
+    def _replace(self, table: str, row: Row) -> None:
+        """Insert a row in place of the one with its key."""
+        keys = schema.KEYS[table]
+        self._remove(table, " AND ".join(f"{key} = ?" for key in keys), *(row[key] for key in keys))
+        self._insert(table, row)
+
+    def _remove(self, table: str, where: str, *values: str) -> None:
+        # Without carry, to take from the sum is to add to it.
+        for row in select(self._db, table, ("digest",), f"WHERE {where}", values):
+            self._change_of_sum ^= int.from_bytes(row["digest"] or b"")
+        self._db.execute(f"DELETE FROM {table} WHERE {where}", values)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._change_of_sum = 0
+                yield
+                row = entry(schema.SUM, f"{self._sum() ^ self._change_of_sum:x}")
+                update = "UPDATE meta SET value = ?, digest = ? WHERE key = ?"
+                self._db.execute(update, (row["value"], schema.row_digest("meta", row), schema.SUM))
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise OSError(
+                f"{one_line(self.path)} cannot be written: {one_line(error)}. What was stored "
+                "before is safe."
+            ) from error
+
+
+def entry(key: str, value: Any) -> Row:
+    return {"key": key, "value": json.dumps(value)}
+
+
+def versions() -> dict[str, str]:
+    """Of the software that a run was made with."""
+    packages = {
+        name: version(name) for name in ("ridgerider", "jax", "jaxlib", "numpy", "equinox", "optax")
+    }
+    return {**packages, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def select(
@@ -387,13 +536,6 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
     return db.execute(f"PRAGMA {name}").fetchone()[0]
-
-
-def sum_of_digests(db: sqlite3.Connection) -> int:
-    """As the file has it."""
-    with schema.reading("the run", schema.SUM):
-        row = select_one(db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
-        return int(schema.text(json.loads(schema.is_a(dict, row)["value"])), 16)
 
 
 try:
