@@ -33,11 +33,15 @@ def search(path):
     return rr.search(wells(5), out=path, progress=say, **SETTINGS)
 
 
-def explore(path):
-    with rr.workers.process_pool(2) as pool:
+def explore(path, workers=rr.workers.process_pool):
+    with workers(num_workers=2) as pool:
         if path.exists():
             return rr.resume(path, himmelblau(), progress=say, executor=pool)
         return rr.explore(himmelblau(), out=path, progress=say, executor=pool, round_size=4)
+
+
+def dask(path):
+    return explore(path, rr.workers.dask)
 
 
 def ensemble(path):
@@ -57,7 +61,7 @@ def reproduce(path):
     run("ablation", path, quick=True, say=say)
 
 
-KINDS = {one.__name__: one for one in (search, explore, ensemble, reproduce)}
+KINDS = {one.__name__: one for one in (search, explore, dask, ensemble, reproduce)}
 
 
 def found(kind, path):
@@ -117,12 +121,18 @@ def kill_and_continue(kind, path, random, most, longest):
 
 
 # The moments are spread over a run by `longest`, in seconds; each run is killed up to three times.
-LONG = [("search", 0.7), ("explore", 0.3), ("ensemble", 1.5), ("reproduce", 3.0)]
+LONG = [
+    ("search", 0.7, 75),
+    ("explore", 0.3, 75),
+    ("dask", 0.3, 15),
+    ("ensemble", 1.5, 75),
+    ("reproduce", 3.0, 75),
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "longest", "num_kills"),
-    [("search", 0.7, 1), *(pytest.param(*one, 75, marks=pytest.mark.long) for one in LONG)],
+    [("search", 0.7, 1), *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)],
 )
 def test_kills(tmp_path, kind, longest, num_kills):
     random, killed, number = np.random.default_rng(0), 0, 0
