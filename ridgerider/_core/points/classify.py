@@ -41,8 +41,8 @@ from ridgerider._core.spectra.spectrum import DENSE_BELOW, fixed_vectors, tolera
 # Why a stationary point may still be none of the kinds, by number.
 DOUBTS = (
     "",
-    "the least eigenvalue was not found within `max_hvps` products",
-    "the loss falls along a direction of hardly any curvature",
+    "the least eigenvalue was not found within `max_hvps` Hessian-vector products",
+    "the loss falls along a direction of hardly any curvature: a penalty on the parameters helps",
     "the loss was evaluated on a batch, not on all data",
     "the loss is level here but for rounding",
     "it was trained on batches, not to where the gradient vanishes",

@@ -109,6 +109,8 @@ class Solutions(tuple[S, ...]):
     """
 
     def __repr__(self) -> str:
+        if not self:
+            return "none; ends of other kinds are in `solutions()`"
         columns = self.columns()
         return files.aligned([list(columns), *zip(*columns.values(), strict=True)])
 
