@@ -394,7 +394,9 @@ def _ride_all(
         given = (branch.x, branch.direction, branch.eigenvalue)
         x, direction, eigenvalue = (jnp.asarray(one, problem.dtype) for one in given)
         key = branch_key(seed, branch.fingerprint)
-        ends.append(jax.device_get(_ride(problem, rider, x, direction, eigenvalue, key)))
+        ends.append(
+            _finished(problem, rider, _ride(problem, rider, x, direction, eigenvalue, key), key)
+        )
     steps = np.cumsum([end.num_steps for end in ends])
     cost = jax.tree.map(lambda *spent: int(sum(spent)), *[end.cost for end in ends])
     points, losses = zip(*((end.end_x, end.end_loss) for end in ends), strict=True)
@@ -422,13 +424,20 @@ def _ride(
     ridge = Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1))
     ride = rider.ride(problem, x, ridge, key)
     spectrum = rider.spectrum_at(problem, ride.x, jax.random.fold_in(key, 2**30))
-    x, loss = ride.x, ride.loss
     cost, num_steps = ride.cost + spectrum.cost, jnp.asarray(ride.cost.values) + 1
-    if rider.finish is not None:
-        finish = rider.finish(problem, ride.x, key, rider.spectrum)
-        x, loss, cost = finish.x, finish.loss, cost + finish.cost
-        num_steps = num_steps + finish.cost.gradients + finish.cost.eigendecompositions
-    return RideEnd(ride.x, ride.loss, x, loss, num_steps, ride.is_finite, spectrum, cost)
+    ends = ride.x, ride.loss, ride.x, ride.loss
+    return RideEnd(*ends, num_steps, ride.is_finite, spectrum, cost)
+
+
+def _finished(problem: Problem, rider: Rider, end: RideEnd, key: PRNGKeyArray) -> RideEnd:
+    """The end of a ride with what is below it."""
+    end = jax.device_get(end)
+    if rider.finish is None:
+        return end
+    finish = jax.device_get(rider.finish(problem, jnp.asarray(end.x), key, rider.spectrum))
+    num_steps = end.num_steps + finish.cost.gradients + finish.cost.hessians
+    given = {"end_x": finish.x, "end_loss": finish.loss, "cost": end.cost + finish.cost}
+    return replace(end, num_steps=num_steps, **given)
 
 
 @checked

@@ -4,7 +4,6 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -260,7 +259,6 @@ def _polished(
     return jax.vmap(stages[0].unravel)(jnp.stack(xs)), cost
 
 
-@eqx.filter_jit
 def _polish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
     assert rider.finish is not None
     x = x + TREMBLE * jax.random.normal(key, x.shape, x.dtype)

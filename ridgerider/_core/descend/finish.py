@@ -1,6 +1,7 @@
 r"""What happens at the end of a leg: descend, and find out what kind of point is there.
 
-A finish is a callable `finish(problem, x, key, spectrum) -> Finish`; `spectrum` is the rider's.
+A finish is a callable `finish(problem, x, key, spectrum) -> Finish`; `spectrum` is the rider's. It
+runs on the host and compiles what it needs itself.
 
 What a point is called follows from what was verified there, by the curvature there and not where
 the descent began:
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax
@@ -26,27 +27,26 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ridgerider._check import AtLeast0, Whole, check_fields
-from ridgerider._core.descend.lbfgs import lbfgs
+from ridgerider._core.descend.descent import descend
 from ridgerider._core.points.classify import (
     BATCH,
     DOUBTS,
     LEVEL,
     NUM_PAIRS,
     UNKNOWN,
-    Curvature,
     View,
     is_dense,
-    loss_rounding,
     lowest_curvature,
     verdict,
     view,
 )
+from ridgerider._core.points.domain import Domain
+from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.spectra.spectrum import Spectrum, tolerance_of
-
-if TYPE_CHECKING:
-    import optax  # takes a while
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
+from ridgerider._core.runtime.clock import check_time
+from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.spectra.spectrum import tolerance_of
 
 Kind = Literal["minimum", "saddle", "at infinity", "unverified", "unconverged"]
 
@@ -54,9 +54,7 @@ MAX_ROUNDS = 6  # descents, each with the scale of the curvature where the one b
 MAX_POLISH = 50  # Newton steps
 FAR = 4  # points ahead, each four times as far, before a descent is said to run off
 KICK = 0.1  # how far a kick off a saddle goes, in units of the problem
-# What comes next: to descend, to go halfway back, to try a Newton step, to look far ahead, nothing.
-DESCENT, BACK, NEWTON, AHEAD, DONE = range(5)
-MAX_BACK = 30
+MAX_BACK = 30  # times that a descent which ran off is halved
 
 
 class Finish(eqx.Module):
@@ -110,23 +108,6 @@ class Finish(eqx.Module):
         return DOUBTS[int(self.doubt_number)] if self.kind == "unverified" else ""
 
 
-class HostFinish(eqx.Module):
-    """The base of finishes that run on the host, step by step, and not in a compiled program.
-
-    Any other finish is traced and compiled.
-    """
-
-    def __call__(
-        self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
-    ) -> Finish:
-        raise NotImplementedError
-
-    def check_not_traced(self, x: Vector) -> None:
-        if isinstance(x, jax.core.Tracer):
-            name = type(self).__name__
-            raise ValueError(f"`finish={name}(...)` cannot be part of a compiled program: call it.")
-
-
 @dataclass(frozen=True)
 class Epoch:
     """How far a training has come; epoch 0 is before it.
@@ -165,30 +146,24 @@ def tell(epoch: Epoch) -> None:
         listener(epoch)
 
 
-def finish_of(
-    here: View,
-    doubt: Int[Array, ""],
-    cost: Cost,
-    *,
-    is_converged: Bool[Array, ""],
-    is_saddle: Bool[Array, ""],
-    **more: Any,
-) -> Finish:
+def finish_of(here: View, doubt: int, *, is_converged: Any, is_saddle: Any, **more: Any) -> Finish:
     """What was verified at a point; `more` are further fields."""
-    fields = {"num_steps": jnp.array(0), "num_kicks": jnp.array(0), **more}
-    return Finish(
-        x=here.x,
-        loss=here.loss,
-        grad_norm=jnp.linalg.norm(here.grad),
-        least_eigenvalue=here.curvature.least,
-        is_converged=is_converged,
-        is_saddle=is_saddle,
-        cost=cost,
-        num_flat=here.curvature.num_flat,
-        error=here.error,
-        doubt_number=doubt,
-        **fields,
-    )
+    numbers = {
+        "loss": here.loss,
+        "grad_norm": np.linalg.norm(here.grad),
+        "least_eigenvalue": here.curvature.least,
+        "error": here.error,
+    }
+    counts = {"num_steps": 0, "num_kicks": 0, "is_converged": is_converged, "is_saddle": is_saddle}
+    fields: dict[str, Any] = {
+        "x": here.x,
+        "cost": Cost(),
+        "num_flat": int(here.curvature.is_flat.sum()),
+        "doubt_number": doubt,
+        **{name: np.asarray(one, here.x.dtype) for name, one in numbers.items()},
+        **{name: np.asarray(one) for name, one in counts.items()},
+    }
+    return Finish(**(fields | more))
 
 
 class Descend(eqx.Module):
@@ -203,7 +178,7 @@ class Descend(eqx.Module):
 
     **Arguments**
 
-    - `optimizer`: None, for an L-BFGS that compiles fast, or a function that builds an optimizer of
+    - `optimizer`: None, for L-BFGS on the host, or a function that builds an optimizer of
       optax, e.g. `optax.lbfgs` or `jax.tree_util.Partial(optax.sgd, 0.5)`. It sees the loss divided
       by the largest |eigenvalue| at the start: a learning rate of 1 is then a step of 1 /
       curvature, which stays in the valley at hand whatever the scale of the loss.
@@ -230,220 +205,201 @@ class Descend(eqx.Module):
 
     __check_init__ = check_fields
 
-    @eqx.filter_jit
+    @np.errstate(all="ignore")
     def __call__(
-        self,
-        problem: Problem,
-        x: Vector,
-        key: PRNGKeyArray,
-        spectrum: Callable[[Problem, Vector, PRNGKeyArray], Spectrum],
+        self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
     ) -> Finish:
         del spectrum  # the curvature at the end is computed by other means
-        zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
-        cost = jax.tree.map(jnp.asarray, Cost())
-        first = Finish(x, zero, zero, zero, no, no, none, none, cost, none, zero, none, no, zero, x)
+        check_not_traced(self, x)
+        calls, start = Calls(problem), np.array(fetch(x))
+        num_steps = num_kicks = 0
+        while True:
+            end, rows = self._settled(calls, start, key)
+            num_steps += int(end.num_steps)
+            if not end.is_saddle or num_kicks >= self.max_kicks:
+                break
+            kick = KICK * float(problem.unit) * rows[0]
+            start = min((end.x - kick, end.x + kick), key=calls.value)
+            num_kicks += 1
+        counts = {"num_steps": np.asarray(num_steps), "num_kicks": np.asarray(num_kicks)}
+        return replace(end, cost=calls.cost, **counts)  # type: ignore[arg-type]  # on the host
 
-        def settle(carry: tuple) -> tuple:
-            before, x, _ = carry
-            end, lowest = self._settled(problem, x, key, before)
-            is_due = end.is_saddle & (end.num_kicks < self.max_kicks)
-            up, down = (end.x + sign * KICK * problem.unit * lowest for sign in (1, -1))
-            kicked = jnp.where(problem.value(up) < problem.value(down), up, down)
-            one = is_due.astype(int)
-            cost = end.cost + Cost(values=2 * one)
-            end = replace(end, num_kicks=end.num_kicks + one, cost=cost)
-            return end, kicked, is_due
-
-        if self.max_kicks == 0:
-            return self._settled(problem, x, key, first)[0]
-        carry = (first, x, jnp.array(True))
-        return jax.lax.while_loop(lambda carry: carry[2], settle, carry)[0]
-
-    def _settled(
-        self, problem: Problem, x: Vector, key: PRNGKeyArray, before: Finish
-    ) -> tuple[Finish, Vector]:
-        """Descend from `x` and classify where that ended; the end, and its lowest eigenvector."""
-
-        def turn(state: _Settling) -> _Settling:
-            seen = view(problem, state.next, key, state.floor)
-            return self._next(problem, self._taken(state, seen))
-
-        start = _start(problem, x)
-        state = jax.lax.while_loop(lambda state: state.todo != DONE, turn, start)
-        here, cost = state.here, before.cost + state.cost
-        is_level, is_converged = here.curvature.scale <= state.floor, self._is_converged(here)
-        if not is_dense(problem) and self.max_hvps > NUM_PAIRS:
-            curvature, spent = lowest_curvature(problem, here.x, here.grad, key, self.max_hvps)
-            here, cost = replace(here, curvature=curvature), cost + spent
-        has_run_off = state.has_run_off
+    def _settled(self, calls: Calls, x: Point, key: PRNGKeyArray) -> tuple[Finish, np.ndarray]:
+        """Descend from `x` and classify where that ended; the end, and its eigenvectors."""
+        here, begin = view(calls, x, key), x
+        num_steps = num_rounds = num_polish = num_back = 0
+        is_settled = is_new = has_looked = False  # the last Newton step did not help; a descent did
+        ahead, scale = None, here.curvature.scale
+        while True:
+            # Of the curvature that can be told from rounding.
+            floor = min(100 * here.eps * abs(here.loss) / here.unit**2, 1e-3 * scale)
+            if not (np.isfinite(here.loss) and np.isfinite(here.grad).all()):
+                break
+            # Two rounds on, that is as good as converged.
+            is_level = self._is_level(here, here.grad, here.size, min(num_rounds - 1, 2))
+            is_done = here.reach <= here.eps**0.875 or (is_settled and self._is_converged(here))
+            is_long = _norm(here.downhill) > 100 * here.eps**0.5 * here.size
+            # A descent that runs off may go so far that nothing is left to be seen.
+            is_beyond = is_new and here.curvature.scale <= floor * (1e4 if num_back else 1)
+            is_beyond = is_beyond and _norm(here.x - begin) > here.size / 100
+            if num_rounds and is_beyond and num_back < MAX_BACK:
+                here, num_back = view(calls, (begin + here.x) / 2, key, floor), num_back + 1
+                continue
+            if num_rounds and is_level and is_done:
+                break
+            if num_rounds and (is_long or (is_settled and not is_done)) and not has_looked:
+                ahead, has_looked = self._ahead(calls, here, key, floor), True
+                if ahead is not None:
+                    break
+            can_descend = num_steps < self.max_steps and num_rounds < MAX_ROUNDS
+            if not num_rounds or (can_descend and (is_settled or not is_level)):
+                begin, num_back = here.x, 0
+                x, count = self._descended(calls, here, num_rounds, self.max_steps - num_steps)
+                here, is_new = view(calls, x, key, floor), True
+                num_steps, num_rounds, is_settled, has_looked = (
+                    num_steps + count,
+                    num_rounds + 1,
+                    False,
+                    False,
+                )
+            elif is_level and not is_settled and num_polish < MAX_POLISH:
+                seen = view(calls, here.x + here.step, key, floor)
+                is_lower = seen.loss <= here.loss + 1000 * here.eps * abs(here.loss)
+                is_settled = not (is_lower and _norm(seen.grad) < 0.9 * _norm(here.grad))
+                num_polish, is_new = num_polish + 1, False
+                if not is_settled:
+                    # It is worth another look ahead where this has brought the end no nearer.
+                    if _norm(seen.downhill) > 0.7 * _norm(here.downhill):
+                        has_looked = False
+                    here, num_steps = seen, num_steps + 1
+            else:
+                break
+        is_level, is_converged = here.curvature.scale <= floor, self._is_converged(here)
+        if not is_dense(calls.problem) and self.max_hvps > NUM_PAIRS:
+            found = lowest_curvature(calls, here.x, here.grad, key, self.max_hvps)
+            here = replace(here, curvature=found)
         # At infinity negative curvature fades, unless it is that of a saddle.
-        may_be_saddle = ~has_run_off | state.stays_negative
-        modes = verdict(problem, here, may_be_saddle)
+        may_be_saddle = ahead is None or ahead[2]
+        modes = verdict(calls, Domain(calls.problem), here, may_be_saddle)
         end = finish_of(
             here,
-            jnp.where((modes.doubt == 0) & is_level, LEVEL, modes.doubt),
-            cost + modes.cost,
+            LEVEL if is_level and not modes.doubt else modes.doubt,
             is_converged=is_converged,
-            is_saddle=jnp.any(modes.is_down) & may_be_saddle,
-            num_steps=before.num_steps + state.num_steps,
-            num_kicks=before.num_kicks,
-            is_at_infinity=has_run_off,
-            limit=jnp.where(has_run_off, state.ahead_loss, jnp.nan),
-            runaway=jnp.where(has_run_off, state.next - here.x, 0),
+            is_saddle=bool(modes.is_down.any() and may_be_saddle),
+            num_steps=np.asarray(num_steps),
+            is_at_infinity=np.asarray(ahead is not None),
+            limit=np.asarray(np.nan if ahead is None else ahead[0], here.x.dtype),
+            runaway=np.zeros_like(here.x) if ahead is None else ahead[1],
         )
-        return end, here.curvature.rows[0]
+        return end, here.curvature.rows
 
-    def _taken(self, state: "_Settling", seen: View) -> "_Settling":
-        """With what was seen at `state.next`: a new point, or what lies ahead of the old one."""
-        here, norm = state.here, jnp.linalg.norm(seen.grad)
-        is_newton, is_ahead = state.todo == NEWTON, state.todo == AHEAD
-        slack = loss_rounding(here.loss)
-        is_lower = seen.loss <= jnp.where(is_ahead, state.ahead_loss, here.loss) + slack
-        is_better = is_lower & (norm < 0.9 * jnp.linalg.norm(here.grad))
-        # Ahead it goes down and down, ever less steeply, until nothing is left of the gradient.
-        # (In a bowl a Newton step leads to where it is level, and a longer one up again.)
-        slope, first = -(seen.grad @ here.downhill), -(here.grad @ here.downhill)
-        least = jnp.where(state.num_ahead == 0, 0.05, -1e-6) * first
-        is_gentle = (slope <= 0.9 * state.ahead_slope + 1e-6 * first) & (slope >= least)
-        most = jnp.where(state.num_ahead == FAR - 1, 0.01, 1.01) * jnp.linalg.norm(here.grad)
-        is_level = norm <= most + 10 * _eps(here.x) * here.curvature.scale * here.size
-        falls = is_ahead & is_lower & is_gentle & is_level
-        is_taken = (state.todo == DESCENT) | (state.todo == BACK) | (is_newton & is_better)
-        taken = jax.tree.map(lambda new, old: jnp.where(is_taken, new, old), seen, here)
-        # It is worth another look ahead where a Newton step has brought the end no nearer.
-        is_no_nearer = jnp.linalg.norm(seen.downhill) > 0.7 * jnp.linalg.norm(here.downhill)
-        is_anew = (state.todo <= BACK) | (is_newton & is_better & is_no_nearer)
-        num_ahead = jnp.select(
-            [falls, is_ahead, is_anew], [state.num_ahead + 1, -1, 0], state.num_ahead
-        )
-        stays = is_ahead & (seen.curvature.least < here.curvature.least / 2)
-        unit = jnp.where(state.num_rounds == 0, seen.curvature.scale, state.unit)
-        return replace(
-            state,
-            here=taken,
-            unit=unit,
-            floor=jnp.minimum(100 * _eps(here.x) * jnp.abs(taken.loss) / here.unit**2, 1e-3 * unit),
-            num_polish=state.num_polish + is_newton.astype(int),
-            num_ahead=num_ahead,
-            ahead_loss=jnp.where(falls, seen.loss, taken.loss),
-            ahead_slope=jnp.where(falls, slope, -(taken.grad @ taken.downhill)),
-            is_settled=is_newton & ~is_better,
-            stays_negative=stays & (here.curvature.least < 0),
-            num_steps=state.num_steps + (is_newton & is_better).astype(int),
-            cost=state.cost + seen.cost,
-        )
+    def _ahead(
+        self, calls: Calls, here: View, key: PRNGKeyArray, floor: float
+    ) -> tuple[float, Point, bool] | None:
+        """Whether the loss falls on and on: its limit, a long step, if curvature stays negative.
 
-    def _next(self, problem: Problem, state: "_Settling") -> "_Settling":
-        """Decide what to do, and where to look next."""
-        here = state.here
-        is_long = jnp.linalg.norm(here.downhill) > 100 * _eps(here.x) ** 0.5 * here.size
-        is_untried = state.num_ahead >= 0
-        can_descend = (state.num_steps < self.max_steps) & (state.num_rounds < MAX_ROUNDS)
-        # Two rounds on, that is as good as converged.
-        rounds = jnp.minimum(state.num_rounds - 1, 2)
-        is_flat = self._is_level(here.x, here.grad, here.curvature.scale, rounds, here.unit)
-        is_done = (here.reach <= jnp.finfo(here.x.dtype).eps ** 0.875) | (
-            state.is_settled & self._is_converged(here)
-        )
-        is_finite = jnp.isfinite(here.loss) & jnp.all(jnp.isfinite(here.grad))
-        # A descent that runs off may go so far that nothing is left to be seen.
-        margin = jnp.where(state.todo == BACK, 1e4, 1.0).astype(here.x.dtype)
-        is_beyond = (here.curvature.scale <= margin * state.floor) & (state.num_back < MAX_BACK)
-        is_beyond &= (state.todo <= BACK) & (
-            jnp.linalg.norm(here.x - state.begin) > here.size / 100
-        )
-        todo = jnp.select(
-            [
-                state.has_run_off | ~is_finite,
-                state.num_rounds == 0,
-                is_beyond,
-                is_flat & is_done,
-                (is_long | (state.is_settled & ~is_done)) & is_untried,
-                ~(is_flat & ~state.is_settled) & can_descend,
-                is_flat & ~state.is_settled & (state.num_polish < MAX_POLISH),
-            ],
-            [DONE, DESCENT, BACK, DONE, AHEAD, DESCENT, NEWTON],
-            DONE,
-        )
-        x, num_steps, cost = self._descended(problem, here, state, todo == DESCENT)
-        halfway = (state.begin + here.x) / 2
-        num_ahead = jnp.where((todo == DONE) | (todo == AHEAD), state.num_ahead, -1)
-        ahead = here.x + 4.0 ** jnp.maximum(num_ahead, 0).astype(here.x.dtype) * here.downhill
-        return replace(
-            state,
-            next=jnp.select(
-                [todo == DESCENT, todo == BACK, todo == NEWTON, todo == AHEAD],
-                [x, halfway, here.x + here.step, ahead],
-                state.next,
-            ),
-            todo=todo,
-            begin=jnp.where(todo == DESCENT, here.x, state.begin),
-            num_back=state.num_back + (todo == BACK).astype(int),
-            num_rounds=state.num_rounds + (todo == DESCENT).astype(int),
-            num_steps=state.num_steps + num_steps,
-            cost=state.cost + cost,
-        )
+        Ahead it goes down and down, ever less steeply, until nothing is left of the gradient. (In a
+        bowl a Newton step leads to where it is level, and a longer one up again.)
+        """
+        loss, first, stays = here.loss, -float(here.grad @ here.downhill), False
+        slope, rounding = first, 10 * here.eps * here.curvature.scale * here.size
+        for number in range(FAR):
+            away = 4.0**number * here.downhill
+            seen = view(calls, here.x + away, key, floor)
+            new_slope = -float(seen.grad @ here.downhill)
+            least = (-1e-6 if number else 0.05) * first
+            is_gentle = least <= new_slope <= 0.9 * slope + 1e-6 * first
+            most = (0.01 if number == FAR - 1 else 1.01) * _norm(here.grad) + rounding
+            is_lower = seen.loss <= loss + 1000 * here.eps * abs(here.loss)
+            if not (is_lower and is_gentle and _norm(seen.grad) <= most):
+                return None
+            loss, slope = seen.loss, new_slope
+            stays = seen.curvature.least < here.curvature.least / 2 and here.curvature.least < 0
+        return loss, away, stays
 
-    def _is_converged(self, here: View) -> Bool[Array, ""]:
+    def _is_converged(self, here: View) -> bool:
         tolerance = tolerance_of(self.tolerance, here.x.dtype)
-        gain = jnp.abs(here.grad @ here.step) / 2
-        is_rounding = (here.reach <= 1e-3) & (gain <= 10 * _eps(here.x) * jnp.abs(here.loss))
-        bound = tolerance * here.curvature.scale * here.size
-        is_flat = (jnp.linalg.norm(here.grad) <= bound) & jnp.isfinite(bound)
-        return is_flat & ((here.reach <= tolerance) | is_rounding) & jnp.isfinite(here.loss)
+        gain = abs(float(here.grad @ here.step)) / 2
+        is_rounding = here.reach <= 1e-3 and gain <= 10 * here.eps * abs(here.loss)
+        bound = float(tolerance * here.curvature.scale * here.size)
+        is_flat = np.isfinite(bound) and _norm(here.grad) <= bound
+        return bool(is_flat and (here.reach <= tolerance or is_rounding) and np.isfinite(here.loss))
 
-    def _is_level(
-        self, x: Vector, grad: Vector, scale: Scalar, num_rounds: Int[Array, ""], unit: Scalar
-    ) -> Bool[Array, ""]:
+    def _is_level(self, here: View, grad: Point, size: float, num_rounds: int) -> bool:
         """Whether the gradient is what a short displacement makes of a zero one.
 
         Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that
         is left to itself is carried off it by rounding, here or there, sooner or later.
         """
-        size = jnp.maximum(jnp.linalg.norm(x), unit)
-        short = jnp.maximum(tolerance_of(self.tolerance, x.dtype) * size, _eps(x) ** 0.25 * unit)
-        bound = short * 100.0 ** -num_rounds.astype(x.dtype) * scale
-        return (jnp.linalg.norm(grad) <= bound) & jnp.isfinite(bound)  # at infinity all is level
+        bound = max(float(one) for one in self._short(here, num_rounds) * (size, 1.0))
+        bound *= here.curvature.scale
+        return bool(np.isfinite(bound) and _norm(grad) <= bound)  # at infinity all is level
+
+    def _short(self, here: View, num_rounds: int) -> Point:
+        """A short displacement, relative to the size of the parameters and as a length."""
+        relative = float(tolerance_of(self.tolerance, here.x.dtype))
+        both = np.array([relative, here.eps**0.25 * here.unit], here.x.dtype)
+        return both * 100.0**-num_rounds
 
     def _descended(
-        self, problem: Problem, here: View, state: "_Settling", is_wanted: Bool[Array, ""]
-    ) -> tuple[Vector, Int[Array, ""], Cost]:
-        """The end of a descent, not yet looked at."""
-        scale = here.curvature.scale
-        unit = jnp.where(scale > 0, scale, 1)
-
-        def value(x: Vector) -> Scalar:
-            return problem.value(x) / unit
-
-        def is_over(x: Vector, grad: Vector) -> Bool[Array, ""]:
-            return self._is_level(x, grad * unit, scale, state.num_rounds, problem.unit)
-
-        max_steps = self.max_steps - state.num_steps
+        self, calls: Calls, here: View, num_rounds: int, max_steps: int
+    ) -> tuple[Point, int]:
+        """The end of a descent, not yet looked at, and how many steps it took."""
+        problem, scale = calls.problem, here.curvature.scale
+        scale = scale if scale > 0 else 1.0
         if self.optimizer is not None:
-            return _optimized(self.optimizer(), value, here.x, is_over, max_steps, is_wanted)
-        descent = lbfgs(value, here.x, is_over, max_steps, is_wanted, problem.unit)
-        cost = Cost(values=descent.num_gradients, gradients=descent.num_gradients)
-        return descent.x, jnp.maximum(descent.num_steps, 0), cost
+            short, units = self._short(here, num_rounds), np.array([scale, here.unit])
+            numbers = np.append(short, units).astype(here.x.dtype), np.asarray(max_steps)
+            check_time()
+            run = compiled(_optimized, "little")
+            x, num_steps, count = fetch(
+                run(self.optimizer, problem, place(problem, here.x), *numbers)
+            )
+            check_time()
+            calls.charge(Cost(values=int(count), gradients=int(count)))
+            return x, int(num_steps)
+
+        def is_over(x: Point, grad: Point) -> bool:
+            return self._is_level(here, grad, max(_norm(x), here.unit), num_rounds)
+
+        first = min(_norm(here.grad) / scale, here.unit)
+        end = descend(calls, Domain(problem), here.x, first, is_over=is_over, max_steps=max_steps)
+        return end.x, len(end.losses) - 1
+
+
+def check_not_traced(finish: Any, x: Vector) -> None:
+    if isinstance(x, jax.core.Tracer):
+        name = type(finish).__name__
+        raise ValueError(f"`finish={name}(...)` cannot be part of a compiled program: call it.")
 
 
 def _optimized(
-    optimizer: "optax.GradientTransformation",
-    value: Callable[[Vector], Scalar],
+    build: Callable[[], Any],
+    problem: Problem,
     x: Vector,
-    is_over: Callable[[Vector, Vector], Bool[Array, ""]],
-    max_steps: int | Int[Array, ""],
-    is_wanted: Bool[Array, ""],
-) -> tuple[Vector, Int[Array, ""], Cost]:
-    """Descend with an optimizer of optax, if it is wanted."""
+    numbers: Vector,
+    max_steps: Int[Array, ""],
+) -> tuple[Vector, Int[Array, ""], Int[Array, ""]]:
+    """Descend with an optimizer of optax: the end, steps, and evaluations.
+
+    `numbers`: the gradient that ends it, relative to the size of the parameters and at least; what
+    the loss is divided by, and the unit.
+    """
     import optax  # when it is needed: it takes a while
 
-    optimizer = optax.with_extra_args_support(optimizer)
+    optimizer = optax.with_extra_args_support(build())
+    relative, least, scale, unit = numbers
+
+    def value(x: Vector) -> Scalar:
+        return problem.value(x) / scale
+
     value_and_grad = jax.value_and_grad(value)
 
     def should_continue(carry: tuple) -> Bool[Array, ""]:
         x, loss, grad, _, num_steps, _ = carry
         is_finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(grad))
-        return ~is_over(x, grad) & is_finite & (num_steps < max_steps)
+        bound = jnp.maximum(relative * jnp.maximum(jnp.linalg.norm(x), unit), least)
+        return (jnp.linalg.norm(grad) > bound) & is_finite & (num_steps < max_steps)
 
     def step(carry: tuple) -> tuple:
         x, loss, grad, state, num_steps, count = carry
@@ -453,59 +409,10 @@ def _optimized(
         count += 1 + jnp.asarray(optax.tree.get(state, "num_linesearch_steps", 0))
         return x, *value_and_grad(x), state, num_steps + 1, count
 
-    def descend() -> tuple:
-        first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), jnp.array(1))
-        end, _, _, _, *counts = jax.lax.while_loop(should_continue, step, first)
-        return end, *counts
-
-    nothing = (x, jnp.array(0), jnp.array(0))
-    end, num_steps, count = jax.lax.cond(is_wanted, descend, lambda: nothing)
-    return end, num_steps, Cost(values=count, gradients=count)
+    first = (x, *value_and_grad(x), optimizer.init(x), jnp.array(0), jnp.array(1))
+    end, _, _, _, num_steps, count = jax.lax.while_loop(should_continue, step, first)
+    return end, num_steps, count
 
 
-class _Settling(eqx.Module):
-    """A descent on its way: the point it has reached, where it looks next, and what for.
-
-    `num_ahead` counts the points ahead that went well; -1 once one did not.
-    """
-
-    here: View
-    next: Vector
-    todo: Int[Array, ""]
-    begin: Vector  # where the last descent began
-    unit: Scalar  # the largest |eigenvalue| where the first one did
-    floor: Scalar  # of the curvature that can be told from rounding
-    num_back: Int[Array, ""]
-    num_rounds: Int[Array, ""]
-    num_polish: Int[Array, ""]
-    num_ahead: Int[Array, ""]
-    ahead_loss: Scalar
-    ahead_slope: Scalar
-    is_settled: Bool[Array, ""]  # the last Newton step did not help
-    stays_negative: Bool[Array, ""]
-    num_steps: Int[Array, ""]
-    cost: Cost
-
-    @property
-    def has_run_off(self) -> Bool[Array, ""]:
-        return self.num_ahead == FAR
-
-
-def _start(problem: Problem, x: Vector) -> _Settling:
-    """Before anything is known: the first thing to do is to evaluate `x`."""
-    zero, none, no = jnp.zeros((), x.dtype), jnp.array(0), jnp.array(False)
-    cost = jax.tree.map(jnp.asarray, Cost())
-    counts = ("todo", "num_back", "num_rounds", "num_polish", "num_ahead", "num_steps")
-    return _Settling(
-        here=View(x, zero, x, x, x, Curvature.unknown(problem, zero), cost, problem.unit),
-        next=x,
-        begin=x,
-        cost=cost,
-        **dict.fromkeys(counts, none),
-        **dict.fromkeys(("unit", "floor", "ahead_loss", "ahead_slope"), zero),
-        **dict.fromkeys(("is_settled", "stays_negative"), no),
-    )
-
-
-def _eps(x: Vector) -> float:
-    return float(jnp.finfo(x.dtype).eps)
+def _norm(vector: Point) -> float:
+    return float(np.linalg.norm(vector))

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ridgerider._check import AtLeast0, Count, Finite, Whole, check_count, check_fields
-from ridgerider._core.descend.finish import Epoch, Finish, HostFinish, tell
+from ridgerider._core.descend.finish import Epoch, Finish, check_not_traced, tell
 from ridgerider._core.points.classify import TRAINED
 from ridgerider._core.problem.batches import Batches, FixedRows, strata
 from ridgerider._core.problem.cost import Cost
@@ -42,7 +42,7 @@ else:
 MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is asked for
 
 
-class Train(HostFinish):
+class Train(eqx.Module):
     """Train by mini-batches, as the end of a leg: `Rider(finish=Train(...))`.
 
     Training does not end at a minimum: the kind of its end is "unverified", or
@@ -92,7 +92,7 @@ class Train(HostFinish):
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
     ) -> Finish:
         del spectrum
-        self.check_not_traced(x)
+        check_not_traced(self, x)
         num_batches = 1
         if self.batches is not None:
             size = self.batches.size  # type: ignore[attr-defined]
@@ -275,7 +275,7 @@ SLOW = 0.99  # of the least loss so far: a round that does not reach it is none
 DECAY = 1 / 3  # of all steps, during which the rate falls to zero
 
 
-class Relax(HostFinish):
+class Relax(eqx.Module):
     """Descend by mini-batches with a learning rate and a batch size that are chosen while it runs.
 
     The finish of `Rider.for_networks`. Its steps are those of Adam. Its end is
@@ -305,7 +305,7 @@ class Relax(HostFinish):
         self, problem: Problem, x: Vector, key: PRNGKeyArray, spectrum: Any = None
     ) -> Finish:
         del spectrum
-        self.check_not_traced(x)
+        check_not_traced(self, x)
         num_rows = problem.num_examples if problem.has_examples else 1
         per_epoch = max(num_rows // MICRO_SIZE, 1)
         is_noisy = num_rows > MICRO_SIZE  # a batch is less than all of the data

@@ -22,20 +22,27 @@ gradient, an inflection, is found to within sqrt(eps), and has any small curvatu
 that is flat, or within this change, is *undecided*, and the loss decides: it is followed from the
 point along the mode, both ways, with the other modes relaxed, and its slope at the shortest
 distance at which that is more than noise says whether it rises or falls.
+
+All of this runs on the host, for the ends of rides and for the points of a map alike.
 """
 
-import math
+from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.linalg.space import Hvp, krylov, outside
+from ridgerider._core.points.domain import Domain, Mask
+from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
+from ridgerider._core.runtime.clock import check_time
+from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, fixed_vectors, tolerance_of
 
 # Why a stationary point may still be none of the kinds, by number.
@@ -49,10 +56,10 @@ DOUBTS = (
 )
 UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
 
-# At which slopes are compared, in units of the problem: where it is level at the first, there is
-# nothing to be seen on the way there, and the last is next.
-DISTANCES = (1e-2, 1e-5, 1e-4, 1e-3, 1e-1)
-MAX_OPEN, NUM_MIXED = 3, 1  # modes, and mixtures of them, along which they are
+# At which slopes are compared, in units of the problem. Where it is level at the middle one, there
+# is nothing to be seen closer by, and the last is next.
+CLOSER, MIDDLE, LAST = (1e-5, 1e-4, 1e-3), 1e-2, 1e-1
+MAX_OPEN = 3  # modes along which they are, besides a mixture of all
 MAX_RELAX = 12  # evaluations at each, with Newton steps of the other modes between them
 MAX_BENDS = 6  # of these, how many turn the open modes, each by half of the angle before
 NOISE = 30  # times the differences of a gradient that are measured
@@ -60,390 +67,363 @@ NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not 
 MAX_SOLVE = 100  # HVPs for one Newton step there
 
 
-class Curvature(eqx.Module):
+@dataclass
+class Curvature:
     """The lowest eigenpairs around a point, all of them if the Hessian is dense.
 
     - `eigenvalues` ascend; `rows` are their unit vectors, `residuals` the norms |H e - lambda e|.
-      Pairs that are not known have the eigenvalue infinity and the row zero.
     - `rounding`: what a zero eigenvalue may be computed as; `error`: off a stationary point, too.
     - `is_known`: the computation converged, so that there is no other negative eigenvalue.
     """
 
-    eigenvalues: Float[Array, " k"]
-    rows: Float[Array, "k n"]
-    residuals: Float[Array, " k"]
-    scale: Scalar
-    rounding: Scalar
-    error: Scalar
-    is_known: Bool[Array, ""]
+    eigenvalues: Point
+    rows: Rows
+    residuals: Point
+    scale: float
+    rounding: float
+    error: float
+    is_known: bool
 
     @property
-    def is_flat(self) -> Bool[Array, " k"]:
-        return jnp.abs(self.eigenvalues) <= jnp.maximum(self.error, self.residuals)
+    def is_flat(self) -> Bool[np.ndarray, " k"]:
+        return np.abs(self.eigenvalues) <= np.maximum(self.error, self.residuals)
 
     @property
-    def num_flat(self) -> Int[Array, ""]:
-        return jnp.sum(self.is_flat)
-
-    @property
-    def morse_index(self) -> Int[Array, ""]:
-        """How many eigenvalues are negative; a lower bound, unless all are known.
+    def is_down(self) -> Bool[np.ndarray, " k"]:
+        """Which are negative: as many as there are at least, and all if all are known.
 
         By Cauchy's interlacing theorem Ritz values count no more of them than there are, converged
         or not.
         """
-        return jnp.sum(self.eigenvalues < -self.error)
+        return self.eigenvalues < -self.error
 
     @property
-    def is_negative(self) -> Bool[Array, ""]:
-        return self.eigenvalues[0] < -self.error
-
-    @property
-    def least(self) -> Scalar:
+    def least(self) -> float:
         """The least eigenvalue that is not flat; 0 if all that are known are."""
-        least = jnp.min(jnp.where(self.is_flat, jnp.inf, self.eigenvalues))
-        return jnp.where(least == jnp.inf, jnp.zeros_like(least), least)
+        others = self.eigenvalues[~self.is_flat]
+        return float(others.min()) if len(others) else 0.0
 
     @property
-    def weak(self) -> Float[Array, "k n"]:
-        """Directions of hardly any curvature; other rows are zero."""
-        cut = jnp.maximum(tolerance_of(None, self.rows.dtype) * self.scale, self.rounding)
-        is_weak = jnp.abs(self.eigenvalues) <= jnp.maximum(cut, self.residuals)
-        return jnp.where(is_weak[:, None], self.rows, 0)
-
-    @staticmethod
-    def unknown(problem: Problem, scale: Scalar) -> "Curvature":
-        count = problem.size if is_dense(problem) else NUM_PAIRS
-        rows, zero = jnp.zeros((count, problem.size), problem.dtype), jnp.zeros_like(scale)
-        eigenvalues = jnp.full(count, jnp.inf, problem.dtype)
-        return Curvature(eigenvalues, rows, rows[:, 0], scale, zero, zero, jnp.array(False))
+    def is_weak(self) -> Bool[np.ndarray, " k"]:
+        """Directions of hardly any curvature."""
+        cut = max(tolerance_of(None, self.rows.dtype) * self.scale, self.rounding)
+        return np.abs(self.eigenvalues) <= np.maximum(cut, self.residuals)
 
 
-class View(eqx.Module):
+@dataclass
+class View:
     """A point with its Newton step, which leaves flat directions alone.
 
     `downhill` is the step with the curvature taken by its size: it leads down also where the
     Newton step climbs to a saddle.
     """
 
-    x: Vector
-    loss: Scalar
-    grad: Vector
-    step: Vector
-    downhill: Vector
+    x: Point
+    loss: float
+    grad: Point
+    step: Point
+    downhill: Point
     curvature: Curvature
-    cost: Cost
-    unit: Scalar
+    unit: float
 
     @property
-    def size(self) -> Scalar:
+    def eps(self) -> float:
+        return float(np.finfo(self.x.dtype).eps)
+
+    @property
+    def size(self) -> float:
         """The size of the parameters, at least the problem's unit."""
-        return jnp.maximum(jnp.linalg.norm(self.x), self.unit)
+        return max(float(np.linalg.norm(self.x)), self.unit)
 
     @property
-    def reach(self) -> Scalar:
+    def reach(self) -> float:
         """How far the stationary point is, relative to the size of the parameters."""
-        return jnp.linalg.norm(self.step) / self.size
+        return float(np.linalg.norm(self.step)) / self.size
 
     @property
-    def error(self) -> Scalar:
+    def error(self) -> float:
         """How far the exact stationary point may be, across flat directions."""
-        eps = float(jnp.finfo(self.x.dtype).eps)
-        return 10 * jnp.linalg.norm(self.step) + 100 * eps * self.size
-
-    @property
-    def left(self) -> Float[Array, " k"]:
-        """Ten times what is left of the gradient along modes whose stationary point is close."""
-        most = DISTANCES[0] * self.unit * jnp.abs(self.curvature.eigenvalues)
-        return 10 * jnp.minimum(jnp.abs(self.curvature.rows @ self.grad), most)
-
-    def beside(self, noise: Float[Array, " k"]) -> Vector:
-        """A point that is as far off as the exact stationary point may be, along each mode."""
-        curvature, eps = self.curvature, float(jnp.finfo(self.x.dtype).eps)
-        sizes = jnp.abs(curvature.eigenvalues)
-        is_known = (sizes > curvature.rounding) & jnp.isfinite(sizes)
-        off = jnp.where(is_known, noise / jnp.where(is_known, sizes, 1), 0)
-        off = jnp.minimum(off, DISTANCES[0] * self.unit) + 100 * eps * self.size
-        return self.x + off @ curvature.rows
+        return 10 * float(np.linalg.norm(self.step)) + 100 * self.eps * self.size
 
 
-class Verdict(eqx.Module):
+@dataclass
+class Verdict:
     """What the modes of a stationary point do, by their curvature or, undecided ones, by the loss.
 
     `is_down`: the loss falls both ways along a mode; `tilt`: 1 or -1 if it falls one way only, that
     or the opposite one. `doubt` is what speaks against a minimum, by number.
     """
 
-    is_down: Bool[Array, " k"]
-    tilt: Float[Array, " k"]
-    doubt: Int[Array, ""]
-    cost: Cost
+    is_down: Bool[np.ndarray, " k"]
+    tilt: Point
+    doubt: int
+    is_open: bool = False  # not all of it was decided by curvature
 
 
-def verdict(problem: Problem, here: View, may_be_saddle: Bool[Array, ""]) -> Verdict:
+def verdict(calls: Calls, domain: Domain, here: View, may_be_saddle: bool = True) -> Verdict:
     """Decide what the modes of a stationary point do, by curvature alone unless it is a saddle."""
+    curvature, rows, problem = here.curvature, here.curvature.rows, calls.problem
     if problem.rows is not None and problem.rows.size < problem.num_examples:
-        down, level = here.curvature.eigenvalues < -here.curvature.error, here.curvature.residuals
-        return Verdict(down, 0 * level, jnp.array(BATCH), Cost())
-    rows = here.curvature.rows
-    noise = noise_of(here, jax.lax.map(problem.grad, around(here)))
-    noise = noise + here.left
-    x = here.beside(noise)
-    images = (
-        rows @ problem.hessian(x) if is_dense(problem) else jax.lax.map(problem.hvp_at(x), rows)
+        return Verdict(curvature.is_down, np.zeros_like(curvature.residuals), BATCH)
+    if not len(rows):
+        return Verdict(curvature.is_down, curvature.residuals, UNKNOWN)
+    values, x = curvature.eigenvalues, here.x
+    # Ten times what is left of the gradient along modes whose stationary point is close.
+    left = np.minimum(np.abs(rows @ here.grad), MIDDLE * here.unit * np.abs(values))
+    noise = noise_of(calls, domain, here) + 10 * left
+    beside = domain.inside(_beside(here, noise))
+    is_dense = len(rows) == len(x)
+    images = rows @ calls.hessian(beside) if is_dense else calls.hvps(beside, rows)
+    # Nothing is to be decided along a symmetry, or where a bound holds.
+    held = (
+        domain.held(x, calls.value_and_grad(x)[1]) if domain.is_bounded else np.zeros(len(x), bool)
     )
-    is_negative, is_open = decided(here, images, jnp.zeros((len(here.x), 0), here.x.dtype))
-    is_open &= may_be_saddle
-    found = followed(problem, here, noise, is_negative, is_open, jnp.ones_like(here.x))
-    spent = Cost(gradients=4, hvps=len(rows), hessians=int(is_dense(problem)))
-    return eqx.tree_at(lambda one: one.cost, found, found.cost + spent)
-
-
-def around(here: View) -> Float[Array, "4 n"]:
-    """Some points a few units in the last place beside another."""
-    ulps = float(jnp.finfo(here.x.dtype).eps) * jnp.maximum(jnp.abs(here.x), here.unit)
-    signs = jnp.where(jnp.arange(len(here.x)) % 2 == 0, 1, -1).astype(here.x.dtype)
-    steps = jnp.stack([4 + 0 * signs, -8 * signs, 64 * signs, -256 + 0 * signs])
-    return here.x[None] + steps * ulps[None]
-
-
-def noise_of(here: View, grads: Float[Array, "4 n"]) -> Float[Array, " k"]:
-    """What of a gradient is rounding, along each mode, by how it differs `around` a point."""
-    rows, info = here.curvature.rows, jnp.finfo(here.x.dtype)
-    differences = jnp.max(jnp.abs((grads - here.grad[None]) @ rows.T), axis=0)
-    # No less than the rounding of the terms that add up to it.
-    values = jnp.where(jnp.isfinite(here.curvature.eigenvalues), here.curvature.eigenvalues, 0)
-    terms = jnp.abs((rows.T * values[None]) @ rows) @ jnp.maximum(jnp.abs(here.x), here.unit)
-    return NOISE * differences + float(info.eps) * (jnp.abs(rows) @ terms) + float(info.tiny)
-
-
-def decided(
-    here: View, images: Float[Array, "k n"], null: Float[Array, "n j"]
-) -> tuple[Bool[Array, " k"], Bool[Array, " k"]]:
-    """Which modes curve downwards, and which are undecided; `images` are the HVPs `beside`.
-
-    Columns of `null` are directions of a symmetry, or held at bounds: nothing is to be decided.
-    """
-    curvature = here.curvature
-    rows, values = curvature.rows, curvature.eigenvalues
-    is_there = jnp.any(rows != 0, axis=1) & (jnp.sum((rows @ null) ** 2, axis=1) < 0.5)
+    null = domain.with_held(domain.null(x), held)
+    is_there = np.sum((rows @ null) ** 2, axis=1) < 0.5
     # Ten times, because what the modes do together may cancel.
-    shifts = jnp.where(is_there, 10 * jnp.abs(jnp.sum(rows * images, axis=1) - values), 0)
-    is_negative = is_there & (values < -jnp.maximum(shifts, curvature.error))
-    is_open = (values <= shifts) | jnp.any(curvature.weak != 0, axis=1) | curvature.is_flat
-    return is_negative, is_open & is_there & ~is_negative
+    shifts = 10 * np.abs(np.sum(rows * images, axis=1) - values)
+    is_negative = is_there & (values < -np.maximum(shifts, curvature.error))
+    is_open = (values <= shifts) | curvature.is_weak | curvature.is_flat
+    is_open &= is_there & ~is_negative
+    if not may_be_saddle:
+        is_open = np.zeros_like(is_open)
+    return _followed(calls, here, noise, is_negative, is_open, ~held)
 
 
-def followed(
-    problem: Problem,
-    here: View,
-    noises: Float[Array, " k"],
-    is_negative: Bool[Array, " k"],
-    is_open: Bool[Array, " k"],
-    free: Vector,
+def noise_of(calls: Calls, domain: Domain, here: View) -> Point:
+    """What of a gradient is rounding, along each mode: a few units in the last place beside."""
+    curvature, sizes = here.curvature, np.maximum(np.abs(here.x), here.unit)
+    signs = np.where(np.arange(len(here.x)) % 2 == 0, 1, -1).astype(here.x.dtype)
+    steps = np.stack([4 + 0 * signs, -8 * signs, 64 * signs, -256 + 0 * signs])
+    points = [domain.inside(one) for one in here.x + here.eps * steps * sizes]
+    grads = np.stack([calls.value_and_grad(one)[1] for one in points])
+    differences = np.abs((grads - here.grad) @ curvature.rows.T).max(axis=0)
+    # No less than the rounding of the terms that add up to it.
+    terms = np.abs((curvature.rows.T * curvature.eigenvalues) @ curvature.rows) @ sizes
+    tiny = float(np.finfo(here.x.dtype).tiny)
+    return NOISE * differences + here.eps * (np.abs(curvature.rows) @ terms) + tiny
+
+
+def _beside(here: View, noise: Point) -> Point:
+    """A point that is as far off as the exact stationary point may be, along each mode."""
+    sizes = np.abs(here.curvature.eigenvalues)
+    off = np.where(sizes > here.curvature.rounding, noise / np.where(sizes > 0, sizes, 1), 0)
+    off = np.minimum(off, MIDDLE * here.unit) + 100 * here.eps * here.size
+    return here.x + off @ here.curvature.rows
+
+
+def _followed(
+    calls: Calls, here: View, noises: Point, is_negative: Mask, is_open: Mask, free: Mask
 ) -> Verdict:
-    """Follow the loss along undecided modes, the first few and some mixtures of all of them.
+    """Follow the loss along undecided modes, the first few and a mixture of all of them.
 
     On the way the other modes relax by Newton steps, and the open ones turn to where the loss is
-    lower. Coordinates whose `free` is 0 stay.
+    lower. Coordinates that are not `free` stay.
     """
     rows, values = here.curvature.rows, here.curvature.eigenvalues
-    most = min(MAX_OPEN, len(rows))
-    order = jnp.argsort(~is_open)[:most]
-    count = jnp.minimum(jnp.sum(is_open), most)
-    flat = jnp.where(is_open[:, None], rows, 0)
-    mixed = (fixed_vectors(NUM_MIXED, rows.shape[1], rows.dtype) @ flat.T) @ flat
+    order, flat, noise = np.flatnonzero(is_open)[:MAX_OPEN], rows[is_open], _norm(noises[is_open])
+    is_stiff = ~is_open & (np.abs(values) > here.curvature.error)
+    stiff_rows, inverse = rows[is_stiff], 1 / values[is_stiff]
+    tiny = float(np.finfo(rows.dtype).tiny)
 
-    def unit(vector: Vector) -> Vector:
-        return vector / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(rows.dtype).tiny)
+    def unit(vector: Point) -> Point:
+        return vector / max(_norm(vector), tiny)
 
-    # A little off the modes: where the loss is symmetric they may be its crests.
-    directions = jnp.concatenate([flat[order] + 0.1 * unit(mixed[0])[None], mixed])
-    is_stiff = ~is_open & (jnp.abs(values) > here.curvature.error) & jnp.isfinite(values)
-    inverse = jnp.where(is_stiff, 1 / jnp.where(is_stiff, values, 1), 0)
-    noise = jnp.linalg.norm(jnp.where(is_open, noises, 0))
-
-    def slope_at(first: Vector, length: Scalar) -> tuple:
-        """The slope at a distance, what relaxing may change of it, the direction, evaluations."""
-
-        def relax(state: tuple) -> tuple:
-            aside, *_, turn, bends, _ = state
-            grad = free * problem.grad(here.x + aside)
+    def slope_at(direction: Point, length: float) -> tuple[float, float, Point]:
+        """The slope at a distance, what relaxing may change of it, and the direction."""
+        length, bends = length * here.unit, 0
+        aside = length * direction
+        for _ in range(MAX_RELAX):
+            grad = np.where(free, calls.value_and_grad(here.x + aside)[1], 0)
             along = unit((flat @ aside) @ flat)
             down = (flat @ grad) @ flat
             across = down - (down @ along) * along
-            stiff = jnp.where(is_stiff, rows @ aside, 0)
-            pull = jnp.where(is_stiff, rows @ grad, 0)
+            stiff, pull = stiff_rows @ aside, stiff_rows @ grad
             # The relaxed modes move with the square of the length, and the path is curved.
-            slope = grad @ (along + 2 / length * (stiff @ rows))
-            gain = jnp.sum(jnp.abs(inverse) * pull**2) + jnp.abs(stiff) @ noises
-            slack, size = 10 * gain / length, jnp.linalg.norm(across)
-            is_bent = (size > noise) & (slack <= jnp.maximum(size, noise))
-            angle = jnp.where(is_bent, 0.5 ** (bends + 1).astype(rows.dtype) / (size + noise), 0)
-            aside = (stiff - inverse * pull) @ rows + length * unit(along - angle * across)
-            turn, bends = turn + 1, bends + is_bent.astype(int)
-            is_moving = (
-                ((slack > noise) | (size > noise)) & (turn < MAX_RELAX) & (bends < MAX_BENDS)
-            )
-            return aside, slope, slack, along, turn, bends, is_moving
+            slope = float(grad @ (along + 2 / length * (stiff @ stiff_rows)))
+            gain = float(np.abs(inverse) @ pull**2 + np.abs(stiff) @ noises[is_stiff])
+            slack, size, angle = 10 * gain / length, _norm(across), 0.0
+            if size > noise and slack <= max(size, noise):
+                bends += 1
+                angle = 0.5**bends / (size + noise)
+            aside = (stiff - inverse * pull) @ stiff_rows + length * unit(along - angle * across)
+            if not ((slack > noise or size > noise) and bends < MAX_BENDS):
+                break
+        return slope, slack, along
 
-        zero, none = jnp.zeros((), rows.dtype), jnp.array(0)
-        start = (first, zero, zero, first, none, none, jnp.array(True))
-        return jax.lax.while_loop(lambda state: state[-1], relax, start)[1:-2]
+    def told(direction: Point) -> tuple[float, Point]:
+        """Whether the loss rises or falls that way, 1 or -1 or 0, and where that leads to."""
+        first = slope_at(direction, MIDDLE)
+        lengths = CLOSER if not abs(first[0]) <= noise else ()
+        tries = (*((length, None) for length in lengths), (MIDDLE, first), (LAST, None))
+        for length, known in tries:
+            slope, slack, along = known or slope_at(direction, length)
+            if abs(slope) > noise + slack:
+                return float(np.sign(slope)), along
+        return 0.0, direction
 
-    def follow(number: Int[Array, ""], carry: tuple) -> tuple:
-        found, ways, total = carry
-        way, side = jnp.divmod(number, 2)
-        way = jnp.where(way < count, way, way - count + most)
-        direction = jnp.where(side == 0, 1, -1).astype(rows.dtype) * unit(directions[way])
-
-        def compare(state: tuple) -> tuple:
-            turn, told, where, total, _ = state
-            length = jnp.asarray(DISTANCES, rows.dtype)[turn] * problem.unit
-            slope, slack, along, num = slope_at(length * direction, length)
-            is_told = jnp.abs(slope) > noise + slack
-            told = jnp.where(is_told, jnp.sign(slope), told)
-            where = jnp.where(is_told, along, where)
-            last = len(DISTANCES) - 1
-            is_over = jnp.select([turn == 0, turn == last - 1], [False, told != 0], is_told)
-            turn = jnp.where((turn == 0) & (jnp.abs(slope) <= noise), last, turn + 1)
-            return turn, told, where, total + num, is_over | (turn > last)
-
-        start = (jnp.array(0), jnp.zeros((), rows.dtype), direction, total, jnp.array(False))
-        _, told, where, total, _ = jax.lax.while_loop(lambda state: ~state[-1], compare, start)
-        return found.at[way, side].set(told), ways.at[way, side].set(where), total
-
-    num = count + jnp.where(count > 1, NUM_MIXED, 0)
-    nothing = jnp.zeros((len(directions), 2), rows.dtype)
-    nowhere = jnp.zeros((*nothing.shape, rows.shape[1]), rows.dtype)
-    found, ways, total = jax.lax.fori_loop(0, 2 * num, follow, (nothing, nowhere, jnp.array(0)))
-    lower = jnp.zeros((len(rows), 2), bool).at[order].set(found[:most] < 0)
-    lower &= is_open[:, None]
+    found, ways = np.zeros((MAX_OPEN + 1, 2)), np.zeros((MAX_OPEN + 1, 2, len(here.x)))
+    if len(order):
+        mixed = unit((_fixed(rows) @ flat.T) @ flat)
+        # A little off the modes: where the loss is symmetric they may be its crests.
+        directions = [unit(rows[i] + 0.1 * mixed) for i in order]
+        for number, direction in enumerate([*directions, *([mixed] if len(order) > 1 else [])]):
+            for side, sign in enumerate((1, -1)):
+                found[number, side], ways[number, side] = told(sign * direction)
+    lower, is_down = np.zeros((len(rows), 2)), is_negative.copy()
+    lower[order] = found[: len(order)] < 0
     # Both ways along a mode, and not twice to the same side of another.
-    turned = jnp.sum(ways[:most, 0] * ways[:most, 1], axis=1) > -0.9
-    is_turned = jnp.zeros(len(rows), bool).at[order].set(turned)
+    turned = np.sum(ways[:, 0] * ways[:, 1], axis=1)[: len(order)] > -0.9
+    is_down[order] = lower[order].all(axis=1) & ~turned
     # Where a number has no digits left for the distances, nothing was compared.
-    eps = float(jnp.finfo(rows.dtype).eps)
-    is_blind = eps * here.size >= DISTANCES[0] * here.unit
-    doubt = jnp.select([jnp.any(found < 0), is_blind], [FALLS, LEVEL], 0)
-    return Verdict(
-        is_negative | (jnp.all(lower, axis=1) & ~is_turned),
-        lower[:, 0].astype(rows.dtype) - lower[:, 1].astype(rows.dtype),
-        jnp.where(here.curvature.is_known, doubt, UNKNOWN),
-        Cost(gradients=total),
-    )
+    is_blind = here.eps * here.size >= MIDDLE * here.unit
+    doubt = FALLS if (found < 0).any() else LEVEL if is_blind else 0
+    tilt = (lower[:, 0] - lower[:, 1]).astype(rows.dtype)
+    known = here.curvature.is_known
+    return Verdict(is_down, tilt, doubt if known else UNKNOWN, bool(len(order)))
+
+
+def _norm(vector: Point) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _fixed(rows: Rows) -> Point:
+    return np.asarray(compiled(fixed_vectors, "none")(1, rows.shape[1], rows.dtype))[0]
+
+
+# --- by the Hessian
 
 
 def is_dense(problem: Problem) -> bool:
     return problem.size < DENSE_BELOW
 
 
-def view(problem: Problem, x: Vector, key: PRNGKeyArray, floor: Number = 0.0) -> View:
+def view(calls: Calls, x: Point, key: PRNGKeyArray, floor: float = 0.0) -> View:
     """Evaluate a point. Where the Hessian does not fit, `lowest_curvature` finds the curvature.
 
     No curvature is below `floor`: what is, is taken for rounding.
     """
-    if is_dense(problem):
-        return dense_view(problem, x, floor)
-    loss, grad = problem.value(x), problem.grad(x)
-    product = problem.hvp_at(x)
-    random = jax.random.normal(key, (1, x.size), x.dtype)
-    scale = krylov(product, random, NUM_PAIRS).ritz().scale
-    step, num_hvps = solve(product, grad)
-    cost = Cost(values=1, gradients=1, hvps=num_hvps + NUM_PAIRS)
-    return View(x, loss, grad, step, step, Curvature.unknown(problem, scale), cost, problem.unit)
-
-
-def dense_view(problem: Problem, x: Vector, floor: Number = 0.0) -> View:
-    """Evaluate a point by its Hessian."""
-    loss, grad, hessian = problem.value(x), problem.grad(x), problem.hessian(x)
-    eigenvalues, columns = jnp.linalg.eigh(hessian)
-    error, spent = problem.hvp_error(x, columns[:, 0])
-    noise = (error, problem.noise, problem.unit)
-    seen = view_of(x, loss, grad, hessian, (eigenvalues, columns), noise, floor)
-    cost = Cost(values=1, gradients=1, hvps=problem.size, hessians=1, eigendecompositions=1)
-    return eqx.tree_at(lambda view: view.cost, seen, cost + spent)
+    if is_dense(calls.problem):
+        loss, grad, hessian = calls.expansion(x)
+        spectrum = eigh(hessian)
+        error = calls.hvp_error(x, spectrum[1][:, 0])
+        return view_of(calls.problem, x, loss, grad, hessian, spectrum, error, floor)
+    loss, grad = calls.value_and_grad(x)
+    run = compiled(_lean_step, "little")
+    step, scale, num_hvps = fetch(run(calls.problem, place(calls.problem, x), grad, key))
+    check_time()
+    calls.charge(Cost(hvps=int(num_hvps)))
+    rows = np.zeros((0, len(x)), x.dtype)
+    curvature = Curvature(rows[:, 0], rows, rows[:, 0], float(scale), 0.0, 0.0, False)
+    return View(x, loss, grad, step, step, curvature, float(calls.problem.unit))
 
 
 def view_of(
-    x: Vector,
-    loss: Scalar,
-    grad: Vector,
-    hessian: Float[Array, "n n"],
-    spectrum: tuple[Float[Array, " n"], Float[Array, "n n"]],
-    known: tuple[Scalar, Number, Scalar],
-    floor: Number = 0.0,
+    problem: Problem,
+    x: Point,
+    loss: float,
+    grad: Point,
+    hessian: Float[np.ndarray, "n n"],
+    spectrum: tuple[Point, Float[np.ndarray, "n n"]],
+    hvp_error: float,
+    floor: float = 0.0,
 ) -> View:
     """What a point is by its Hessian, with eigenvalues and columns of that.
 
-    `known`: the error of an HVP there, that of all relative to their size, the problem's unit.
+    `hvp_error`: what an HVP there may be off by.
     """
-    hvp_error, noise, unit = known
-    eigenvalues, columns = spectrum
-    scale = jnp.max(jnp.abs(eigenvalues))
-    rounding, turning = _errors(x, grad, scale, hvp_error, noise, unit)
-    rounding = jnp.maximum(rounding + jnp.linalg.norm(hessian - hessian.T), floor)
-    curvature = Curvature(
-        eigenvalues=eigenvalues,
-        rows=columns.T,
-        residuals=jnp.zeros_like(eigenvalues),
-        scale=scale,
-        rounding=rounding,
-        error=rounding + turning,
-        is_known=jnp.all(jnp.isfinite(eigenvalues)) & jnp.isfinite(rounding + turning),
-    )
-    is_null = jnp.abs(eigenvalues) <= rounding
-    inverse = jnp.where(is_null, 0, 1 / jnp.where(is_null, 1, eigenvalues))
+    values, columns = spectrum
+    scale = float(np.abs(values).max())
+    rounding, turning = _errors(problem, x, grad, scale, hvp_error)
+    rounding = max(rounding + float(np.linalg.norm(hessian - hessian.T)), floor)
+    is_known = bool(np.isfinite(values).all() and np.isfinite(rounding + turning))
+    none = np.zeros_like(values)
+    curvature = Curvature(values, columns.T, none, scale, rounding, rounding + turning, is_known)
+    is_null = np.abs(values) <= rounding
+    inverse = np.where(is_null, 0, 1 / np.where(is_null, 1, values))
     slopes = columns.T @ grad
-    step, downhill = (-columns @ (one * slopes) for one in (inverse, jnp.abs(inverse)))
-    return View(x, loss, grad, step, downhill, curvature, Cost(eigendecompositions=1), unit)
+    step, downhill = (-columns @ (one * slopes) for one in (inverse, np.abs(inverse)))
+    return View(x, loss, grad, step, downhill, curvature, float(problem.unit))
+
+
+def _errors(
+    problem: Problem, x: Point, grad: Point, scale: float, hvp_error: float
+) -> tuple[float, float]:
+    """Of an eigenvalue: rounding with the noise of HVPs, and the turning of the gradient."""
+    off = 10 * max(hvp_error, problem.noise * scale)
+    turning = 10 * _norm(grad) / max(_norm(x), float(problem.unit))
+    return 1000 * len(x) ** 0.5 * float(np.finfo(x.dtype).eps) * scale + off, turning
+
+
+# --- by HVPs alone
 
 
 def lowest_curvature(
-    problem: Problem, x: Vector, grad: Vector, key: PRNGKeyArray, max_hvps: int
-) -> tuple[Curvature, Cost]:
+    calls: Calls, x: Point, grad: Point, key: PRNGKeyArray, max_hvps: int
+) -> Curvature:
     """The lowest eigenvalues at `x` from random vectors, by HVPs alone.
 
     It is known if the least one has converged, or is negative: then there is a saddle, of whatever
     index.
     """
-    start = jax.random.normal(key, (NUM_PAIRS, problem.size), x.dtype)
     tolerance = tolerance_of(None, x.dtype)
-    pairs = lowest_pairs(
-        problem.hvp_at(x), start, NUM_PAIRS, tolerance, max_hvps, 2 * NUM_PAIRS + 20
-    )
-    curvature, spent = curvature_of(problem, x, grad, pairs)
-    noise = curvature.rounding - _rounding(x, pairs.scale)
-    is_converged = pairs.residuals[0] + noise <= tolerance * pairs.scale
-    is_known = is_converged | curvature.is_negative
-    return eqx.tree_at(lambda c: c.is_known, curvature, is_known), Cost(hvps=pairs.num_hvps) + spent
+    run = compiled(_lowest, "little")
+    pairs = fetch(run(calls.problem, place(calls.problem, x), key, max_hvps))
+    check_time()
+    calls.charge(Cost(hvps=int(pairs.num_hvps)))
+    curvature = curvature_of(calls, x, grad, pairs)
+    off = curvature.rounding - _errors(calls.problem, x, grad, float(pairs.scale), 0.0)[0]
+    is_converged = np.linalg.norm(pairs.remainders[0]) + off <= tolerance * pairs.scale
+    curvature.is_known = bool(is_converged or curvature.is_down[0])
+    return curvature
 
 
 def curvature_of(
-    problem: Problem, x: Vector, grad: Vector, pairs: Pairs, is_all: bool = False
-) -> tuple[Curvature, Cost]:
-    """The curvature by the lowest eigenpairs, and what it cost to measure their error.
+    calls: Calls, x: Point, grad: Point, pairs: Pairs, is_all: bool = False
+) -> Curvature:
+    """The curvature by the lowest eigenpairs.
 
     It is known if no eigenvalue outside of the rows is negative, as far as pairs are resolved, and
     those inside are what they seem. `is_all`: there are no others.
     """
-    off, spent = problem.hvp_error(x, pairs.rows[0])
-    rounding, turning = _errors(x, grad, pairs.scale, off, problem.noise, problem.unit)
-    error, values, residuals = rounding + turning, pairs.eigenvalues, pairs.residuals
-    resolved = error + 2 * tolerance_of(None, x.dtype) * pairs.scale
-    is_flat = jnp.abs(values) <= jnp.maximum(error, residuals)
-    is_decided = jnp.all((values > 0) | is_flat | (values < -error - residuals))
-    is_known = ((pairs.floor >= -resolved) | is_all) & is_decided
-    curvature = Curvature(values, pairs.rows, residuals, pairs.scale, rounding, error, is_known)
-    return curvature, spent
+    values, rows, scale = np.asarray(pairs.eigenvalues), np.asarray(pairs.rows), float(pairs.scale)
+    residuals = np.linalg.norm(pairs.remainders, axis=1)
+    rounding, turning = _errors(calls.problem, x, grad, scale, calls.hvp_error(x, rows[0]))
+    error = rounding + turning
+    resolved = error + 2 * tolerance_of(None, x.dtype) * scale
+    is_flat = np.abs(values) <= np.maximum(error, residuals)
+    is_decided = bool(np.all((values > 0) | is_flat | (values < -error - residuals)))
+    is_known = bool(pairs.floor >= -resolved or is_all) and is_decided
+    return Curvature(values, rows, residuals, scale, rounding, error, is_known)
+
+
+def _lowest(problem: Problem, x: Vector, key: PRNGKeyArray, max_hvps: int) -> Pairs:
+    start, tolerance = jax.random.normal(key, (NUM_PAIRS, problem.size), x.dtype), None
+    return lowest_pairs(
+        problem.hvp_at(x),
+        start,
+        NUM_PAIRS,
+        tolerance_of(tolerance, x.dtype),
+        max_hvps,
+        2 * NUM_PAIRS + 20,
+    )
+
+
+def _lean_step(
+    problem: Problem, x: Vector, grad: Vector, key: PRNGKeyArray
+) -> tuple[Vector, Scalar, Int[Array, ""]]:
+    """Newton's step, the largest curvature, and how many HVPs these took."""
+    product, random = problem.hvp_at(x), jax.random.normal(key, (1, x.size), x.dtype)
+    step, num_hvps = solve(product, grad)
+    return step, krylov(product, random, NUM_PAIRS).ritz().scale, num_hvps + NUM_PAIRS
 
 
 def newton_step(
-    product: Hvp, grad: Vector, curvature: Curvature, is_all: bool
+    product: Hvp, grad: Vector, pairs: Pairs, cut: Scalar, is_all: bool
 ) -> tuple[Vector, Int[Array, ""]]:
     """Newton's step from the lowest eigenpairs and, outside of them, conjugate gradients."""
-    values, rows = curvature.eigenvalues, curvature.rows
-    is_null = jnp.abs(values) <= jnp.maximum(curvature.rounding, curvature.residuals)
+    values, rows = pairs.eigenvalues, pairs.rows
+    is_null = jnp.abs(values) <= jnp.maximum(cut, pairs.residuals)
     inside = jnp.where(is_null, 0, (rows @ grad) / jnp.where(is_null, 1, values)) @ rows
     if is_all:
         return -inside, jnp.array(0)
@@ -453,12 +433,16 @@ def newton_step(
     return rest - inside, num_hvps
 
 
-def flat_part(problem: Problem, here: View, vector: Vector) -> Vector:
+def flat_part(calls: Calls, here: View, vector: Point) -> Point:
     """What of a vector lies in directions of hardly any curvature."""
-    if is_dense(problem):
-        weak = here.curvature.weak
+    if is_dense(calls.problem):
+        weak = here.curvature.rows[here.curvature.is_weak]
         return (weak @ vector) @ weak
-    product = problem.hvp_at(here.x)
+    return np.asarray(compiled(_flat_part, "little")(calls.problem, here.x, vector))
+
+
+def _flat_part(problem: Problem, x: Vector, vector: Vector) -> Vector:
+    product = problem.hvp_at(x)
     return vector + solve(product, product(vector))[0]
 
 
@@ -471,20 +455,3 @@ def solve(product: Hvp, grad: Vector) -> tuple[Vector, Int[Array, ""]]:
     most = min(MAX_SOLVE, 2 * len(grad))
     found = conjugate_gradients(product, -grad, 1e-3 * jnp.linalg.norm(grad), most)
     return found.x, found.num_hvps
-
-
-def loss_rounding(loss: Scalar) -> Scalar:
-    return 1000 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
-
-
-def _rounding(x: Vector, scale: Scalar) -> Scalar:
-    return 1000 * math.sqrt(len(x)) * float(jnp.finfo(x.dtype).eps) * scale
-
-
-def _errors(
-    x: Vector, grad: Vector, scale: Scalar, hvp_error: Scalar, noise: Number, unit: Scalar
-) -> tuple[Scalar, Scalar]:
-    """Of an eigenvalue: rounding with the noise of HVPs, and the turning of the gradient."""
-    off = 10 * jnp.maximum(hvp_error, noise * scale)
-    turning = 10 * jnp.linalg.norm(grad) / jnp.maximum(jnp.linalg.norm(x), unit)
-    return _rounding(x, scale) + off, turning

@@ -19,7 +19,9 @@ the change of the gradient (Bofill's mixture of the symmetric rank-one and Powel
 HVPs along the ridge and along the modes in which the next step will be longest (Powell's). So a
 step costs one gradient, a few HVPs and one eigendecomposition.
 
-A *descent* from a saddle is one by BFGS (`slide`), which needs gradients alone.
+A *descent* from a saddle is one by BFGS (`descend`) that begins with the Hessian of the saddle, its
+negative curvature taken by its size, so that the first steps lead away. Steps are short, so that it
+ends below where it began; each takes one gradient, as a rule, and no eigendecomposition.
 
 Of many parameters there is no matrix: the modes are then the Ritz vectors of a small space, which
 the ridge, the gradient, the step before and the last turn of the ridge span, with their images
@@ -40,8 +42,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ridgerider._check import Count, Positive, Whole, check_fields
-from ridgerider._core.descend.bfgs import slide
-from ridgerider._core.descend.inside import Descent
+from ridgerider._core.descend.descent import Descent, descend
 from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point, Rows
@@ -57,6 +58,7 @@ TRACE = ("loss", "eigenvalue", "overlap", "residual", "gap", "step_size", "grad_
 DOWN = 10  # times `max_steps`: a descent may take so many steps
 NUM_LEADING = 4  # vectors that span the space where there is no matrix, with their images
 UP = 5  # times `max_steps`: so may a climb without a matrix
+LONGEST, SOFTEST = 2.0, 1e-2  # of a descent: radii a step, of the largest curvature at first
 NEAR = 3  # radii that Newton steps are long where a climb should converge
 NUM_MODES = 16  # the lowest ones at a stationary point, without a matrix
 
@@ -234,9 +236,21 @@ def move_from(
     if plan.has_matrix and hessian is None and (plan.is_kept or not is_up):
         hessian = calls.hessian(x)
     if hessian is not None and not is_up and domain.chart is None:
-        lengths = plan.radius, plan.max_distance * _size(plan, x), plan.resolution
-        most = DOWN * plan.max_steps
-        return move_of(slide(calls, domain, first, hessian, *lengths, most, saddle=x), plan)
+        tolerance = float(tolerance_of(None, calls.dtype))
+        end = descend(
+            calls,
+            domain,
+            first,
+            plan.radius,
+            plan.max_distance * _size(plan, x),
+            hessian=hessian,
+            softest=SOFTEST,
+            farthest=LONGEST * plan.radius,
+            nearly=max(10 * tolerance * _size(plan, x), plan.resolution),
+            max_steps=DOWN * plan.max_steps,
+            saddle=x,
+        )
+        return move_of(end, plan)
     move = Move(x, math.nan, np.zeros_like(x), direction, plan.radius, plan.unit, begin=x)
     move.is_up, move.is_second, modes = is_up, is_second, None
     move.has_crossed = is_up and not direction.any()  # from a guess: along the slope

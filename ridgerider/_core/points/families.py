@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 from ridgerider._core.points.classify import View, flat_part, view
-from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
-from ridgerider._core.runtime.compile import program_of
+from ridgerider._core.problem.calls import Calls
+from ridgerider._core.problem.problem import Problem
 from ridgerider._core.spectra.spectrum import fixed_vectors, tolerance_of
 
 MAX_STEPS = 200
@@ -13,6 +13,7 @@ MAX_POLISH = 5  # Newton steps that set a step of the walk right
 MAX_KICKS = 3  # where the way is straight across the family, as between opposite points of a circle
 
 
+@np.errstate(all="ignore")
 def walk(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
     """Whether steps along flat directions, each corrected by Newton steps, lead from `a` to `b`.
 
@@ -25,38 +26,38 @@ def walk(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
     >>> walk(problem, one, -one, 1e-6)
     True
     """
+    calls, key = Calls(problem), jax.random.key(0)
     root, tiny = float(tolerance_of(None, a.dtype)), float(np.finfo(a.dtype).tiny)
     size = max(float(np.linalg.norm(b)), float(problem.unit))
     kicks = list(np.asarray(fixed_vectors(MAX_KICKS, len(a), a.dtype)))
-    look, flat = program_of(problem, _seen), program_of(problem, flat_part)
 
-    def corrected(x: np.ndarray) -> tuple[View, float]:
-        """The point of the family that Newton steps lead to, and how far it may be off."""
-        seen, off = look(place(problem, x))
+    def corrected(x: np.ndarray) -> View:
+        """The point of the family that Newton steps lead to."""
+        seen = view(calls, x, key)
         for _ in range(MAX_POLISH):
-            if not off > root**1.5:
+            if not seen.reach > root**1.5:
                 break
-            seen, off = look(seen.x + seen.step)
-        return fetch(seen), float(off)
+            seen = view(calls, seen.x + seen.step, key)
+        return seen
 
-    here, longest = corrected(a)[0], 0.1 * size
+    here, longest = corrected(a), 0.1 * size
     for _ in range(MAX_STEPS):
         way = b - here.x
         distance = float(np.linalg.norm(way))
         if distance <= max(reach, 10 * root * size):
             return True
-        along = np.asarray(flat(here, way))
+        along = flat_part(calls, here, way)
         if np.linalg.norm(along) < 0.01 * distance:  # `b` lies across the family: go aside
             if not kicks:
                 return False
-            along = np.asarray(flat(here, kicks.pop(0)))
+            along = flat_part(calls, here, kicks.pop(0))
             along = along * 0.3 * distance / max(float(np.linalg.norm(along)), tiny)
         whole = max(float(np.linalg.norm(along)), tiny)
         length = min(whole, longest)
-        target = np.asarray(here.x + along * (length / whole))
-        seen, off = corrected(target)
+        target = here.x + along * (length / whole)
+        seen = corrected(target)
         slack = root * abs(here.loss) + seen.curvature.scale * (root * size) ** 2
-        is_near = np.linalg.norm(seen.x - target) <= length / 2 and off <= root
+        is_near = np.linalg.norm(seen.x - target) <= length / 2 and seen.reach <= root
         if is_near and seen.loss <= here.loss + slack:
             here, longest = seen, 2 * longest
         elif length < root * size:
@@ -64,8 +65,3 @@ def walk(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
         else:
             longest = length / 4
     return False
-
-
-def _seen(problem: Problem, x: Vector) -> tuple[View, Scalar]:
-    seen = view(problem, x, jax.random.key(0))
-    return seen, seen.reach

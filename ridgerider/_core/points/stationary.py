@@ -10,10 +10,9 @@ eigenvalue.
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,26 +20,24 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.descend.finish import Finish, finish_of
 from ridgerider._core.linalg.host import eigh
-from ridgerider._core.linalg.lowest import lowest_pairs
+from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
     FALLS,
     UNKNOWN,
     View,
-    around,
     curvature_of,
-    decided,
-    followed,
     newton_step,
     noise_of,
+    verdict,
     view_of,
 )
+from ridgerider._core.points.climb import modes_of
 from ridgerider._core.points.domain import Domain
-from ridgerider._core.points.modes import modes_of
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector, fetch
+from ridgerider._core.problem.problem import Number, Problem, Vector, fetch
 from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled
 from ridgerider._core.spectra.spectrum import (
@@ -68,7 +65,8 @@ WIDTH = 1e-6  # of a cluster of equal eigenvalues at least, relative to the larg
 Known = tuple[Float[np.ndarray, "n n"], float] | None
 
 
-class Place(eqx.Module):
+@dataclass
+class Place:
     """A stationary point: what was verified (`finish`), and the modes around it.
 
     `eigenvalues` ascend, without those of a symmetry; `rows` are unit vectors; `labels` number
@@ -77,15 +75,16 @@ class Place(eqx.Module):
     """
 
     finish: Finish
-    morse_index: Int[Array, ""]
-    eigenvalues: Float[Array, " k"]
-    rows: Float[Array, "k n"]
-    labels: Int[Array, " k"]
-    is_up: Bool[Array, " k"]
-    is_down: Bool[Array, " k"]
+    morse_index: int
+    eigenvalues: Float[np.ndarray, " k"]
+    rows: Float[np.ndarray, "k n"]
+    labels: Int[np.ndarray, " k"]
+    is_up: Bool[np.ndarray, " k"]
+    is_down: Bool[np.ndarray, " k"]
     hessian: Any = None  # a matrix, of a function outside of JAX, to be used again
 
 
+@np.errstate(all="ignore")
 def look_around(
     calls: Calls, domain: Domain, num_modes: int | None, x: Point, is_below: bool = False
 ) -> Place:
@@ -94,20 +93,20 @@ def look_around(
     `num_modes`: how many are computed by HVPs alone; None forms the Hessian. `is_below`: the
     target is a minimum; where the loss curves downwards, and there is a slope, it is farther.
     """
-    begin, spent, tolerance = x, calls.cost, tolerance_of(None, calls.dtype)
+    begin, spent, tolerance = x, calls.cost, float(tolerance_of(None, calls.dtype))
     enough = tolerance * (10 if calls.is_outside else 1e-3)
     max_polish = MAX_POLISH // (5 if calls.is_outside else 1)
     (place, here), known = _seen(calls, domain, num_modes, x, None)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
-    tolerance = max(tolerance, resolution / float(here.size))  # 0.1 of it: as far as noise allows
-    enough = max(enough, 0.1 * resolution / float(here.size))
+    tolerance = max(tolerance, resolution / here.size)  # 0.1 of it: as far as noise allows
+    enough = max(enough, 0.1 * resolution / here.size)
     ratios = [0.0]  # of the gradients after and before each step
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
     far = FLAT * enough if place.finish.is_saddle else FARTHEST
     if is_below and here.reach > far:
         num_polish = max_polish
     while not (here.reach <= enough or _is_level(calls, here)) and num_polish < max_polish:
-        x, before = domain.inside(np.asarray(here.x + here.step)), (place, here)
+        x, before = domain.inside(here.x + here.step), (place, here)
         # For functions outside of JAX gradients are cheaper than Hessians: the last one is kept
         # as long as it predicts them.
         (place, here), known = _seen(
@@ -117,7 +116,7 @@ def look_around(
         ratio = float(place.finish.grad_norm) / old_norm if old_norm > 0 else np.inf
         ratios.append(ratio)
         is_kept = calls.is_outside and ratio < KEPT
-        changed = max(changed, float(here.reach / before[1].reach))
+        changed = max(changed, here.reach / before[1].reach)
         num_polish += 0 if is_kept else 1
         if not ratio < 1 and (is_below or not calls.is_outside or before[1].reach <= 10 * enough):
             place, here = before
@@ -125,80 +124,64 @@ def look_around(
         if calls.is_outside and not is_kept:
             ((place, here), known), changed = _seen(calls, domain, num_modes, x, None), 0.0
     # The signs at a point that is known to a length do not change over that length.
-    is_beside = np.linalg.norm(np.asarray(here.x) - begin) <= 10 * resolution
+    is_beside = np.linalg.norm(here.x - begin) <= 10 * resolution
     if changed and known is not None and not is_beside and not _is_clear(place, changed):
-        x = np.asarray(here.x)
+        x = here.x
         (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
-    is_there = jnp.linalg.norm(here.x - begin) <= FARTHEST * here.size
-    is_near = bool(here.reach <= 10 * tolerance) or _is_level(calls, here)
+    is_near = here.reach <= 10 * tolerance or _is_level(calls, here)
     if not is_near and not calls.is_outside:  # unless nothing but noise is left of the gradient
-        slopes = np.asarray(here.curvature.rows @ here.grad)
-        is_near = bool((np.abs(slopes) <= _noise(calls, domain, here)).all())
-    is_there &= place.finish.is_converged & is_near
+        slopes = here.curvature.rows @ here.grad
+        is_near = bool((np.abs(slopes) <= noise_of(calls, domain, here)).all())
+    is_close = np.linalg.norm(here.x - begin) <= FARTHEST * here.size
+    is_there = bool(is_close and is_near and place.finish.is_converged)
     if is_there and calls.is_outside:
-        off = (float(enough), changed, max(ratios[-2:]) > KEPT)
+        off = (enough, changed, max(ratios[-2:]) > KEPT)
         place = _compared(calls, domain, place, here, *off)
     elif is_there:
-        place = _decided(calls, domain, num_modes, place, here)
+        place = _decided(calls, domain, place, here)
     if is_there and place.finish.kind == "minimum" and _falls_inward(calls, domain, here):
         place = replace(place, finish=replace(place.finish, doubt_number=FALLS))
     cost = jax.tree.map(operator.sub, calls.cost, spent)
     matrix = known[0] if known is not None and calls.is_outside else None
-    finish = replace(place.finish, is_converged=is_there, cost=cost)
+    verified: dict[str, Any] = {"is_converged": np.asarray(is_there), "cost": cost}
+    finish = replace(place.finish, **verified)
     return replace(place, finish=finish, hessian=matrix)
 
 
-def _decided(
-    calls: Calls, domain: Domain, num_modes: int | None, place: Place, here: View
-) -> Place:
+def _decided(calls: Calls, domain: Domain, place: Place, here: View) -> Place:
     """What the modes do, where that is not decided by their curvature alone."""
-    x, rows = np.asarray(here.x), np.asarray(here.curvature.rows)
-    noise = _noise(calls, domain, here) + np.asarray(here.left)
-    beside = domain.inside(np.asarray(here.beside(noise)))
-    images = rows @ calls.hessian(beside) if num_modes is None else calls.hvps(beside, rows)
-    held = domain.held(x, calls.value_and_grad(x)[1])
-    null = domain.with_held(domain.null(x), held)
-    is_negative, is_open = fetch(compiled(decided, "none")(here, images, null))
-    if not is_open.any():
+    rows, found = here.curvature.rows, verdict(calls, domain, here)
+    if not found.is_open:
         return place
-    free = np.where(held, 0, 1).astype(x.dtype)
-    found = fetch(
-        compiled(followed, "little")(calls.problem, here, noise, is_negative, is_open, free)
-    )
-    calls.charge(found.cost)
     # The modes of a place may be others than those of its Hessian, but they span the same spaces.
     overlaps = place.rows @ rows.T
     tilt = overlaps @ found.tilt
     is_down = (overlaps**2 @ found.is_down > 0.5) | (abs(tilt) > 0.5)
     # Undecided ones that the loss falls along have as much negative curvature as they may have.
-    most = -max(float(here.curvature.error), float(np.finfo(x.dtype).tiny))
+    most = -max(here.curvature.error, float(np.finfo(rows.dtype).tiny))
     fields: dict[str, Any] = {
-        "finish": replace(
-            place.finish, is_saddle=found.is_down.any(), doubt_number=int(found.doubt)
-        ),
-        "morse_index": is_down.sum(),
+        "finish": _called(place, found.is_down.any(), found.doubt),
+        "morse_index": int(is_down.sum()),
         "eigenvalues": np.where(is_down, np.minimum(place.eigenvalues, most), place.eigenvalues),
-        "rows": np.where(tilt < -0.5, -1, 1)[:, None].astype(x.dtype) * place.rows,
+        "rows": np.where(tilt < -0.5, -1, 1)[:, None].astype(rows.dtype) * place.rows,
     }
     return replace(place, is_down=is_down, **fields)
 
 
+def _called(place: Place, is_saddle: Any, doubt: int) -> Finish:
+    named: dict[str, Any] = {"is_saddle": np.asarray(is_saddle), "doubt_number": doubt}
+    return replace(place.finish, **named)
+
+
 def _is_level(calls: Calls, here: View) -> bool:
     """Whether no value of a function outside of JAX can tell the point from the stationary one."""
-    slack = 64 * float(np.finfo(calls.dtype).eps) * abs(float(here.loss))
+    slack = 64 * here.eps * abs(here.loss)
     return calls.is_outside and abs(float(here.grad @ here.step)) / 2 <= slack
-
-
-def _noise(calls: Calls, domain: Domain, here: View) -> Point:
-    """What of the gradient is rounding, along each mode."""
-    points = [domain.inside(np.asarray(one)) for one in around(here)]
-    grads = np.stack([calls.value_and_grad(one)[1] for one in points])
-    return fetch(noise_of(here, jnp.asarray(grads)))
 
 
 def _is_clear(place: Place, changed: float) -> bool:
     """Whether all signs are what they seem, if a step has left so much of the step before."""
-    sizes = np.abs(np.asarray(place.eigenvalues))
+    sizes = np.abs(place.eigenvalues)
     return changed < KEPT / 2 or bool((sizes > 3 * changed * sizes.max(initial=0)).all())
 
 
@@ -218,22 +201,17 @@ def _compared(
     may have `changed`; where Newton's steps converge slowly, curvature vanishes, and no mode is.
     """
     finish, curvature = place.finish, here.curvature
-    values, rows = np.asarray(curvature.eigenvalues), np.asarray(curvature.rows)
-    soft = max(SOFT * float(curvature.scale), 100 * float(curvature.error))
-    if (
-        int(finish.doubt_number)
-        or (values < -max(soft, 3 * changed * float(curvature.scale))).any()
-    ):
+    values, rows = curvature.eigenvalues, curvature.rows
+    soft = max(SOFT * curvature.scale, 100 * curvature.error)
+    if finish.doubt_number or (values < -max(soft, 3 * changed * curvature.scale)).any():
         return place
-    x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
-    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
+    x, loss, unit, slack = here.x, here.loss, here.unit, 1000 * here.eps * abs(here.loss)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
     noise = getattr(calls.problem.loss, "grad_noise", 0.0)
     slack += noise * resolution
     lengths = [one for one in LENGTHS if one * unit > 10 * resolution] or [20 * resolution / unit]
-    is_open = np.array(np.any(curvature.weak != 0, axis=1) | curvature.is_flat | is_slow)
-    is_open |= values < soft
-    slopes = np.asarray(curvature.rows @ here.grad)
+    is_open = curvature.is_weak | curvature.is_flat | is_slow | (values < soft)
+    slopes = rows @ here.grad
     is_open |= np.abs(slopes) > max(enough * unit, resolution) * np.abs(values) + 3 * noise
     # Nothing is to be decided along a symmetry, or where a bound holds.
     held = domain.held(x, calls.value_and_grad(x)[1])
@@ -251,7 +229,7 @@ def _compared(
         ways = (sign * unit * row for sign in (1, -1))
         return any(_rise(calls, domain, x, loss, way, *given) < 0 for way in ways)
 
-    is_flat = np.asarray(curvature.is_flat)
+    is_flat = curvature.is_flat
     does_fall = np.zeros(len(rows), bool)
     for i in np.flatnonzero(is_open):
         does_fall[i] = falls(rows[i], 0.0 if is_flat[i] else float(values[i]))
@@ -263,7 +241,7 @@ def _compared(
     is_off = (values < 0) & ~is_flat & is_open & ~does_fall & (fall > 4 * slack)
     is_down = (values < 0) & ~is_flat & ~is_off
     doubt = FALLS if does_fall.any() and not is_down.any() else 0
-    finish = replace(finish, is_saddle=is_down.any(), doubt_number=doubt)
+    finish = _called(place, is_down.any(), doubt)
     if not is_off.any():
         return replace(place, finish=finish)
     others = values[~is_off & ~is_flat]
@@ -273,7 +251,7 @@ def _compared(
         least_eigenvalue=jnp.asarray(others.min() if len(others) else 0.0, x.dtype),
     )
     kept = place.is_down & ((np.asarray(place.rows) @ rows.T) ** 2 @ is_off < 0.5)
-    return replace(place, finish=finish, is_down=kept, morse_index=kept.sum())
+    return replace(place, finish=finish, is_down=kept, morse_index=int(kept.sum()))
 
 
 def _is_quadratic(
@@ -290,24 +268,22 @@ def _is_quadratic(
     """
     if not is_closed.any():
         return True
-    x, values = np.asarray(here.x), np.asarray(here.curvature.eigenvalues)[is_closed]
-    rows, least = np.asarray(here.curvature.rows)[is_closed], float(values.min())
+    x, values = here.x, here.curvature.eigenvalues[is_closed]
+    rows, least = here.curvature.rows[is_closed], float(values.min())
     for length in lengths:
-        aside = float(here.unit) * length * (np.sqrt(least / values) @ rows)
+        aside = here.unit * length * (np.sqrt(least / values) @ rows)
         aside = domain.inside(x + aside) - x
         rise = float(values @ (rows @ aside) ** 2) / 2
         if rise > 4 * slack:
-            change = calls.value(x + aside) - float(here.loss) - float(here.grad @ aside)
+            change = calls.value(x + aside) - here.loss - float(here.grad @ aside)
             return abs(change - rise) < rise / 2
     return False
 
 
 def _falls_inward(calls: Calls, domain: Domain, here: View) -> bool:
     """Whether the loss falls from a bound, which a slope that is hardly steep does not tell."""
-    x, loss, unit = np.asarray(here.x), float(here.loss), float(calls.problem.unit)
-    slack = 1000 * float(np.finfo(calls.dtype).eps) * abs(loss)
-    ways = domain.inward(x).astype(x.dtype)
-    return any(_rise(calls, domain, x, loss, unit * way, slack) < 0 for way in ways)
+    slack, ways = 1000 * here.eps * abs(here.loss), domain.inward(here.x).astype(here.x.dtype)
+    return any(_rise(calls, domain, here.x, here.loss, here.unit * way, slack) < 0 for way in ways)
 
 
 def _rise(
@@ -373,10 +349,7 @@ def _seen(
 ) -> tuple[tuple[Place, View], Known]:
     """A point, and its Hessian with what that may be off by, unless these are `known`."""
     if num_modes is not None:
-        check_time()
-        seen = fetch(compiled(_by_hvps, "little")(calls.problem, domain.symmetry, num_modes, x))
-        calls.charge(seen[0].finish.cost)
-        return seen, None
+        return _by_hvps(calls, domain.symmetry, num_modes, x), None
     if known is None:
         loss, grad, whole = calls.expansion(x)
     else:
@@ -387,67 +360,66 @@ def _seen(
         level = float(np.abs(hessian).max()) or 1.0
         hessian = free[:, None] * hessian * free + level * np.diag(1 - free)
         grad = grad * free
-    problem = calls.problem
-    off = calls.hvp_error(x, _lowest(hessian)) if known is None else known[1]
-    numbers = np.asarray([off, problem.noise, float(problem.unit)], x.dtype)
-    arrays = (x, np.asarray(loss, x.dtype), grad, hessian, domain.with_held(null, held))
-    return fetch(compiled(_by_hessian, "none")(*arrays, numbers)), (whole, off)
-
-
-def _lowest(hessian: Float[np.ndarray, "n n"]) -> Point:
-    return eigh(hessian)[1][:, 0]
-
-
-def _by_hessian(
-    x: Vector,
-    loss: Scalar,
-    grad: Vector,
-    hessian: Float[Array, "n n"],
-    null: Float[Array, "n k"],
-    known: Float[Array, " three"],
-) -> tuple[Place, View]:
-    here = view_of(x, loss, grad, hessian, jnp.linalg.eigh(hessian), (known[0], known[1], known[2]))
-    eigenvalues, rows = here.curvature.eigenvalues, here.curvature.rows
-    if null.shape[1]:
-        modes = modes_of((rows.T * eigenvalues[None, :]) @ rows, null)
-        count = len(x) - null.shape[1]  # the null ones come last
-        eigenvalues, rows = modes.eigenvalues[:count], modes.rows[:count]
-    return _sight(here, eigenvalues, rows, jnp.ones(len(eigenvalues), bool))
+    spectrum = eigh(hessian)
+    off = calls.hvp_error(x, spectrum[1][:, 0]) if known is None else known[1]
+    here = view_of(calls.problem, x, loss, grad, hessian, spectrum, off)
+    null = domain.with_held(null, held)
+    modes = modes_of(hessian, null) if null.shape[1] else here.curvature
+    return _sight(here, modes.eigenvalues, modes.rows, True), (whole, off)
 
 
 def _sight(
-    here: View, eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"], is_whole: Any
+    here: View, eigenvalues: Point, rows: Float[np.ndarray, "k n"], is_whole: Any
 ) -> tuple[Place, View]:
-    curvature, width = here.curvature, max(WIDTH, cluster_width(None, here.x.dtype))
-    labels = jnp.zeros(0, int)
+    curvature, labels = here.curvature, np.zeros(0, int)
     if len(eigenvalues):  # not where bounds hold all coordinates
-        labels = cluster_labels(eigenvalues, width)
-        # The gauge of repeated eigenvalues at a stationary point is that of fixed vectors alone.
-        rows = fix_signs(canonical_rows(rows, eigenvalues, labels, jnp.zeros_like(here.x)))
-    tolerance = tolerance_of(None, here.x.dtype)
+        labels, rows = fetch(compiled(_gauged, "none")(eigenvalues, rows))
+    cut = max(tolerance_of(None, here.x.dtype) * curvature.scale, curvature.error)
     finish = finish_of(
         here,
-        jnp.where(curvature.is_known, 0, UNKNOWN),
-        here.cost,
+        0 if curvature.is_known else UNKNOWN,
         is_converged=curvature.is_known,
-        is_saddle=curvature.is_negative,
+        is_saddle=curvature.is_down[:1].any(),
     )
     place = Place(
         finish=finish,
-        morse_index=curvature.morse_index,
+        morse_index=int(curvature.is_down.sum()),
         eigenvalues=eigenvalues,
         rows=rows,
         labels=labels,
-        is_up=is_whole & (eigenvalues > jnp.maximum(tolerance * curvature.scale, curvature.error)),
+        is_up=is_whole & (eigenvalues > cut),
         is_down=eigenvalues < -curvature.error,
     )
     return place, here
 
 
+def _gauged(
+    eigenvalues: Float[Array, " k"], rows: Float[Array, "k n"]
+) -> tuple[Int[Array, " k"], Float[Array, "k n"]]:
+    """Clusters, and rows whose gauge in each is that of fixed vectors alone."""
+    labels = cluster_labels(eigenvalues, max(WIDTH, cluster_width(None, rows.dtype)))
+    nowhere = jnp.zeros_like(rows[0])
+    return labels, fix_signs(canonical_rows(rows, eigenvalues, labels, nowhere))
+
+
 def _by_hvps(
-    problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector
+    calls: Calls, symmetry: Symmetry | None, num_modes: int, x: Point
 ) -> tuple[Place, View]:
     """A point with its lowest modes, which are all that is known."""
+    check_time()
+    run = compiled(_lowest, "little")
+    seen, is_all = run(calls.problem, symmetry, num_modes, x)
+    loss, grad, step, pairs, is_whole, num_hvps = fetch(seen)
+    calls.charge(Cost(values=1, gradients=1, hvps=int(num_hvps)))
+    curvature = curvature_of(calls, x, grad, pairs, is_all)
+    here = View(x, float(loss), grad, step, step, curvature, float(calls.problem.unit))
+    return _sight(here, pairs.eigenvalues, pairs.rows, is_whole | is_all)
+
+
+def _lowest(
+    problem: Problem, symmetry: Symmetry | None, num_modes: int, x: Vector
+) -> tuple[tuple[Array, Vector, Vector, Pairs, Bool[Array, " k"], Int[Array, ""]], bool]:
+    """Loss, gradient, Newton step, pairs, which are whole clusters, HVPs; whether these are all."""
     grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
     num_all = problem.size - null.shape[1]
     k, key, tolerance = min(num_modes, num_all), jax.random.key(0), tolerance_of(None, x.dtype)
@@ -457,14 +429,13 @@ def _by_hvps(
     level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
     product = without(null, problem.hvp_at(x), level)
     pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
-    curvature, spent = curvature_of(problem, x, grad, pairs, k == num_all)
-    step, num_hvps = newton_step(product, grad, curvature, k == num_all)
-    step = outside(null.T, step)
-    cost = Cost(values=1, gradients=1, hvps=pairs.num_hvps + num_hvps + num_first)
-    here = View(x, problem.value(x), grad, step, step, curvature, cost + spent, problem.unit)
-    labels = cluster_labels(pairs.eigenvalues, width)
-    is_whole = pairs.is_complete(labels, width) | (k == num_all)
-    return _sight(here, pairs.eigenvalues, pairs.rows, is_whole)
+    eps = float(jnp.finfo(x.dtype).eps)
+    cut = (1000 * problem.size**0.5 * eps + 10 * problem.noise) * pairs.scale
+    step, num_hvps = newton_step(product, grad, pairs, cut, k == num_all)
+    is_whole = pairs.is_complete(cluster_labels(pairs.eigenvalues, width), width)
+    spent = pairs.num_hvps + num_hvps + num_first
+    seen = problem.value(x), grad, outside(null.T, step), pairs, is_whole, spent
+    return seen, k == num_all
 
 
 def without(null: Float[Array, "n k"], product: Hvp, level: Number = 0.0) -> Hvp:

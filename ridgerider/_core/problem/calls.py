@@ -64,10 +64,10 @@ class Calls:
         self._count(values=1)
         return float(self._functions["value"](x))
 
-    def trial(self, x: Point) -> float:
+    def trial(self, x: Point) -> tuple[float, Point | None]:
         """The value, where a gradient is likely to follow: with it, if that costs no call more."""
         is_cheaper = getattr(self.problem.loss, "has_values", False)
-        return self.value(x) if is_cheaper else self.value_and_grad(x)[0]
+        return (self.value(x), None) if is_cheaper else self.value_and_grad(x)
 
     def value_and_grad(self, x: Point) -> tuple[float, Point]:
         self._count(values=1, gradients=1)

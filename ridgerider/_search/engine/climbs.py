@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._core.descend.inside import descend
+from ridgerider._core.descend.descent import descend
 from ridgerider._core.points.classify import FALLS
 from ridgerider._core.points.climb import (
     ENDINGS,

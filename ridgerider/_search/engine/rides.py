@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from ridgerider._core.descend.finish import Finish, HostFinish
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
@@ -197,11 +196,6 @@ def ride_one(
     return ride, rider.ended(ride)
 
 
-def finish_one(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
-    assert rider.finish is not None
-    return rider.finish(problem, x, key, rider.spectrum)
-
-
 def _spectrum(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Spectrum:
     """By a program that riders with other finishes or steps share."""
     check_time()
@@ -228,9 +222,7 @@ def _ride(
     is_last, cost = settings.is_last(branch.fingerprint), ride.cost + spectrum.cost
     if ride.is_finite and rider.finish:
         check_time()
-        on_host = isinstance(rider.finish, HostFinish)
-        close = finish_one if on_host else compiled(finish_one, rider.effort)
-        finish = fetch(close(problem, rider, end, key))
+        finish = fetch(rider.finish(problem, end, key, rider.spectrum))
         cost = cost + finish.cost
         may_branch = settings.branch_at == "saddle" or not spectrum.num_downhill()
         if finish.kind == "saddle" and may_branch and not is_last:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._core.descend.inside import descend
+from ridgerider._core.descend.descent import descend
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._search.tree import Fingerprint, Leg

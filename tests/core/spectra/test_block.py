@@ -131,7 +131,7 @@ def test_the_same_tree_from_both_engines():
 def test_descend_works_on_a_block_spectrum():
     problem = wells(4)
     spectrum = rr.BlockSpectrum(k=1, dense_below=0)
-    end = eqx.filter_jit(rr.Descend(max_kicks=4))(problem, problem.x0 + 0.01, KEY, spectrum)
+    end = rr.Descend(max_kicks=4)(problem, problem.x0 + 0.01, KEY, spectrum)
     assert bool(end.is_converged) and not bool(end.is_saddle)
     assert end.least_eigenvalue > 0.5
 
