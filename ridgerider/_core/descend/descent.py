@@ -14,6 +14,7 @@ gradients, a trial needs the value alone.
 import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,13 +61,14 @@ class Dense:
         values, columns = eigh(hessian.astype(float))
         sizes = np.abs(values)
         sizes = np.maximum(sizes, max(softest * sizes.max(), least))
-        self.matrix = (columns * sizes) @ columns.T
+        self.matrix, self.least = (columns * sizes) @ columns.T, 1e-12 * float(sizes.max())
 
     def step(self, grad: Point, free: Mask) -> Point:
         step = np.zeros(len(grad))
         if free.any():
             inner = self.matrix if free.all() else self.matrix[np.ix_(free, free)]
-            step[free] = -np.linalg.solve(inner, grad[free].astype(float))
+            with suppress(np.linalg.LinAlgError):  # all is level
+                step[free] = -np.linalg.solve(inner, grad[free].astype(float))
         return step
 
     def add(self, step: Point, change: Point) -> None:
@@ -74,6 +76,8 @@ class Dense:
         image = self.matrix @ step
         curve, seen = float(step @ image), float(step @ change)
         if seen < 0.2 * curve:
+            if curve <= self.least * float(step @ step):  # soft enough
+                return
             part = 0.8 * curve / (curve - seen)
             change = part * change + (1 - part) * image
             seen = float(step @ change)
