@@ -121,9 +121,13 @@ def mixture_loss(means, samples):
     return -jnp.mean(jax.nn.logsumexp(-0.5 * (samples[:, None] - means[None]) ** 2, axis=1))
 
 
-def test_a_mixture_of_five_has_the_same_minima_in_a_search_and_in_a_map():
-    """And those of descents from 200 random starts; the components have no order."""
-    random = np.random.default_rng(6)
+@pytest.mark.parametrize("seed", [3, 6])
+def test_minima_of_a_mixture_of_five_against_many_descents(seed):
+    """The components have no order. A map with bounds has all minima.
+
+    A search from the saddle of equal components has some of them, each once; for seed 6 all.
+    """
+    random = np.random.default_rng(seed)
     samples = np.concatenate([at + random.normal(size=8) for at in (-4, -4, 0, 4, 4)])
     middle = float(samples.mean())
     problem = rr.Problem(mixture_loss, jnp.full(5, middle), jnp.asarray(samples))
@@ -135,19 +139,18 @@ def test_a_mixture_of_five_has_the_same_minima_in_a_search_and_in_a_map():
 
     tree = rr.search(problem, symmetry=order, max_rides=150)
     apart = problem.with_start(middle + jnp.linspace(-1.0, 1.0, 5))
-    graph = rr.explore(apart, symmetry=order, max_rides=150)
+    graph = rr.explore(apart, symmetry=order, max_rides=400, bounds=[(-7.0, 7.0)] * 5)
     function = jax.jit(jax.value_and_grad(problem.value))
     ends = [
         minimize(lambda x: tuple(map(np.asarray, function(x))), x, jac=True, tol=1e-12).x
         for x in random.uniform(-6, 6, size=(200, 5))
     ]
     hessian = jax.jit(problem.hessian)
-    is_strict = [np.linalg.eigvalsh(hessian(x))[0] > 1e-4 for x in ends]
-    distinct = {
-        tuple(np.sort(x).round(3)): x for x, yes in zip(ends, is_strict, strict=True) if yes
-    }
-    expected = listed(distinct.values())
+    strict = [x for x in ends if np.linalg.eigvalsh(hessian(x))[0] > 1e-4]
+    expected = listed({tuple(np.sort(x).round(3)): x for x in strict}.values())
     assert len(expected) >= 3
-    for run in (tree, graph):
-        found = listed([one.params for one in run.minima()])
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+    whole, some = (listed([one.params for one in run.minima()]) for run in (graph, tree))
+    np.testing.assert_allclose(whole, expected, atol=1e-4)
+    nearest = [np.abs(expected - x).max(axis=1).argmin() for x in some]
+    np.testing.assert_allclose(some, expected[nearest], atol=1e-4)
+    assert len(set(nearest)) == len(some) and (seed != 6 or len(some) == len(expected))
