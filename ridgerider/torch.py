@@ -123,7 +123,8 @@ def network_start(
     if head is not None:
         chosen = jax.tree.leaves(head({name: name for name in names}))
     else:
-        *_, (last, layer) = ((name, one) for name, one in module.named_modules() if _is_leaf(one))
+        parts = module.named_modules()
+        *_, (last, layer) = (one for one in parts if not list(one[1].children()))
         if not isinstance(layer, torch.nn.Linear):
             raise ValueError(
                 f"`module` must end in a linear layer, but {last or 'it'} is a "
@@ -153,10 +154,6 @@ def network_start(
 def _plain(module: torch.nn.Module) -> torch.nn.Module:
     """The module inside of one by `torch.compile`, whose programs have no second derivatives."""
     return getattr(module, "_orig_mod", module)
-
-
-def _is_leaf(module: torch.nn.Module) -> bool:
-    return next(module.children(), None) is None
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -202,8 +199,7 @@ class ModuleFunctions(Functions):
 
     def chosen(self, x: Point) -> dict[str, np.ndarray]:
         """What is searched, by name."""
-        parts = zip(self.names, np.split(x, np.cumsum(self.sizes)[:-1]), strict=True)
-        return {name: part.reshape(self.fixed[name].shape) for name, part in parts}
+        return {name: _array(part) for name, part in self._parameters(torch.tensor(x)).items()}
 
     def params_of(self, x: Point) -> dict[str, torch.Tensor]:
         """The state dictionary of the module with these parameters."""
@@ -236,19 +232,12 @@ class ModuleFunctions(Functions):
         if not grad.requires_grad:  # the loss is linear
             return np.zeros_like(v)
         is_block = len(v) > 1 and self.is_vectorized
-        vectors = self._tensor(v)
+        parts = self._tensor(v).split(self.block) if is_block else self._tensor(v)
+        how = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         with _alone():
             images = [
-                torch.autograd.grad(
-                    grad,
-                    point,
-                    part,
-                    retain_graph=True,
-                    is_grads_batched=is_block,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )[0]
-                for part in (vectors.split(self.block) if is_block else vectors)
+                torch.autograd.grad(grad, point, part, is_grads_batched=is_block, **how)[0]
+                for part in parts
             ]
         return _array(torch.cat(images) if is_block else torch.stack(images))
 
@@ -353,10 +342,9 @@ def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> 
                 "module.eval()."
             )
     names = _names(module, params)
-    given = dict(module.named_parameters())
-    tensors = {**given, **dict(module.named_buffers())}
+    tensors = dict((*module.named_parameters(), *module.named_buffers()))
+    first = tensors[names[0]]
     tensors |= {f"data[{number}]": tensor for number, tensor in enumerate(data)}
-    first = given[names[0]]
     for name, tensor in tensors.items():
         if tensor.device != first.device:
             raise ValueError(
@@ -368,11 +356,8 @@ def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> 
                 f"`module` and `data` must be float32 or float64, but {name} is {tensor.dtype}: "
                 "call .float()."
             )
-    for name in names:
-        if given[name].dtype != first.dtype:
-            raise ValueError(
-                f"`params` must have one dtype, not {first.dtype} and {given[name].dtype}."
-            )
+        if name in names and tensor.dtype != first.dtype:
+            raise ValueError(f"`params` must have one dtype, not {first.dtype} and {tensor.dtype}.")
     if first.dtype == torch.float64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise ValueError(
             "a `module` in float64 needs jax.config.update('jax_enable_x64', True) first."

@@ -51,8 +51,7 @@ DOUBTS = (
     "the least eigenvalue was not found within `max_hvps` Hessian-vector products",
     "the loss falls along a direction of hardly any curvature: a penalty on the parameters helps",
     "the loss was evaluated on a batch, not on all data",
-    "the loss is level here but for rounding; a small penalty on the squares of the parameters would "
-    "decide",
+    "the loss is level here but for rounding: a penalty on the parameters helps",
     "it was trained on batches, not to where the gradient vanishes",
 )
 UNKNOWN, FALLS, BATCH, LEVEL, TRAINED = 1, 2, 3, 4, 5
