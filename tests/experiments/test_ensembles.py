@@ -13,7 +13,7 @@ from scipy import stats
 
 from ridgerider.data import FILES, digits
 from ridgerider.problems import classifier
-from ridgerider_experiments import ensembles
+from ridgerider_experiments import ensemble_depth, ensembles
 
 
 def claim(ratio=(1.2, 1.5), accuracy=(-0.001, 0.001), work=(1.1, 1.5)):
@@ -105,12 +105,13 @@ def test_table_and_figure(tmp_path):
     json.dumps(results)
 
 
-def test_the_table_of_the_documentation_is_the_commands():
-    """`docs/images/ensembles.json` is what the command wrote to results.json, without the runs."""
-    docs = Path(__file__).parents[2] / "docs"
-    results = json.loads((docs / "images" / "ensembles.json").read_text())
-    assert ensembles.table(results) in (docs / "results-ensembles.md").read_text()
-    for of in results["arms"].values():
+@pytest.mark.parametrize("experiment", [ensembles, ensemble_depth])
+def test_the_table_of_the_documentation_is_the_commands(experiment):
+    """A file of `docs/images` is what the command wrote to results.json, without the runs."""
+    docs, name = Path(__file__).parents[2] / "docs", experiment.__name__.rpartition(".")[2]
+    results = json.loads((docs / "images" / f"{name.replace('_', '-')}.json").read_text())
+    assert experiment.table(results) in (docs / "results-ensembles.md").read_text()
+    for of in results["arms"].values() if experiment is ensembles else ():
         assert of["verdict"] == ensembles.verdict(of["claim"])
 
 
