@@ -1,12 +1,11 @@
 """Ensemble: members that begin differently, are trained alike, and predict together."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Annotated
+from typing import Annotated, Any
 from zlib import crc32
 
 import equinox as eqx
@@ -44,8 +43,7 @@ class Member:
     """One network of an ensemble: where it began ("0+": along ridge 0), and what became of it.
 
     `how` says in words how it began. `work` is what it cost in gradients of one example, where a
-    value counts as a third of one and a Hessian-vector product as two; `seconds` are those of its
-    training.
+    value counts as a third of one and a Hessian-vector product as two.
     """
 
     name: str
@@ -55,7 +53,6 @@ class Member:
     history: dict[str, np.ndarray] = field(repr=False)
     cost: Cost
     work: float
-    seconds: float
     how: str = ""
 
 
@@ -63,8 +60,7 @@ class Member:
 class Ensemble:
     """Networks that were trained alike from different beginnings; `print` shows a table of them.
 
-    `dropped` says which beginnings were discarded, and why; others took their places. `seconds`
-    are all that was spent, also on what was dropped.
+    `dropped` says which beginnings were discarded, and why; others took their places.
     """
 
     problem: Problem = field(repr=False)
@@ -73,7 +69,6 @@ class Ensemble:
     members: tuple[Member, ...]
     dropped: dict[str, str]
     work: float
-    seconds: float
     seed: int = 0
 
     def __len__(self) -> int:
@@ -127,15 +122,8 @@ class Ensemble:
         With as many members; or, with a `budget` of work such as this ensemble's own (`work`), with
         as many as it allows. `init` is that of `Fresh`.
         """
-        return ensemble(
-            self.problem,
-            len(self),
-            apply=self.apply,
-            finish=self.finish,
-            begin=Fresh(init),
-            budget=budget,
-            seed=self.seed,
-        )
+        how: dict[str, Any] = {"apply": self.apply, "finish": self.finish, "seed": self.seed}
+        return ensemble(self.problem, len(self), begin=Fresh(init), budget=budget, **how)
 
     @checked
     def train_on(self, epochs: Count) -> "Ensemble":
@@ -148,24 +136,16 @@ class Ensemble:
         def further(member: Member) -> Member:
             if finish.target is not None and member.is_at_target:
                 return member
-            here = Beginning(
-                member.name, jnp.asarray(member.x), member.work, member.cost, member.how
-            )
+            x = jnp.asarray(member.x)
+            here = Beginning(member.name, x, member.work, member.cost, member.how)
             more = _trained(self.problem, finish, here, jax.random.fold_in(key, 1))
-            history = {
-                name: np.append(column, more.history[name][1:])
-                for name, column in member.history.items()
-            }
-            return replace(more, history=history, seconds=member.seconds + more.seconds)
+            before = member.history.items()
+            history = {name: np.append(old, more.history[name][1:]) for name, old in before}
+            return replace(more, history=history)
 
         members = tuple(map(further, self.members))
-        work, seconds = (
-            getattr(self, name)
-            + sum(getattr(new, name) for new in members)
-            - sum(getattr(old, name) for old in self.members)
-            for name in ("work", "seconds")
-        )
-        return _told(replace(self, members=members, work=work, seconds=seconds))
+        work = sum(new.work - old.work for new, old in zip(members, self.members, strict=True))
+        return _told(replace(self, members=members, work=self.work + work))
 
     def missed(self) -> str:
         """Which members are above the target, in words; empty if none is."""
@@ -228,16 +208,11 @@ class Ensemble:
                 "deep ensemble, equal loss": replace(self, finish=finish).deep(init),
                 "deep ensemble, equal budget": self.deep(init, budget=self.work),
             }
-        lines = [
-            "| | members | training loss | accuracy | disagreement | NLL | calibration error "
-            "| work |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        measured = {
-            name: (one.predictions(inputs), one.predictions(shifted)) for name, one in rows.items()
-        }
+        head = "members | training loss | accuracy | disagreement | NLL | calibration error | work"
+        lines, said = [f"| | {head} |", "|---|---|---|---|---|---|---|---|"], []
+        mine = self.predictions(inputs), self.predictions(shifted)
         for name, one in rows.items():
-            clean, moved = measured[name]
+            clean, moved = one.predictions(inputs), one.predictions(shifted)
             scores = Scores.of(clean, labels)
             numbers = (
                 *(np.mean([member.loss for member in one.members]), scores.accuracy),
@@ -245,13 +220,11 @@ class Ensemble:
             )
             shown = " | ".join(f"{number:.4f}" for number in numbers)
             lines.append(f"| {name} | {len(one)} | {shown} | {one.work:,.0f} |")
-        lines += [f"{name}: {one.missed()}" for name, one in rows.items() if one.missed()]
-        for name in list(rows)[1:]:
-            said = verdict(
-                measured["this ensemble"], measured[name], labels, self.work / rows[name].work
-            )
-            lines.append(f"Against the {name}: {said}")
-        return "\n".join(lines)
+            said += [f"{name}: {one.missed()}"] if one.missed() else []
+            if one is not self:
+                judged = verdict(mine, (clean, moved), labels, self.work / one.work)
+                said.append(f"Against the {name}: {judged}")
+        return "\n".join([*lines, *said])
 
 
 @checked
@@ -298,7 +271,7 @@ def ensemble(
     """
     finish, apply = _checked(problem, apply, finish)
     has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
-    key, began = jax.random.key(seed), time.perf_counter()
+    key = jax.random.key(seed)
     more = begin(problem, key)
     first = list(islice(more, 2 * k if has_straight_steps else k))
     if len(first) < k:
@@ -337,8 +310,7 @@ def ensemble(
             f"the loss must stay finite in training, but only {len(members)} of "
             f"{len(members) + len(dropped)} trainings did, for {k} members ({reasons})."
         )
-    seconds = time.perf_counter() - began
-    return _told(Ensemble(problem, apply, finish, tuple(members), dropped, work, seconds, seed))
+    return _told(Ensemble(problem, apply, finish, tuple(members), dropped, work, seed))
 
 
 def _told(made: Ensemble) -> Ensemble:
@@ -353,7 +325,6 @@ def _say(progress: Callable[[str], None], name: str, epoch: Epoch) -> None:
 
 
 def _trained(problem: Problem, finish: Train, one: Beginning, key: PRNGKeyArray) -> Member:
-    began = time.perf_counter()
     # A key of its name: it does not matter when its turn comes.
     end = finish(problem, one.x, jax.random.fold_in(key, crc32(one.name.encode())))
     assert end.history is not None
@@ -369,7 +340,6 @@ def _trained(problem: Problem, finish: Train, one: Beginning, key: PRNGKeyArray)
         history=end.history,
         cost=one.cost + end.cost,
         work=one.work + work,
-        seconds=time.perf_counter() - began,
         how=one.how,
     )
 
