@@ -14,6 +14,7 @@ parameters are of ordinary size have the unit 1.
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,9 +46,9 @@ class Calls:
     """
 
     def __init__(self, problem: Problem):
-        self.problem, self.dtype = problem, problem.dtype
-        self._functions = _outside(problem) or _programs(problem)
-        self.is_outside = isinstance(problem.loss, Functions)
+        self.problem, self.dtype, loss = problem, problem.dtype, problem.loss
+        self.is_outside = isinstance(loss, Functions)
+        self._functions = _outside(loss) if isinstance(loss, Functions) else _programs(problem)
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def anew(self) -> "Calls":
@@ -77,7 +78,7 @@ class Calls:
     def hvps(self, x: Point, rows: Rows) -> Rows:
         """The HVP of each row."""
         self._count(hvps=len(rows))
-        return np.asarray(self._functions["hvps"](x, rows))
+        return np.broadcast_to(self._functions["hvps"](x, rows), rows.shape)
 
     def hessian(self, x: Point) -> Float[np.ndarray, "n n"]:
         self._count(hvps=len(x), hessians=1)
@@ -86,8 +87,10 @@ class Calls:
     def expansion(self, x: Point) -> tuple[float, Point, Float[np.ndarray, "n n"]]:
         """Value, gradient and Hessian."""
         self._count(values=1, gradients=1, hvps=len(x), hessians=1)
-        value, grad, hessian = self._functions["expansion"](x)
-        return float(value), np.asarray(grad), np.asarray(hessian)
+        # That of differences of values brings the gradient with it.
+        hessian = np.asarray(self._functions["hessian"](x))
+        value, grad = self._functions["value_and_grad"](x)
+        return float(value), np.asarray(grad), hessian
 
     def hvp_error(self, x: Point, row: Point) -> float:
         """What an HVP may be off by beyond rounding."""
@@ -106,45 +109,42 @@ class Calls:
             self._counts[name] += count
 
 
-def _outside(problem: Problem) -> Named | None:
-    """The functions of a loss outside of JAX."""
-    functions = problem.loss
-    if not isinstance(functions, Functions):
-        return None
+def _outside(functions: Functions) -> Named:
+    """A loss outside of JAX. The functions may keep and change the arrays that they get."""
+    size, dtype = functions.size, functions.dtype
+    own = partial(np.array, dtype=dtype)
+    row, matrix = np.full(size, np.nan, dtype), np.full((size, size), np.nan, dtype)
+
+    def named(compute: Callable[..., Any], otherwise: Any) -> Callable[..., Any]:
+        return lambda *given: functions.safely(lambda: compute(*map(own, given)), otherwise)
+
     found: Named = {
-        "value": lambda x: functions.host_values(x)[0],
-        "value_and_grad": functions.host_values_and_grads,
-        "hvps": lambda x, rows: functions.host_products(x[None], rows)[0],
-        "hessian": lambda x: functions.host_hessians(x)[0],
-        "expansion": functions.host_expansion,
+        "value": named(functions.value_at, np.nan),
+        "value_and_grad": named(functions.pair_at, (np.nan, row)),
+        "hvps": named(lambda x, rows: functions.multiply(x, rows, None), row),
+        "hessian": named(lambda x: functions.dense(x, None), matrix),
     }
     if functions.step is not None:
-        found["error"] = lambda x, row: functions.host_errors(x, row)[0]
+        error = named(lambda x, row: functions.errors(x, row[None], None)[0], np.nan)
+        found["error"] = error
     return found
 
 
 def _programs(problem: Problem) -> Named:
     """Compiled functions of the vector."""
+    problem = problem.timeless()  # calls look at the clock
     spread = any(len(one.sharding.device_set) > 1 for one in jax.tree.leaves(problem.start))
 
     def program(function: Callable[..., Any], effort: Effort = "little") -> Callable[..., Any]:
         run = program_of(problem, function, effort)
         return (lambda x, *rest: fetch(run(place(problem, x), *rest))) if spread else run
 
-    programs = {
-        "value": program(_value),
+    return {
+        "value": program(Problem.value),
         "value_and_grad": program(_value_and_grad),
         "hvps": program(_hvps, "small"),
-        "hessian": program(_hessian),
+        "hessian": program(Problem.hessian),
     }
-    return {
-        **programs,
-        "expansion": lambda x: (*programs["value_and_grad"](x), programs["hessian"](x)),
-    }
-
-
-def _value(problem: Problem, x: Vector) -> Scalar:
-    return problem.value(x)
 
 
 def _value_and_grad(problem: Problem, x: Vector) -> tuple[Scalar, Vector]:
@@ -153,10 +153,6 @@ def _value_and_grad(problem: Problem, x: Vector) -> tuple[Scalar, Vector]:
 
 def _hvps(problem: Problem, x: Vector, rows: Float[Array, "k n"]) -> Float[Array, "k n"]:
     return jax.vmap(problem.hvp_at(x))(rows)
-
-
-def _hessian(problem: Problem, x: Vector) -> Float[Array, "n n"]:
-    return problem.hessian(x)
 
 
 NUM_DIRECTIONS = 4

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from ridgerider._core.runtime import clock
 Point = Float[np.ndarray, " n"]
 Block = Float[np.ndarray, "b n"]
 Rows = Int[np.ndarray, " m"] | None
+T = TypeVar("T")
 STEPS = (1, -1, 2, -2)
 # One thread at a time calls code outside of JAX: programs call back from several threads, and two
 # problems may share a calculator, a module or a cache that is not made for threads.
@@ -195,47 +196,61 @@ class Functions:
         values, grads = zip(*blocks, strict=True)
         return np.concatenate(values), np.concatenate(grads)
 
+    def pair_at(self, x: Point, rows: Rows = None) -> tuple[Any, Point]:
+        """Value and gradient at one point; those of the last one are remembered."""
+        last = self._last
+        if last is None or not (is_equal(last[0], x) and is_equal(last[1], rows)):
+            (value,), (grad,) = self.evaluate(x[None], rows)
+            last = self._last = (x.copy(), rows, value, grad)
+        return last[2:]
+
+    def value_at(self, x: Point) -> Any:
+        return self.pair_at(x)[0]
+
+    def errors(self, x: Point, v: Block, rows: Rows) -> Float[np.ndarray, " b"]:
+        """What each product may be off by."""
+        self.count(hvps=len(v))
+        return self.differences(x, v, rows)[1]
+
+    def safely(self, compute: Callable[[], T], otherwise: T) -> T:
+        """What is computed; where that raises, something else, and the ledgers have the reason."""
+        with CALLING:
+            try:
+                return compute()
+            except clock.OutOfTime:
+                raise
+            except Exception as error:
+                self._note(error)
+                return otherwise
+
+    def _note(self, error: Exception) -> None:
+        for ledger in self._ledgers:
+            ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
+        self.forget()
+
+    # --- for compiled programs
+
     def host_values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
         return self.host_values_and_grads(x, *rows)[:1]
 
     def host_values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def evaluate(points: Block, rows: Rows = None) -> tuple[np.ndarray, ...]:
-            if len(points) > 1:
-                return self._in_blocks(points, rows)
-            last = self._last  # one point is remembered
-            if last is None or not (is_equal(last[0], points) and is_equal(last[1], rows)):
-                last = self._last = (points.copy(), rows, *self.evaluate(points, rows))
-            return last[2:]
+        def evaluate(points: Block, rows: Rows = None) -> tuple[Any, ...]:
+            is_one = len(points) == 1
+            return self.pair_at(points[0], rows) if is_one else self._in_blocks(points, rows)
 
         return self._for_each(evaluate, ((), (self.size,)), x, *rows)
 
-    def host_products(
-        self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        def multiply(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            return (self.multiply(x, v, rows),)
+    def host_products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
+        compute = lambda v, x, rows=None: (self.multiply(x, v, rows),)  # noqa: E731
+        return self._for_each(compute, ((self.size,),), v, x, *rows)
 
-        return self._for_each(multiply, ((self.size,),), v, x, *rows)
-
-    def host_errors(
-        self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        def measure(v: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            self.count(hvps=len(v))
-            return (self.differences(x, v, rows)[1],)
-
-        return self._for_each(measure, ((),), v, x, *rows)
+    def host_errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
+        compute = lambda v, x, rows=None: (self.errors(x, v, rows),)  # noqa: E731
+        return self._for_each(compute, ((),), v, x, *rows)
 
     def host_hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def dense(_: Block, x: Point, rows: Rows = None) -> tuple[np.ndarray]:
-            return (self.dense(x, rows),)
-
-        return self._for_each(dense, ((self.size, self.size),), x, x, *rows)
-
-    def host_expansion(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Value, gradient and Hessian of one point."""
-        value, grad = self.host_values_and_grads(x)
-        return value, grad, self.host_hessians(x)[0]
+        compute = lambda _, x, rows=None: (self.dense(x, rows),)  # noqa: E731
+        return self._for_each(compute, ((self.size, self.size),), x, x, *rows)
 
     def _for_each(
         self,
@@ -264,9 +279,7 @@ class Functions:
                     for result, one in zip(results, compute(vectors, *given), strict=True):
                         result[place] = np.reshape(one, result[place].shape)
             except Exception as error:
-                for ledger in self._ledgers:
-                    ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
-                self.forget()
+                self._note(error)
                 for result in results:
                     result[...] = np.nan
         return results

@@ -94,39 +94,11 @@ class Minimand(Functions):
         value, grad = self._both(x[0])
         return np.array([value]), grad[None]
 
-    # Nobody calls these from a compiled program: time that is up ends the loop that called.
+    def value_at(self, x: Point) -> float:
+        return self._value(x)
 
-    def host_values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (self._safely(lambda: np.array(self._value(x)), ()),)
-
-    def host_values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        if self._last is None or not np.array_equal(self._last[0], x):  # one is remembered
-            found = self._safely(lambda: np.append(*self.evaluate(x[None], None)), (1 + self.size,))
-            self._last = x.copy(), found[0], found[1:]
-        return self._last[1:]
-
-    def host_hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (self._safely(lambda: self.dense(x, None), (self.size, self.size)),)
-
-    def host_expansion(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Value, gradient and Hessian; those of differences share their calls."""
-        matrix = self.host_hessians(x)[0]
-        value, grad = self.host_values_and_grads(x)
-        return value, grad, matrix
-
-    def host_products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
-        return (v @ self.host_hessians(x.reshape(-1))[0].T,)
-
-    def _safely(self, compute: Callable[[], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        """What raises an error is NaN here, and a reason in the ledgers."""
-        try:
-            return compute()
-        except OutOfTime:
-            raise
-        except Exception as error:
-            for ledger in self._ledgers:
-                ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
-            return np.full(shape, np.nan)
+    def multiply(self, x: Point, v: Block, rows: Rows) -> Block:
+        return v @ self.dense(x, rows).T
 
     def dense(self, x: Point, rows: Rows) -> np.ndarray:
         del rows
@@ -138,19 +110,19 @@ class Minimand(Functions):
             return self.scale[:, None] * matrix * self.scale
         return self._by_values(x) if self.jac is None else self._by_gradients(x)
 
-    def host_errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
+    def errors(self, x: Point, v: Block, rows: Rows) -> np.ndarray:
         """What a curvature may be off by: rounding of the values, or of the gradients."""
         del x, rows
         if self.jac is None:
-            return (np.array(4 * EPS * self._size * (np.abs(v) @ (1 / self._steps)) ** 2),)
-        return (np.array(FIRST * self._size),)
+            return 4 * EPS * self._size * (np.abs(v) @ (1 / self._steps)) ** 2
+        return np.full(len(v), FIRST * self._size)
 
     _size: float = 0.0  # of the values, or of the Hessian, where it was last computed
     _steps: Point = np.ones(1)  # of the last Hessian by values
 
     def _by_gradients(self, x: Point) -> np.ndarray:
         steps = np.where(x + FIRST <= self.high, FIRST, -FIRST)
-        grad = self.host_values_and_grads(x)[1]
+        grad = self.pair_at(x)[1]
         columns = []
         for step, unit in zip(steps, np.eye(self.size), strict=True):
             near = self.evaluate((x + step * unit)[None], None)[1][0]
@@ -178,7 +150,7 @@ class Minimand(Functions):
         matrix = mixed + np.diag(ahead - 2 * value + behind)
         self._bends = np.diag(matrix) / steps**2
         if (middle == x).all():
-            self._last = x.copy(), np.array(value), (ahead - behind) / (2 * steps)
+            self._last = x.copy(), None, value, (ahead - behind) / (2 * steps)
         return matrix / np.outer(steps, steps)
 
     def _mixed(self, x: Point, value: float, near: Point, steps: Point) -> np.ndarray:

@@ -112,11 +112,15 @@ class NumpyFunctions(Functions):
 def natural_length(functions: Functions, x: Point, is_free: Any = True) -> float:
     """About the length over which a function is quadratic, a power of ten; 1 if ordinary."""
     row, last = np.random.default_rng(0).normal(size=len(x)) * is_free, 0.0
-    value = functions.host_values(x)[0]
+
+    def value_at(x: Point) -> float:
+        return float(functions.safely(lambda: functions.value_at(x), np.nan))
+
+    value = value_at(x)
     size = 10.0 ** round(math.log10(float(np.abs(x).max(initial=0)) or 1.0))
     for length in size * 10.0 ** np.arange(-3, 2, 0.5):
         ways = (x + sign * length * row / np.linalg.norm(row) for sign in (1, -1))
-        values = np.array([value, *(functions.host_values(way.astype(x.dtype))[0] for way in ways)])
+        values = np.array([value, *(value_at(way.astype(x.dtype)) for way in ways)])
         bend = values[1] + values[2] - 2 * value
         if last and not 0.5 <= bend / (10 * last) <= 2:
             power = round(math.log10(length / 2))

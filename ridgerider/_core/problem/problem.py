@@ -205,7 +205,7 @@ class Problem(eqx.Module):
         ...     print(str(error).partition(".")[0])
         `loss` must be deterministic, but two traces of it differ
         """
-        plain = self._with_deadline(None)
+        plain = self.timeless()
         one, two = [jax.make_jaxpr(lambda x: plain.value(x))(self.x0) for _ in range(2)]
         texts = [re.sub(r"0x[0-9a-f]+", "", str(trace)) for trace in (one, two)]
         # Arrays are not part of the text.
@@ -343,6 +343,9 @@ class Problem(eqx.Module):
         if isinstance(self.loss, Functions) or latest == math.inf:  # those have their own clock
             return self
         return self._with_deadline(jax.device_put(np.int32(max(0, 1000 * (latest - BEGAN)))))
+
+    def timeless(self) -> "Problem":
+        return self if self.deadline is None else self._with_deadline(None)
 
     def _with_deadline(self, deadline: Int[Array, ""] | None) -> "Problem":
         return eqx.tree_at(lambda p: p.deadline, self, deadline, is_leaf=lambda leaf: leaf is None)

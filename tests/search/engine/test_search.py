@@ -448,7 +448,7 @@ def test_a_first_search_compiles_six_programs(caplog):
         "value_at",
         "spectrum_on_batch",
         "ride_one",
-        "_hessian",
+        "hessian",
     ]
 
 
