@@ -15,7 +15,6 @@ In the last third of the steps the rate falls to zero.
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 else:
     GradientTransformation = Any  # that takes a while to import
 
+History = dict[str, list[float]]
 MAX_ROWS = 4096  # rows of the data at a time, where the loss on all of them is asked for
 
 
@@ -111,33 +111,34 @@ class Train(eqx.Module):
         path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
         state = _built(self.optimizer).init(problem.unravel(x))
         if path is not None and path.exists():
-            now = _read(path, state)
+            x, state, history = _read(path, state)
         else:
-            history = {name: np.array([value]) for name, value in evaluate(x).items()}
-            now = _Now(x, state, history)
+            history = {name: [value] for name, value in evaluate(x).items()}
         while True:
-            is_reached = self.target is not None and now.last <= self.target
-            row = {name: float(column[-1]) for name, column in now.history.items()}
-            tell(Epoch(now.number, self.epochs, row.pop("loss"), row))
-            if not np.isfinite(now.last) or now.number >= self.epochs or is_reached:
+            number, loss = len(history["loss"]) - 1, history["loss"][-1]
+            is_reached = self.target is not None and loss <= self.target
+            row = {name: column[-1] for name, column in history.items()}
+            tell(Epoch(number, self.epochs, row.pop("loss"), row))
+            is_finite = bool(np.isfinite(loss))
+            if not is_finite or number >= self.epochs or is_reached:
                 break
             check_time()
-            batch_key = jax.random.fold_in(key, now.number)
-            at, state = _epoch(
-                self.optimizer, self.batches, problem, now.x, now.state, batch_key, num_batches
-            )
-            now = now.then(at, state, evaluate(at))
+            batch_key = jax.random.fold_in(key, number)
+            new = _epoch(self.optimizer, self.batches, problem, x, state, batch_key, num_batches)
+            for name, value in evaluate(new[0]).items():
+                history[name].append(value)
+            if np.isfinite(history["loss"][-1]):  # else it ends where the loss was finite
+                x, state = new
             if path is not None:
-                _write(path, now)
-        losses, is_finite = now.history["loss"], bool(np.isfinite(now.last))
+                _write(path, x, state, history)
         return trained(
-            now.x,
-            float(losses[-1] if is_finite or not now.number else losses[-2]),
-            grad_norm=float(jnp.linalg.norm(_on_all(problem, now.x, "grad"))),
+            x,
+            loss if is_finite or not number else history["loss"][-2],
+            grad_norm=float(jnp.linalg.norm(_on_all(problem, x, "grad"))),
             is_converged=is_finite and (self.target is None or is_reached),
-            num_steps=now.number * num_batches,
-            cost=Cost(values=now.number + 1, gradients=now.number * num_batches + 1),
-            history=now.history,
+            num_steps=number * num_batches,
+            cost=Cost(values=number + 1, gradients=number * num_batches + 1),
+            history=history,
         )
 
     def _name(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> str:
@@ -150,43 +151,17 @@ class Train(eqx.Module):
         return f"training-{hashed.hexdigest()[:16]}.npz"
 
 
-@dataclass(frozen=True)
-class _Now:
-    """A training between two epochs; `x` is the last point at which the loss was finite."""
-
-    x: Vector
-    state: Any
-    history: dict[str, np.ndarray]
-
-    @property
-    def number(self) -> int:
-        return len(self.history["loss"]) - 1
-
-    @property
-    def last(self) -> float:
-        """The last loss, finite or not."""
-        return float(self.history["loss"][-1])
-
-    def then(self, x: Vector, state: Any, row: dict[str, float]) -> "_Now":
-        history = {name: np.append(self.history[name], value) for name, value in row.items()}
-        is_finite = np.isfinite(row["loss"])
-        return _Now(x if is_finite else self.x, state if is_finite else self.state, history)
-
-
-def trained(x: Vector, loss: float, grad_norm: float, **more: Any) -> Finish:
+def trained(x: Vector, loss: float, grad_norm: float, history: History, **more: Any) -> Finish:
     """The end of a training on the host, never verified; `more` are further fields."""
     numbers = {"loss": loss, "grad_norm": grad_norm, "least_eigenvalue": np.nan}
-    fields: dict[str, Any] = {name: np.asarray(one, x.dtype) for name, one in numbers.items()}
-    for name in ("is_converged", "num_steps"):
-        fields[name] = np.asarray(more.pop(name))
-    return Finish(
-        x=x,
-        is_saddle=np.asarray(False),  # type: ignore[arg-type]  # on the host
-        num_kicks=np.asarray(0),  # type: ignore[arg-type]
-        doubt_number=TRAINED,
-        **fields,
-        **more,
-    )
+    counts = {"is_saddle": False, "num_kicks": 0, **more}
+    cost = counts.pop("cost")
+    fields: dict[str, Any] = {
+        **{name: np.asarray(one, x.dtype) for name, one in numbers.items()},
+        **{name: np.asarray(one) for name, one in counts.items()},
+        "history": {name: np.asarray(column) for name, column in history.items()},
+    }
+    return Finish(x=x, doubt_number=TRAINED, cost=cost, **fields)
 
 
 def _built(optimizer: Any) -> GradientTransformation:
@@ -243,24 +218,24 @@ def _on_all(problem: Problem, x: Vector, what: str) -> Array:
     return mean * ((count - rest) / count) + last * (rest / count)
 
 
-def _read(path: Path, like: Any) -> _Now:
+def _read(path: Path, like: Any) -> tuple[Vector, Any, History]:
     """A training as `_write` left it; `like` is a state of its optimizer."""
     with np.load(path) as stored:
         leaves, structure = jax.tree.flatten(like)
         state = [jnp.asarray(stored[f"state {i}"]) for i in range(len(leaves))]
         names = [name for name in stored if name.startswith("history ")]
-        history = {name.removeprefix("history "): stored[name] for name in names}
-        return _Now(jnp.asarray(stored["x"]), jax.tree.unflatten(structure, state), history)
+        history = {name.removeprefix("history "): stored[name].tolist() for name in names}
+        return jnp.asarray(stored["x"]), jax.tree.unflatten(structure, state), history
 
 
-def _write(path: Path, now: _Now) -> None:
+def _write(path: Path, x: Vector, state: Any, history: History) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}.part")
     with scratch.open("wb") as file:
-        states = {f"state {i}": leaf for i, leaf in enumerate(jax.tree.leaves(now.state))}
-        columns = {f"history {name}": column for name, column in now.history.items()}
-        np.savez(file, x=np.asarray(now.x), **fetch(states), **columns)  # type: ignore[arg-type]
+        states = {f"state {i}": leaf for i, leaf in enumerate(jax.tree.leaves(state))}
+        columns = {f"history {name}": column for name, column in history.items()}
+        np.savez(file, x=np.asarray(x), **fetch(states), **columns)  # type: ignore[arg-type]
     scratch.replace(path)
 
 
@@ -313,111 +288,72 @@ class Relax(eqx.Module):
         most = max(self.epochs * per_epoch, fewest)
         from optax import scale_by_adam  # when it is needed: it takes a while
 
-        start = (jnp.asarray(x), scale_by_adam().init(x))
-        descent = _Descent(problem, key, most, is_noisy, start)
-        descent.choose_rate()
-        while descent.left > 0 and np.isfinite(descent.loss) and descent.loss > self.target:
-            tell(Epoch(descent.done // per_epoch, most // per_epoch, descent.loss, {}))
-            descent.do_round(max(per_epoch, most // 40), min(per_epoch, MAX_CHUNKS))
-        return descent.finish()
+        state: State = (jnp.asarray(x), scale_by_adam().init(x))
+        rate, num_chunks, done, num_gradients, num_slow = RATES[0], 1, 0, 0, 0
+        history: History = {"loss": [], "rate": [], "batch_size": []}
+
+        def evaluate(state: State) -> float:
+            return float(compiled(_value)(problem, state[0]))
+
+        def note(loss: float, rate: float, batch_size: int) -> None:
+            for name, one in zip(history, (loss, rate, batch_size), strict=True):
+                history[name].append(one)
+
+        def steps(count: int, rate: float) -> State:
+            """`count` steps. The rate falls to zero along with what is left."""
+            left = [most - done, most - done - count * num_chunks]
+            ends = [rate * min(1.0, max(one, 0) / (DECAY * most)) for one in left]
+            new, here = state, jax.random.fold_in(key, done)  # the same batches for each rate
+            for first, last in slices(count):
+                numbers = (jnp.asarray(num_chunks), jnp.asarray([first, last, count]))
+                rates = jnp.asarray(ends, problem.dtype)
+                new = compiled(_steps)(problem, new, here, rates, *numbers)
+                jax.block_until_ready(new)
+            return new
+
+        note(evaluate(state), 0.0, 0)
+        # The first steps with each rate: those that lowered the loss most are kept.
+        count = min(NUM_TRIED, most)
+        tried = [steps(count, one) for one in RATES]
+        losses = [evaluate(one) for one in tried]
+        num_gradients += count * len(RATES)
+        best = int(np.nanargmin([*losses, np.inf]))
+        if best < len(tried) and losses[best] < np.inf:
+            rate, state, done = RATES[best] / 3, tried[best], count
+            note(losses[best], rate, MICRO_SIZE)
+        while done < most and np.isfinite(history["loss"][-1]):
+            before = history["loss"][-1]
+            if before <= self.target:
+                break
+            tell(Epoch(done // per_epoch, most // per_epoch, before, {}))
+            num_steps = max(min(max(per_epoch, most // 40), most - done) // num_chunks, 1)
+            new = steps(num_steps, rate)
+            loss, num_gradients = evaluate(new), num_gradients + num_steps * num_chunks
+            # Where a batch is all of the data there is no noise, and a plateau is only slow.
+            wanted = (SLOW if is_noisy else 1.0) * min(history["loss"])
+            num_slow = 0 if loss <= wanted else num_slow + 1
+            if np.isfinite(loss):
+                state = new
+            else:  # back to where it was
+                loss, num_slow, rate = before, PATIENCE, rate / 4
+            done += num_steps * num_chunks
+            note(loss, rate, num_chunks * MICRO_SIZE)
+            if num_slow == PATIENCE:  # a larger batch and a smaller rate
+                num_slow, num_chunks = 0, min(2 * num_chunks, per_epoch, MAX_CHUNKS)
+                rate /= 2
+        last = history["loss"][-1]
+        return trained(
+            state[0],
+            last,
+            grad_norm=float(compiled(_grad_norm, "little")(problem, state[0])),
+            history=history,
+            is_converged=bool(np.isfinite(last)),
+            num_steps=int(state[1].count),
+            cost=Cost(values=len(history["loss"]), gradients=num_gradients + 1),
+        )
 
 
 State = tuple[Vector, Any]  # a point, and Adam's means of gradients and their squares
-
-
-@dataclass
-class _Descent:
-    """A descent between two rounds; steps are counted in batches of the first size."""
-
-    problem: Problem
-    key: PRNGKeyArray
-    most: int
-    is_noisy: bool
-    state: State
-    done: int = 0
-    rate: float = RATES[0]
-    num_chunks: int = 1
-    num_slow: int = 0
-    num_gradients: int = 0
-
-    def __post_init__(self) -> None:
-        self.losses = [self.evaluate(self.state)]
-        self.rates, self.sizes = [0.0], [0]
-
-    @property
-    def loss(self) -> float:
-        return self.losses[-1]
-
-    @property
-    def left(self) -> int:
-        return self.most - self.done
-
-    def evaluate(self, state: State) -> float:
-        return float(compiled(_value)(self.problem, state[0]))
-
-    def choose_rate(self) -> None:
-        """Take the first steps with each rate, and keep those that lowered the loss most."""
-        count = min(NUM_TRIED, self.left)
-        tried = [self.steps(count, rate) for rate in RATES]
-        losses = [self.evaluate(state) for state in tried]
-        best = int(np.nanargmin([*losses, np.inf]))
-        if best < len(tried) and losses[best] < np.inf:
-            self.rate, self.state = RATES[best] / 3, tried[best]
-            self.note(losses[best], count)
-
-    def do_round(self, count: int, max_chunks: int) -> None:
-        """A round; where it does not pay, the next has a larger batch and a smaller rate."""
-        num_steps = max(min(count, self.left) // self.num_chunks, 1)
-        state = self.steps(num_steps, self.rate)
-        loss = self.evaluate(state)
-        # Where a batch is all of the data there is no noise, and a plateau is only slow.
-        wanted = SLOW if self.is_noisy else 1.0
-        self.num_slow = 0 if loss <= wanted * min(self.losses) else self.num_slow + 1
-        if np.isfinite(loss):
-            self.state = state
-        else:  # back to where it was
-            loss, self.num_slow = self.loss, PATIENCE
-            self.rate /= 4
-        self.note(loss, num_steps * self.num_chunks)
-        if self.num_slow == PATIENCE:
-            self.num_slow = 0
-            self.num_chunks = min(2 * self.num_chunks, max_chunks)
-            self.rate /= 2
-
-    def steps(self, count: int, rate: float) -> State:
-        """`count` steps. The rate falls to zero along with what is left."""
-        self.num_gradients += count * self.num_chunks
-        ends = [
-            rate * min(1.0, max(left, 0) / (DECAY * self.most))
-            for left in (self.left, self.left - count * self.num_chunks)
-        ]
-        key = jax.random.fold_in(self.key, self.done)  # the same batches for each rate
-        rates = jnp.asarray(ends, self.problem.dtype)
-        state, num_chunks = self.state, jnp.asarray(self.num_chunks)
-        for first, last in slices(count):
-            span = jnp.asarray([first, last, count])
-            state = compiled(_steps)(self.problem, state, key, rates, num_chunks, span)
-            jax.block_until_ready(state)
-        return state
-
-    def note(self, loss: float, count: int) -> None:
-        self.done += count
-        self.losses.append(loss)
-        self.rates.append(self.rate)
-        self.sizes.append(self.num_chunks * MICRO_SIZE)
-
-    def finish(self) -> Finish:
-        x, adam = self.state
-        history = {"loss": self.losses, "rate": self.rates, "batch_size": self.sizes}
-        return trained(
-            x,
-            self.loss,
-            grad_norm=float(compiled(_grad_norm, "little")(self.problem, x)),
-            is_converged=bool(np.isfinite(self.loss)),
-            num_steps=int(adam.count),
-            cost=Cost(values=len(self.losses), gradients=self.num_gradients + 1),
-            history={name: np.asarray(column) for name, column in history.items()},
-        )
 
 
 def _value(problem: Problem, x: Vector) -> Scalar:

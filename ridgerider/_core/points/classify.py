@@ -26,7 +26,8 @@ distance at which that is more than noise says whether it rises or falls.
 All of this runs on the host, for the ends of rides and for the points of a map alike.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +116,8 @@ class View:
     """A point with its Newton step, which leaves flat directions alone.
 
     `downhill` is the step with the curvature taken by its size: it leads down also where the
-    Newton step climbs to a saddle.
+    Newton step climbs to a saddle. `modes` are eigenvalues and rows outside of a symmetry, and
+    `is_whole` says of each whether all that equal it are known.
     """
 
     x: Point
@@ -125,6 +127,11 @@ class View:
     downhill: Point
     curvature: Curvature
     unit: float
+    modes: tuple[Point, Rows] = field(init=False)
+    is_whole: Any = True
+
+    def __post_init__(self) -> None:
+        self.modes = self.curvature.eigenvalues, self.curvature.rows
 
     @property
     def eps(self) -> float:

@@ -96,38 +96,34 @@ def look_around(
     begin, spent, tolerance = x, calls.cost, float(tolerance_of(None, calls.dtype))
     enough = tolerance * (10 if calls.is_outside else 1e-3)
     max_polish = MAX_POLISH // (5 if calls.is_outside else 1)
-    (place, here), known = _seen(calls, domain, num_modes, x, None)
+    here, known = _seen(calls, domain, num_modes, x, None)
     resolution = getattr(calls.problem.loss, "resolution", 0.0)
     tolerance = max(tolerance, resolution / here.size)  # 0.1 of it: as far as noise allows
     enough = max(enough, 0.1 * resolution / here.size)
     ratios = [0.0]  # of the gradients after and before each step
     changed, num_polish = 0.0, 0  # by how much of itself the Hessian may have changed since
-    far = FLAT * enough if place.finish.is_saddle else FARTHEST
-    if is_below and here.reach > far:
+    if is_below and here.reach > (FLAT * enough if here.curvature.is_down.any() else FARTHEST):
         num_polish = max_polish
     while not (here.reach <= enough or _is_level(calls, here)) and num_polish < max_polish:
-        x, before = domain.inside(here.x + here.step), (place, here)
+        x, before = domain.inside(here.x + here.step), here
         # For functions outside of JAX gradients are cheaper than Hessians: the last one is kept
         # as long as it predicts them.
-        (place, here), known = _seen(
-            calls, domain, num_modes, x, known if calls.is_outside else None
-        )
-        old_norm = float(before[0].finish.grad_norm)
-        ratio = float(place.finish.grad_norm) / old_norm if old_norm > 0 else np.inf
+        here, known = _seen(calls, domain, num_modes, x, known if calls.is_outside else None)
+        ratio = float(np.linalg.norm(here.grad) / np.linalg.norm(before.grad))
         ratios.append(ratio)
         is_kept = calls.is_outside and ratio < KEPT
-        changed = max(changed, here.reach / before[1].reach)
+        changed = max(changed, here.reach / before.reach)
         num_polish += 0 if is_kept else 1
-        if not ratio < 1 and (is_below or not calls.is_outside or before[1].reach <= 10 * enough):
-            place, here = before
+        if not ratio < 1 and (is_below or not calls.is_outside or before.reach <= 10 * enough):
+            here = before
             break
         if calls.is_outside and not is_kept:
-            ((place, here), known), changed = _seen(calls, domain, num_modes, x, None), 0.0
+            (here, known), changed = _seen(calls, domain, num_modes, x, None), 0.0
     # The signs at a point that is known to a length do not change over that length.
     is_beside = np.linalg.norm(here.x - begin) <= 10 * resolution
-    if changed and known is not None and not is_beside and not _is_clear(place, changed):
-        x = here.x
-        (place, here), _ = _seen(calls, domain, num_modes, x, (calls.hessian(x), known[1]))
+    if changed and known is not None and not is_beside and not _is_clear(here, changed):
+        here, _ = _seen(calls, domain, num_modes, here.x, (calls.hessian(here.x), known[1]))
+    place = _place(here)
     is_near = here.reach <= 10 * tolerance or _is_level(calls, here)
     if not is_near and not calls.is_outside:  # unless nothing but noise is left of the gradient
         slopes = here.curvature.rows @ here.grad
@@ -179,9 +175,9 @@ def _is_level(calls: Calls, here: View) -> bool:
     return calls.is_outside and abs(float(here.grad @ here.step)) / 2 <= slack
 
 
-def _is_clear(place: Place, changed: float) -> bool:
-    """Whether all signs are what they seem, if a step has left so much of the step before."""
-    sizes = np.abs(place.eigenvalues)
+def _is_clear(here: View, changed: float) -> bool:
+    """Whether eigenvalues are what they seem, if a step has left so much of the step before."""
+    sizes = np.abs(here.modes[0])
     return changed < KEPT / 2 or bool((sizes > 3 * changed * sizes.max(initial=0)).all())
 
 
@@ -346,7 +342,7 @@ def _lowered(
 
 def _seen(
     calls: Calls, domain: Domain, num_modes: int | None, x: Point, known: Known
-) -> tuple[tuple[Place, View], Known]:
+) -> tuple[View, Known]:
     """A point, and its Hessian with what that may be off by, unless these are `known`."""
     if num_modes is not None:
         return _by_hvps(calls, domain.symmetry, num_modes, x), None
@@ -364,14 +360,15 @@ def _seen(
     off = calls.hvp_error(x, spectrum[1][:, 0]) if known is None else known[1]
     here = view_of(calls.problem, x, loss, grad, hessian, spectrum, off)
     null = domain.with_held(null, held)
-    modes = modes_of(hessian, null) if null.shape[1] else here.curvature
-    return _sight(here, modes.eigenvalues, modes.rows, True), (whole, off)
+    if null.shape[1]:
+        modes = modes_of(hessian, null)
+        here.modes = modes.eigenvalues, modes.rows
+    return here, (whole, off)
 
 
-def _sight(
-    here: View, eigenvalues: Point, rows: Float[np.ndarray, "k n"], is_whole: Any
-) -> tuple[Place, View]:
-    curvature, labels = here.curvature, np.zeros(0, int)
+def _place(here: View) -> Place:
+    """What curvature says of a point."""
+    curvature, (eigenvalues, rows), labels = here.curvature, here.modes, np.zeros(0, int)
     if len(eigenvalues):  # not where bounds hold all coordinates
         labels, rows = fetch(compiled(_gauged, "none")(eigenvalues, rows))
     cut = max(tolerance_of(None, here.x.dtype) * curvature.scale, curvature.error)
@@ -379,18 +376,17 @@ def _sight(
         here,
         0 if curvature.is_known else UNKNOWN,
         is_converged=curvature.is_known,
-        is_saddle=curvature.is_down[:1].any(),
+        is_saddle=curvature.is_down.any(),
     )
-    place = Place(
+    return Place(
         finish=finish,
         morse_index=int(curvature.is_down.sum()),
         eigenvalues=eigenvalues,
         rows=rows,
         labels=labels,
-        is_up=is_whole & (eigenvalues > cut),
+        is_up=here.is_whole & (eigenvalues > cut),
         is_down=eigenvalues < -curvature.error,
     )
-    return place, here
 
 
 def _gauged(
@@ -402,9 +398,7 @@ def _gauged(
     return labels, fix_signs(canonical_rows(rows, eigenvalues, labels, nowhere))
 
 
-def _by_hvps(
-    calls: Calls, symmetry: Symmetry | None, num_modes: int, x: Point
-) -> tuple[Place, View]:
+def _by_hvps(calls: Calls, symmetry: Symmetry | None, num_modes: int, x: Point) -> View:
     """A point with its lowest modes, which are all that is known."""
     check_time()
     run = compiled(_lowest, "little")
@@ -412,8 +406,8 @@ def _by_hvps(
     loss, grad, step, pairs, is_whole, num_hvps = fetch(seen)
     calls.charge(Cost(values=1, gradients=1, hvps=int(num_hvps)))
     curvature = curvature_of(calls, x, grad, pairs, is_all)
-    here = View(x, float(loss), grad, step, step, curvature, float(calls.problem.unit))
-    return _sight(here, pairs.eigenvalues, pairs.rows, is_whole | is_all)
+    unit, whole = float(calls.problem.unit), is_whole | is_all
+    return View(x, float(loss), grad, step, step, curvature, unit, is_whole=whole)
 
 
 def _lowest(
