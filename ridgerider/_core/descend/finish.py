@@ -211,7 +211,7 @@ class Descend(eqx.Module):
     ) -> Finish:
         del spectrum  # the curvature at the end is computed by other means
         check_not_traced(self, x)
-        calls, start = Calls(problem), np.array(fetch(x))
+        calls, start = Calls.of(problem), np.array(fetch(x))
         num_steps = num_kicks = 0
         while True:
             end, rows = self._settled(calls, start, key)
@@ -227,6 +227,8 @@ class Descend(eqx.Module):
     def _settled(self, calls: Calls, x: Point, key: PRNGKeyArray) -> tuple[Finish, np.ndarray]:
         """Descend from `x` and classify where that ended; the end, and its eigenvectors."""
         here, begin = view(calls, x, key), x
+        tolerance = float(tolerance_of(self.tolerance, x.dtype))
+        short = np.array([tolerance, here.eps**0.25 * here.unit])
         num_steps = num_rounds = num_polish = num_back = 0
         is_settled = is_new = has_looked = False  # the last Newton step did not help; a descent did
         ahead, scale = None, here.curvature.scale
@@ -236,8 +238,12 @@ class Descend(eqx.Module):
             if not (np.isfinite(here.loss) and np.isfinite(here.grad).all()):
                 break
             # Two rounds on, that is as good as converged.
-            is_level = self._is_level(here, here.grad, here.size, min(num_rounds - 1, 2))
-            is_done = here.reach <= here.eps**0.875 or (is_settled and self._is_converged(here))
+            is_level = _is_level(
+                here, here.grad, here.size, short * 100.0 ** -min(num_rounds - 1, 2)
+            )
+            is_done = here.reach <= here.eps**0.875 or (
+                is_settled and _is_converged(here, tolerance)
+            )
             is_long = _norm(here.downhill) > 100 * here.eps**0.5 * here.size
             # A descent that runs off may go so far that nothing is left to be seen.
             is_beyond = is_new and here.curvature.scale <= floor * (1e4 if num_back else 1)
@@ -248,13 +254,14 @@ class Descend(eqx.Module):
             if num_rounds and is_level and is_done:
                 break
             if num_rounds and (is_long or (is_settled and not is_done)) and not has_looked:
-                ahead, has_looked = self._ahead(calls, here, key, floor), True
+                ahead, has_looked = _ahead(calls, here, key, floor), True
                 if ahead is not None:
                     break
             can_descend = num_steps < self.max_steps and num_rounds < MAX_ROUNDS
             if not num_rounds or (can_descend and (is_settled or not is_level)):
                 begin, num_back = here.x, 0
-                x, count = self._descended(calls, here, num_rounds, self.max_steps - num_steps)
+                left = self.max_steps - num_steps
+                x, count = self._descended(calls, here, short * 100.0**-num_rounds, left)
                 here, is_new = view(calls, x, key, floor), True
                 num_steps, num_rounds, is_settled, has_looked = (
                     num_steps + count,
@@ -274,7 +281,7 @@ class Descend(eqx.Module):
                     here, num_steps = seen, num_steps + 1
             else:
                 break
-        is_level, is_converged = here.curvature.scale <= floor, self._is_converged(here)
+        is_level, is_converged = here.curvature.scale <= floor, _is_converged(here, tolerance)
         if not is_dense(calls.problem) and self.max_hvps > NUM_PAIRS:
             found = lowest_curvature(calls, here.x, here.grad, key, self.max_hvps)
             here = replace(here, curvature=found)
@@ -293,78 +300,75 @@ class Descend(eqx.Module):
         )
         return end, here.curvature.rows
 
-    def _ahead(
-        self, calls: Calls, here: View, key: PRNGKeyArray, floor: float
-    ) -> tuple[float, Point, bool] | None:
-        """Whether the loss falls on and on: its limit, a long step, if curvature stays negative.
-
-        Ahead it goes down and down, ever less steeply, until nothing is left of the gradient. (In a
-        bowl a Newton step leads to where it is level, and a longer one up again.)
-        """
-        loss, first, stays = here.loss, -float(here.grad @ here.downhill), False
-        slope, rounding = first, 10 * here.eps * here.curvature.scale * here.size
-        for number in range(FAR):
-            away = 4.0**number * here.downhill
-            seen = view(calls, here.x + away, key, floor)
-            new_slope = -float(seen.grad @ here.downhill)
-            least = (-1e-6 if number else 0.05) * first
-            is_gentle = least <= new_slope <= 0.9 * slope + 1e-6 * first
-            most = (0.01 if number == FAR - 1 else 1.01) * _norm(here.grad) + rounding
-            is_lower = seen.loss <= loss + 1000 * here.eps * abs(here.loss)
-            if not (is_lower and is_gentle and _norm(seen.grad) <= most):
-                return None
-            loss, slope = seen.loss, new_slope
-            stays = seen.curvature.least < here.curvature.least / 2 and here.curvature.least < 0
-        return loss, away, stays
-
-    def _is_converged(self, here: View) -> bool:
-        tolerance = tolerance_of(self.tolerance, here.x.dtype)
-        gain = abs(float(here.grad @ here.step)) / 2
-        is_rounding = here.reach <= 1e-3 and gain <= 10 * here.eps * abs(here.loss)
-        bound = float(tolerance * here.curvature.scale * here.size)
-        is_flat = np.isfinite(bound) and _norm(here.grad) <= bound
-        return bool(is_flat and (here.reach <= tolerance or is_rounding) and np.isfinite(here.loss))
-
-    def _is_level(self, here: View, grad: Point, size: float, num_rounds: int) -> bool:
-        """Whether the gradient is what a short displacement makes of a zero one.
-
-        Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that
-        is left to itself is carried off it by rounding, here or there, sooner or later.
-        """
-        bound = max(float(one) for one in self._short(here, num_rounds) * (size, 1.0))
-        bound *= here.curvature.scale
-        return bool(np.isfinite(bound) and _norm(grad) <= bound)  # at infinity all is level
-
-    def _short(self, here: View, num_rounds: int) -> Point:
-        """A short displacement, relative to the size of the parameters and as a length."""
-        relative = float(tolerance_of(self.tolerance, here.x.dtype))
-        both = np.array([relative, here.eps**0.25 * here.unit], here.x.dtype)
-        return both * 100.0**-num_rounds
-
     def _descended(
-        self, calls: Calls, here: View, num_rounds: int, max_steps: int
+        self, calls: Calls, here: View, short: Point, max_steps: int
     ) -> tuple[Point, int]:
         """The end of a descent, not yet looked at, and how many steps it took."""
         problem, scale = calls.problem, here.curvature.scale
         scale = scale if scale > 0 else 1.0
         if self.optimizer is not None:
-            short, units = self._short(here, num_rounds), np.array([scale, here.unit])
-            numbers = np.append(short, units).astype(here.x.dtype), np.asarray(max_steps)
+            numbers = np.append(short, [scale, here.unit]).astype(here.x.dtype)
             check_time()
-            run = compiled(_optimized, "little")
-            x, num_steps, count = fetch(
-                run(self.optimizer, problem, place(problem, here.x), *numbers)
-            )
+            run, x = compiled(_optimized, "little"), place(problem, here.x)
+            given = self.optimizer, problem, x, numbers, np.asarray(max_steps)
+            x, num_steps, count = fetch(run(*given))
             check_time()
             calls.charge(Cost(values=int(count), gradients=int(count)))
             return x, int(num_steps)
 
         def is_over(x: Point, grad: Point) -> bool:
-            return self._is_level(here, grad, max(_norm(x), here.unit), num_rounds)
+            return _is_level(here, grad, max(_norm(x), here.unit), short)
 
         first = min(_norm(here.grad) / scale, here.unit)
         end = descend(calls, Domain(problem), here.x, first, is_over=is_over, max_steps=max_steps)
         return end.x, len(end.losses) - 1
+
+
+# Functions, since each access to a method of an `eqx.Module` makes an object.
+
+
+def _ahead(
+    calls: Calls, here: View, key: PRNGKeyArray, floor: float
+) -> tuple[float, Point, bool] | None:
+    """Whether the loss falls on and on: its limit, a long step, if curvature stays negative.
+
+    Ahead it goes down and down, ever less steeply, until nothing is left of the gradient. (In a
+    bowl a Newton step leads to where it is level, and a longer one up again.)
+    """
+    loss, first, stays = here.loss, -float(here.grad @ here.downhill), False
+    slope, rounding = first, 10 * here.eps * here.curvature.scale * here.size
+    for number in range(FAR):
+        away = 4.0**number * here.downhill
+        seen = view(calls, here.x + away, key, floor)
+        new_slope = -float(seen.grad @ here.downhill)
+        least = (-1e-6 if number else 0.05) * first
+        is_gentle = least <= new_slope <= 0.9 * slope + 1e-6 * first
+        most = (0.01 if number == FAR - 1 else 1.01) * _norm(here.grad) + rounding
+        is_lower = seen.loss <= loss + 1000 * here.eps * abs(here.loss)
+        if not (is_lower and is_gentle and _norm(seen.grad) <= most):
+            return None
+        loss, slope = seen.loss, new_slope
+        stays = seen.curvature.least < here.curvature.least / 2 and here.curvature.least < 0
+    return loss, away, stays
+
+
+def _is_converged(here: View, tolerance: float) -> bool:
+    gain = abs(float(here.grad @ here.step)) / 2
+    is_rounding = here.reach <= 1e-3 and gain <= 10 * here.eps * abs(here.loss)
+    bound = tolerance * here.curvature.scale * here.size
+    is_flat = np.isfinite(bound) and _norm(here.grad) <= bound
+    return bool(is_flat and (here.reach <= tolerance or is_rounding) and np.isfinite(here.loss))
+
+
+def _is_level(here: View, grad: Point, size: float, short: Point) -> bool:
+    """Whether the gradient is what a short displacement makes of a zero one.
+
+    Short enough for Newton steps, which end at the saddle of a symmetry axis. A descent that is
+    left to itself is carried off it by rounding, here or there, sooner or later. `short` is
+    relative to the size of the parameters, and a length at least.
+    """
+    bound = max(short[0] * size, short[1]) * here.curvature.scale
+    return bool(np.isfinite(bound) and _norm(grad) <= bound)  # at infinity all is level
 
 
 def check_not_traced(finish: Any, x: Vector) -> None:

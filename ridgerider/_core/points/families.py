@@ -26,7 +26,7 @@ def walk(problem: Problem, a: np.ndarray, b: np.ndarray, reach: float) -> bool:
     >>> walk(problem, one, -one, 1e-6)
     True
     """
-    calls, key = Calls(problem), jax.random.key(0)
+    calls, key = Calls.of(problem), jax.random.key(0)
     root, tiny = float(tolerance_of(None, a.dtype)), float(np.finfo(a.dtype).tiny)
     size = max(float(np.linalg.norm(b)), float(problem.unit))
     kicks = list(np.asarray(fixed_vectors(MAX_KICKS, len(a), a.dtype)))

@@ -14,7 +14,7 @@ parameters are of ordinary size have the unit 1.
 
 from collections.abc import Callable
 from copy import copy
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from ridgerider._core.problem.cost import COUNTED, Cost
 from ridgerider._core.problem.functions import Functions
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.runtime.clock import check_time
-from ridgerider._core.runtime.compile import Effort, program_of
+from ridgerider._core.runtime.compile import Effort, Identity, program_of
 
 Point = Float[np.ndarray, " n"]
 Rows = Float[np.ndarray, "k n"]
@@ -50,6 +50,11 @@ class Calls:
         self.is_outside = isinstance(loss, Functions)
         self._functions = _outside(loss) if isinstance(loss, Functions) else _programs(problem)
         self._counts = dict.fromkeys(COUNTED, 0)
+
+    @staticmethod
+    def of(problem: Problem) -> "Calls":
+        """Those of the problem, which are remembered, with a separate count."""
+        return _calls_of(Identity(problem)).anew()
 
     def anew(self) -> "Calls":
         """The same functions with a separate count."""
@@ -107,6 +112,11 @@ class Calls:
         check_time()
         for name, count in counts.items():
             self._counts[name] += count
+
+
+@lru_cache(maxsize=4)
+def _calls_of(problem: Identity) -> Calls:
+    return Calls(problem.value)
 
 
 def _outside(functions: Functions) -> Named:
