@@ -216,6 +216,13 @@ def test_internal_coordinates():
     turned = torsions.coordinates(x + torsions.ways(x)[0])[0]
     count = len(torsions.bonds) + len(torsions.angles)
     np.testing.assert_allclose(turned[:count], torsions.coordinates(x)[0][:count], atol=1e-8)
+    # Nor does the direction in which it continues, of length 1 and across rigid motions.
+    there = x + torsions.ways(x)[0]
+    onward = torsions.onward(x, there)
+    changes = torsions.coordinates(there)[1] @ onward
+    np.testing.assert_allclose(changes[:count], 0, atol=1e-6)
+    assert np.abs(changes[count:]).max() > 0.1 and np.linalg.norm(onward) == pytest.approx(1)
+    np.testing.assert_allclose(onward.reshape(-1, 3).sum(axis=0), 0, atol=1e-8)
 
 
 @pytest.mark.parametrize(

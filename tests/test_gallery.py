@@ -69,6 +69,14 @@ def test_clusters(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_adatom(tmp_path, monkeypatch):
+    pytest.importorskip("ase", reason="ASE is not installed: ridgerider[ase]")
+    left = run("adatom", tmp_path, monkeypatch)
+    heights = [one.loss - left["hollow"].loss for one in left["saddles"]]
+    assert heights[0] == pytest.approx(0.374, abs=1e-3)
+
+
+@pytest.mark.long
 def test_ensemble(tmp_path, monkeypatch):
     left = run("ensemble", tmp_path, monkeypatch)
     apart = left["apart"][np.triu_indices(4, 1)]

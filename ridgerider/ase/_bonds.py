@@ -147,15 +147,24 @@ class Torsions:
         values, matrix = self.coordinates(x)
         wanted, new = values + matrix @ step, x + step
         for _ in range(RETRACTIONS):
-            values, matrix = self.coordinates(new)
-            wrong = wanted - values
-            wrong[self.is_angle] = (wrong[self.is_angle] + np.pi) % (2 * np.pi) - np.pi
-            change = np.linalg.lstsq(matrix, wrong, rcond=1e-3)[0]
+            change = self._towards(wanted, new)
             new = new + change
             if np.abs(change).max() < 1e-5:
                 break
         is_near = np.linalg.norm(new - x - step) <= np.linalg.norm(step)
         return new if is_near and np.isfinite(new).all() else x + step
+
+    def onward(self, x: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """The unit vector at `new` along which coordinates change as they did on the way there."""
+        change = -self._towards(self.coordinates(x)[0], new)
+        return change / max(float(np.linalg.norm(change)), 1e-300)
+
+    def _towards(self, wanted: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The change that leads to some coordinates, to first order."""
+        values, matrix = self.coordinates(x)
+        wrong = wanted - values
+        wrong[self.is_angle] = (wrong[self.is_angle] + np.pi) % (2 * np.pi) - np.pi
+        return np.linalg.lstsq(matrix, wrong, rcond=1e-3)[0]
 
     def carriers(self, x: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Matrices that carry gradients from `x` to `new`, and back."""

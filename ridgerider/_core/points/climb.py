@@ -263,6 +263,11 @@ def move_from(
     if not _is_finite(seen):
         move.ending, modes = NOT_FINITE, None
     _arrive(calls, plan, move, modes, first, first - x, domain.carriers(x, first), seen)
+    is_on = is_up and not move.has_crossed and move.ending == GOES_ON
+    if is_on and domain.chart is not None and move.hessian is not None:
+        # The first step is long: the ridge has turned on the way, and its curvature has changed.
+        move.direction = row = domain.chart.onward(x, first)
+        move.hessian = updated_along(move.hessian, row[None], calls.hvps(first, row[None]))
     while move.ending == GOES_ON:
         _step(calls, plan, domain, move)
     return move

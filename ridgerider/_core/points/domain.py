@@ -32,7 +32,8 @@ class Domain:
         self._low, self._high = low, high
         # chart.moved(x, step): where a step leads that bends, as a turn about a bond does;
         # chart.carriers(x, new): matrices that carry gradients from `x` to `new`, and back;
-        # chart.ways(x): displacements to climb along from a minimum, instead of its modes.
+        # chart.ways(x): displacements to climb along from a minimum, instead of its modes;
+        # chart.onward(x, new): the unit vector along which such a displacement continues at `new`.
         self.chart = getattr(problem.loss, "chart", None)
         # loss.is_lost(x): there is nothing to be found any more by a climb that is there.
         self._is_lost = getattr(problem.loss, "is_lost", None)
