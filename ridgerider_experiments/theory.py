@@ -12,9 +12,9 @@ statement fails as it is written, the result says so beside the statement that h
 As printed, Theorems 1, 2, 4 and 5, the lemma of D.7, exp(-H) in D.1 and the eigengap in D.3 fail.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 from scipy import stats
 from scipy.linalg import expm
-from scipy.optimize import minimize
+from scipy.optimize import LinearConstraint, minimize
+from scipy.special import softmax
 
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
@@ -36,8 +37,8 @@ from ridgerider_experiments.show import markdown
 
 SIZE, NUM_WAVES, LEVERS = 6, 8, 6
 KEY = jax.random.key(0)  # of rides that draw nothing
-GROWTH = "1e-3 - largest error of a component / length of the displacement"
-TIED = "1e-3 - largest difference of probability between tied actions"
+Check = Callable[[np.random.Generator, int], dict[str, Any]]
+STATEMENTS: dict[str, Check] = {}  # filled below, in the order of the table
 
 
 @dataclass(frozen=True)
@@ -86,39 +87,55 @@ def gaps(eigenvalues: np.ndarray) -> np.ndarray:
     return np.minimum(steps[:-1], steps[1:])
 
 
-def over_instances(
-    margin_of: Callable[[np.random.Generator], float | None], meaning: str
-) -> Callable[[np.random.Generator, int], dict[str, Any]]:
-    """A check of one random instance, None if the statement does not apply, as one of many."""
+def statement(meaning: str, written: str = "") -> Callable[[Callable[..., Any]], Check]:
+    """Register a check of one random instance as one of many.
 
-    @wraps(margin_of)
-    def check(random: np.random.Generator, instances: int) -> dict[str, Any]:
-        margins: list[float] = []
-        while len(margins) < instances:
-            margin = margin_of(random)
-            if margin is not None:
-                margins.append(float(margin))
-        return verdict(margins, meaning)
+    It returns its margin, what `meaning` says: 0 is the edge of the statement, and below it the
+    instance violates it. Or the margin, and whether the statement as it is printed fails; what
+    `written` says. None: the statement does not apply to this instance.
+    """
 
+    def decorate(check: Callable[[np.random.Generator], Any]) -> Check:
+        @wraps(check)
+        def check_all(random: np.random.Generator, instances: int) -> dict[str, Any]:
+            found: list[tuple[float, bool]] = []
+            while len(found) < instances:
+                one = check(random)
+                if one is not None:
+                    found.append(one if isinstance(one, tuple) else (one, False))
+            margins, fails = zip(*found, strict=True)
+            more = {"violations_as_written": int(sum(fails))} if written else {}
+            return verdict(margins, meaning, written, **more)
+
+        return register(check_all)
+
+    return decorate
+
+
+def register(check: Check) -> Check:
+    STATEMENTS[check.__name__] = check
     return check
 
 
-def verdict(margins: list[float], meaning: str, **more: Any) -> dict[str, Any]:
-    """A margin of 0 is the edge of the statement; below it the instance violates it."""
-    return {
+def verdict(
+    margins: Sequence[float], meaning: str, written: str = "", **more: Any
+) -> dict[str, Any]:
+    """Violations and the least margin; `written` may name what is counted besides."""
+    found = {
         "instances": len(margins),
         "violations": int(sum(not margin >= 0 for margin in margins)),
         "margin": float(min(margins)),
         "margin_means": meaning,
         **more,
     }
+    return found | ({"as_written": written.format(**found)} if written else {})
 
 
 # --- the statements
 
 
-@partial(over_instances, meaning=GROWTH)
-def gradient_descent_turns(random: np.random.Generator) -> float | None:
+@statement("1e-3 - largest error of a component / length of the displacement")
+def gradient_descent_turns(random: np.random.Generator) -> float:
     """D.1: near a saddle, gradient descent turns towards the most negative eigenvector.
 
     Component i of the displacement is multiplied by 1 - alpha lambda_i at each step.
@@ -142,34 +159,27 @@ def _descend(problem: rr.Problem, x: Array, alpha: Array, num_steps: Array) -> A
     return jax.lax.fori_loop(0, num_steps, lambda _, x: x - alpha * problem.grad(x), x)
 
 
-def gradient_flow(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "1e-9 - largest error / largest entry",
+    "exp(-H) as printed is wrong on {violations_as_written} of {instances} instances",
+)
+def gradient_flow(random: np.random.Generator) -> tuple[float, bool]:
     """D.1, in the limit of small steps: component i grows as exp(-alpha lambda_i t).
 
     As printed exp(-H) = -Q exp(Lambda) Q^-1, which has the wrong sign twice.
     """
-    margins, failures = list[float](), 0
-    for _ in range(instances):
-        hessian = random.normal(size=(SIZE, SIZE))
-        eigenvalues, columns = np.linalg.eigh(hessian + hessian.T)
-        exact = expm(-(hessian + hessian.T))
-        flow, printed = ((columns * one) @ columns.T for one in _exponentials(eigenvalues))
-        scale = np.abs(exact).max()
-        margins.append(1e-9 - np.abs(flow - exact).max() / scale)
-        failures += bool(np.abs(printed - exact).max() > 1e-9 * scale)
-    return verdict(
-        margins,
-        "1e-9 - largest error / largest entry",
-        as_written=f"exp(-H) as printed is wrong on {failures} of {instances} instances",
-        violations_as_written=failures,
+    hessian = random.normal(size=(SIZE, SIZE))
+    eigenvalues, columns = np.linalg.eigh(hessian + hessian.T)
+    exact = expm(-(hessian + hessian.T))
+    flow, printed = (
+        np.abs((columns * growth) @ columns.T - exact).max() / np.abs(exact).max()
+        for growth in (np.exp(-eigenvalues), -np.exp(eigenvalues))
     )
+    return 1e-9 - flow, bool(printed > 1e-9)
 
 
-def _exponentials(eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.exp(-eigenvalues), -np.exp(eigenvalues)
-
-
-@partial(over_instances, meaning="1 - |change| / bound")
-def eigenvalues_lipschitz(random: np.random.Generator) -> float | None:
+@statement("1 - |change| / bound")
+def eigenvalues_lipschitz(random: np.random.Generator) -> float:
     """D.2, Proposition 1: |lambda_i(x') - lambda_i(x)| <= beta |x' - x|."""
     problem, beta = make_waves(random)
     x, step = random.normal(size=SIZE), 10 ** random.uniform(-4, 0) * unit(random)
@@ -177,7 +187,7 @@ def eigenvalues_lipschitz(random: np.random.Generator) -> float | None:
     return 1 - np.abs(two - one).max() / (beta * np.linalg.norm(step))
 
 
-@partial(over_instances, meaning="1 - |change| / bound")
+@statement("1 - |change| / bound")
 def eigenvector_bound(random: np.random.Generator) -> float | None:
     """D.2, Lemma 2: |e_i(x) -+ e_i(x')| <= sqrt(4 beta |x - x'| / gap) if |x - x'| <= gap / 4 beta.
 
@@ -199,6 +209,32 @@ def eigenvector_bound(random: np.random.Generator) -> float | None:
     return 1 - moved / np.sqrt(4 * change / gap)
 
 
+@statement("fitted order - 0.9")
+def canonical_path(random: np.random.Generator) -> float:
+    """D.2: rides of smaller and smaller steps converge to one path, of order 1 in the step.
+
+    Its limit is the canonical path of the eigenvector, whose sign never turns. The path is ridden
+    for a quarter of gap / beta, on which the eigenvalue stays isolated.
+    """
+    problem, beta = make_waves(random)
+    x, i = random.normal(size=SIZE), int(random.integers(SIZE))
+    eigenvalues, columns = np.linalg.eigh(look(problem, x)[2])
+    length, ends = gaps(eigenvalues)[i] / (4 * beta), []
+    counts = 2 ** np.array([2, 3, 4, 5, 10])
+    for count in counts:
+        ends.append(ridden(problem, x, columns[:, i], length / count, int(count)).x)
+    errors = np.linalg.norm(np.array(ends[:-1]) - ends[-1], axis=1)
+    return -np.polyfit(np.log(counts[:-1]), np.log(errors), 1)[0] - 0.9
+
+
+def ridden(problem: rr.Problem, x: ArrayLike, direction: ArrayLike, size: float, n: int) -> Any:
+    """A ride of n steps, with its path, whatever the curvature."""
+    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(size)), stop=(), max_steps=n, keep_path=True)
+    ridge = Ridge(jnp.asarray(direction), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
+    return jax.device_get(_ride(rider, problem, jnp.asarray(x), ridge, KEY))
+
+
+@register
 def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.4, Theorem 1: two steps of size alpha descend by gamma alpha |grad|.
 
@@ -218,29 +254,28 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
         if eigenvalues[i] >= 0 or gamma < 0.05:
             continue
         alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
-        uphill = columns[:, i] * np.sign(grad @ columns[:, i])
-        ridge = Ridge(jnp.asarray(-uphill), jnp.asarray(0.0), jnp.asarray(0), jnp.asarray(1))
-        rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=2)
-        fall = loss - float(_ride(rider, problem, jnp.asarray(x), ridge, KEY).loss)
+        downhill = -columns[:, i] * np.sign(grad @ columns[:, i])
+        fall = loss - float(ridden(problem, x, downhill, alpha, 2).loss)
         margins.append(fall / (gamma * alpha * np.linalg.norm(grad)) - 1)
+
     # Flat ridges, where the paper's bound alone fails: f = -g t - e t^2 / 2 + t^3 / 6 beside a
     # curvature of 1. The ridge does not turn, beta and gamma are 1 and the gap is 1 + e.
-    for _ in range(instances):
-        grad, curvature = 10 ** random.uniform(-9, 0, 2)
-        t = 2 * min((1 + curvature) / 16, curvature)
-        fall = grad * t + curvature * t**2 / 2 - t**3 / 6
-        margins.append(fall / (grad * t / 2) - 1)
+    def fall_of(grad: np.ndarray, curvature: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return grad * t + curvature * t**2 / 2 - t**3 / 6
+
+    grad, curvature = 10 ** random.uniform(-9, 0, (2, instances))
+    t = 2 * np.minimum((1 + curvature) / 16, curvature)
+    margins += list(fall_of(grad, curvature, t) / (grad * t / 2) - 1)
     # As written, on the same kind of ridge: alpha is the bound itself, without |lambda| / beta.
     small = 10 ** random.uniform(-9, -3, instances)
     t = 2 * (1 + small) / 16
-    falls = small * t + small * t**2 / 2 - t**3 / 6
-    failures = int(np.sum(falls < small * t / 2))
+    falls = fall_of(small, small, t)
     return verdict(
         margins,
         "descent / promised descent - 1",
-        as_written=f"violated on {failures} of {instances} flat ridges: the loss rises by up to "
-        f"{-falls.min():.2g}",
-        violations_as_written=failures,
+        f"violated on {{violations_as_written}} of {instances} flat ridges: the loss rises by up "
+        "to {rise_as_written:.2g}",
+        violations_as_written=int(np.sum(falls < small * t / 2)),
         rise_as_written=float(-falls.min()),
     )
 
@@ -248,7 +283,12 @@ def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, A
 _ride = eqx.filter_jit(rr.Rider.ride)
 
 
-def residual_gradients(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "1e-9 - error of a gradient; eigengap / (Delta / lambda)^2 - 1",
+    "the eigengap is below Delta / 2 on {violations_as_written} of {instances} instances; the "
+    "second form of the gradient by lambda lacks a factor 1 / |e|",
+)
+def residual_gradients(random: np.random.Generator) -> tuple[float, bool]:
     """D.3: the gradients of |H e / lambda - e|^2 / |e|^2 and the eigengap of its operator.
 
     The printed gradient by e is right, and so is the first form of that by lambda; its second form
@@ -256,37 +296,27 @@ def residual_gradients(random: np.random.Generator, instances: int) -> dict[str,
     at e_i if lambda is nearest to lambda_i. If it is within a quarter of the gap Delta, the next
     eigenvalue is lower by Delta^2 / lambda^2, not by Delta / 2 as printed.
     """
-    margins, forms, operators = list[float](), 0, 0
-    for _ in range(instances):
-        hessian = random.normal(size=(SIZE, SIZE))
-        hessian = hessian + hessian.T
-        eigenvalues = np.linalg.eigvalsh(hessian)
-        i = int(random.integers(SIZE))
-        gap = gaps(eigenvalues)[i]
-        guess = eigenvalues[i] + random.uniform(-0.25, 0.25) * gap
-        e = random.normal(size=SIZE)
-        by_e, by_guess = map(np.asarray, _residual_gradients(e, guess, hessian))
-        size, unit_e = np.linalg.norm(e), e / np.linalg.norm(e)
-        once, twice = (unit_e @ power @ unit_e for power in (hessian, hessian @ hessian))
-        square = 2 / guess**2 * (hessian @ hessian @ unit_e - twice * unit_e)
-        printed_by_e = (square - 4 / guess * (hessian @ unit_e - once * unit_e)) / size
-        printed_by_guess = -2 / guess**3 * twice + 2 / guess**2 * once
-        errors = [
-            np.abs(printed_by_e - by_e).max() / np.abs(by_e).max(),
-            abs(printed_by_guess - by_guess) / (2 / abs(guess) ** 3 * twice),
-        ]
-        forms += abs(printed_by_guess * size - by_guess) > 1e-9 * abs(by_guess)
-        values = 4 * eigenvalues / guess - 2 * (eigenvalues / guess) ** 2
-        spare = values[i] - np.delete(values, i).max()
-        operators += bool(spare < gap / 2)
-        margins.append(min(1e-9 - max(errors), spare / (gap / guess) ** 2 - 1 + 1e-9))
-    return verdict(
-        margins,
-        "1e-9 - error of a gradient; eigengap / (Delta / lambda)^2 - 1",
-        as_written=f"the eigengap is below Delta / 2 on {operators} of {instances} instances; the "
-        f"second form of the gradient by lambda is wrong on {forms}, where |e| is not 1",
-        violations_as_written=operators,
-    )
+    hessian = random.normal(size=(SIZE, SIZE))
+    hessian = hessian + hessian.T
+    eigenvalues = np.linalg.eigvalsh(hessian)
+    i = int(random.integers(SIZE))
+    gap = gaps(eigenvalues)[i]
+    guess = eigenvalues[i] + random.uniform(-0.25, 0.25) * gap
+    e = random.normal(size=SIZE)
+    by_e, by_guess = map(np.asarray, _residual_gradients(e, guess, hessian))
+    unit_e = e / np.linalg.norm(e)
+    once, twice = (unit_e @ power @ unit_e for power in (hessian, hessian @ hessian))
+    square = 2 / guess**2 * (hessian @ hessian @ unit_e - twice * unit_e)
+    printed_by_e = (square - 4 / guess * (hessian @ unit_e - once * unit_e)) / np.linalg.norm(e)
+    printed_by_guess = -2 / guess**3 * twice + 2 / guess**2 * once
+    errors = [
+        np.abs(printed_by_e - by_e).max() / np.abs(by_e).max(),
+        abs(printed_by_guess - by_guess) / (2 / abs(guess) ** 3 * twice),
+    ]
+    values = 4 * eigenvalues / guess - 2 * (eigenvalues / guess) ** 2
+    spare = values[i] - np.delete(values, i).max()
+    margin = min(1e-9 - max(errors), spare / (gap / guess) ** 2 - 1 + 1e-9)
+    return margin, bool(spare < gap / 2)
 
 
 @jax.jit
@@ -297,7 +327,12 @@ def _residual_gradients(e: Array, guess: Array, hessian: Array) -> tuple[Array, 
     return jax.grad(residual, argnums=(0, 1))(e, guess)
 
 
-def residual_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "promised factor - measured factor of tan(angle)",
+    "violated on {violations_as_written} of {instances} instances with the learning rate "
+    "min(1/4, gaps)",
+)
+def residual_descent(random: np.random.Generator) -> tuple[float, bool] | None:
     """D.3, Theorem 2: gradient descent on |H e / lambda - e|^2 converges to the eigenvector.
 
     In the eigenbasis a step multiplies component j, against component i, by 1 - 2 alpha d_j / D
@@ -305,37 +340,25 @@ def residual_descent(random: np.random.Generator, instances: int) -> dict[str, A
     d. So it needs alpha < 1 / max d, which the paper's min(1/4, gaps) is not; with alpha = 1 / (2
     max d) the tangent of the angle falls by 1 - min d / (2 max d) at least, at every step.
     """
-    margins, failures = list[float](), 0
-    while len(margins) < instances:
-        problem, beta = make_waves(random)
-        x = random.normal(size=SIZE)
-        eigenvalues, columns = np.linalg.eigh(look(problem, x)[2])
-        i = int(random.integers(SIZE))
-        gap = gaps(eigenvalues)[i]
-        near = x + min(0.25, gap) / (4 * beta) * unit(random)
-        hessian, before = look(problem, near)[2], columns[:, i]
-        nearby, frame = np.linalg.eigh(hessian)
-        start, guess = frame.T @ before, before @ hessian @ before
-        distance = (nearby / guess - 1) ** 2
-        d = np.delete(distance, i) - distance[i]
-        if d.min() <= 0:  # the guess is nearer to another eigenvalue: outside the theorem
-            continue
-        tangents = _filter(start, nearby, guess, 0.5 / d.max(), 30, i)
-        rate = 1 - d.min() / (2 * d.max())
-        margins.append(
-            float(np.min(rate - tangents[1:] / np.maximum(tangents[:-1], 1e-300))) + 1e-9
-        )
-        written = min(0.25, gap)
-        claim = 1 - (1 - written / 4) ** np.arange(201)
-        cosines = 1 / np.sqrt(1 + _filter(start, nearby, guess, written, 200, i) ** 2)
-        failures += bool((cosines < claim - 1e-9).any())
-    return verdict(
-        margins,
-        "promised factor - measured factor of tan(angle)",
-        as_written=f"violated on {failures} of {len(margins)} instances "
-        "with the learning rate min(1/4, gaps)",
-        violations_as_written=failures,
-    )
+    problem, beta = make_waves(random)
+    x = random.normal(size=SIZE)
+    eigenvalues, columns = np.linalg.eigh(look(problem, x)[2])
+    i = int(random.integers(SIZE))
+    written = min(0.25, gaps(eigenvalues)[i])
+    hessian = look(problem, x + written / (4 * beta) * unit(random))[2]
+    before = columns[:, i]
+    nearby, frame = np.linalg.eigh(hessian)
+    start, guess = frame.T @ before, before @ hessian @ before
+    distance = (nearby / guess - 1) ** 2
+    d = np.delete(distance, i) - distance[i]
+    if d.min() <= 0:  # the guess is nearer to another eigenvalue: outside the theorem
+        return None
+    tangents = _filter(start, nearby, guess, 0.5 / d.max(), 30, i)
+    factors = tangents[1:] / np.maximum(tangents[:-1], 1e-300)
+    margin = 1 - d.min() / (2 * d.max()) - factors.max() + 1e-9
+    claim = 1 - (1 - written / 4) ** np.arange(201)
+    cosines = 1 / np.sqrt(1 + _filter(start, nearby, guess, written, 200, i) ** 2)
+    return margin, bool((cosines < claim - 1e-9).any())
 
 
 def _filter(
@@ -351,30 +374,22 @@ def _filter(
     return np.asarray(tangents)
 
 
-def gradient_along_ride(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement("fitted order - 1.9")
+def gradient_along_ride(random: np.random.Generator) -> float:
     """D.5: from a saddle, grad L after T steps is alpha sum_t lambda e + O(alpha^2)."""
-    orders, num_steps = [], 6
-    for _ in range(instances):
-        problem, _ = make_waves(random)
-        ridge = _spectrum(problem).ridge(0)
-        errors = []
-        alphas = 2.0 ** -np.arange(8, 13)
-        for alpha in alphas:
-            rider = rr.Rider(
-                step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=num_steps, keep_path=True
-            )
-            ride = jax.device_get(_ride(rider, problem, problem.x0, ridge, KEY))
-            steps = np.diff(ride.trace.path, axis=0)
-            predicted = (ride.trace.eigenvalue[:-1, None] * steps).sum(axis=0)
-            errors.append(np.linalg.norm(look(problem, ride.x)[1] - predicted))
-        orders.append(np.polyfit(np.log(alphas), np.log(errors), 1)[0])
-    return verdict(
-        [order - 1.9 for order in orders], "fitted order - 1.9", order=float(np.median(orders))
-    )
+    problem, _ = make_waves(random)
+    direction, errors = _spectrum(problem).eigenvectors[0], []
+    alphas = 2.0 ** -np.arange(8, 13)
+    for alpha in alphas:
+        ride = ridden(problem, problem.x0, direction, alpha, 6)
+        steps = np.diff(ride.trace.path, axis=0)
+        predicted = (ride.trace.eigenvalue[:-1, None] * steps).sum(axis=0)
+        errors.append(np.linalg.norm(look(problem, ride.x)[1] - predicted))
+    return np.polyfit(np.log(alphas), np.log(errors), 1)[0] - 1.9
 
 
-@partial(over_instances, meaning="least fall of a step / (alpha^2 |lambda| / 2)")
-def overlap_lowers_loss(random: np.random.Generator) -> float | None:
+@statement("least fall of a step / (alpha^2 |lambda| / 2)")
+def overlap_lowers_loss(random: np.random.Generator) -> float:
     """Main text: from a saddle, negative curvature and positive overlaps make the loss fall.
 
     Along a ride of small steps with lambda < 0 and all directions within 90 degrees of each other,
@@ -385,8 +400,7 @@ def overlap_lowers_loss(random: np.random.Generator) -> float | None:
     is_negative = np.asarray(spectrum.eigenvalues) < -0.05
     ridge = spectrum.ridge(int(random.integers(is_negative.sum())))
     alpha = 0.05 * abs(float(ridge.eigenvalue)) / beta
-    rider = rr.Rider(step=rr.FixedStep(jnp.asarray(alpha)), stop=(), max_steps=60, keep_path=True)
-    trace = jax.device_get(_ride(rider, problem, problem.x0, ridge, KEY)).trace
+    trace = ridden(problem, problem.x0, ridge.direction, alpha, 60).trace
     directions = np.diff(trace.path, axis=0) / alpha
     is_met = (trace.eigenvalue[:-1] < 0) & (
         np.tril(directions @ directions.T, -1) + np.triu(np.ones(2 * (len(directions),))) > 0
@@ -397,32 +411,23 @@ def overlap_lowers_loss(random: np.random.Generator) -> float | None:
     return falls.min()
 
 
-def repeated_eigenvalues(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement("spare distinct eigenvalues, multiplicity, trivial eigenvectors")
+def repeated_eigenvalues(random: np.random.Generator) -> float:
     """D.6, Theorem 3: N equivalent sets of m parameters leave at most d - m (N - 2) eigenvalues.
 
     Every eigenvalue with a non-trivial eigenvector has multiplicity N - 1 at least, and at most d -
-    m (N - 1) eigenvectors are trivial.
+    m (N - 1) eigenvectors are trivial: those that all swaps of two sets leave in place.
     """
-    shapes = [(num, size, rest) for num in (3, 4, 5) for size in (1, 2) for rest in (0, 2)]
-    margins, tight = [], 0
-    for number in range(instances):
-        num, size, rest = shapes[number % len(shapes)]
-        problem = make_symmetric(random, num, size, rest)
-        spectrum = jax.device_get(_spectrum(problem))
-        clusters, d = spectrum.clusters(), problem.size
-        bound = d - size * (num - 2)
-        trivial = _trivial(spectrum, num, size)
-        sizes = np.array([cluster.multiplicity for cluster in clusters])
-        is_trivial = np.array([trivial[spectrum.labels == k].all() for k in range(len(clusters))])
-        lacking = sizes[~is_trivial] - (num - 1)
-        spare = d - size * (num - 1) - sizes[is_trivial].sum()
-        margins.append(float(min([bound - len(clusters), spare, *lacking])))
-        tight += len(clusters) == bound
-    return verdict(
-        margins,
-        "spare distinct eigenvalues, multiplicity, trivial eigenvectors",
-        bound_attained=tight,
-    )
+    num, size, rest = (int(random.choice(of)) for of in ((3, 4, 5), (1, 2), (0, 2)))
+    problem = make_symmetric(random, num, size, rest)
+    spectrum, d = jax.device_get(_spectrum(problem)), problem.size
+    blocks = spectrum.eigenvectors[:, : num * size].reshape(-1, num, size)
+    trivial = np.abs(blocks - blocks[:, :1]).max(axis=(1, 2)) < 1e-6
+    sizes = np.array([cluster.multiplicity for cluster in spectrum.clusters()])
+    is_trivial = np.array([trivial[spectrum.labels == k].all() for k in range(len(sizes))])
+    lacking = sizes[~is_trivial] - (num - 1)
+    spare = d - size * (num - 1) - sizes[is_trivial].sum()
+    return float(min([d - size * (num - 2) - len(sizes), spare, *lacking]))
 
 
 def symmetric_loss(params: dict[str, Array], mix: Array, scale: Array, pool: Array) -> Array:
@@ -453,36 +458,26 @@ def _spectrum(problem: rr.Problem) -> Spectrum:
     return rr.DenseSpectrum()(problem, problem.x0, jax.random.key(0))
 
 
-def _trivial(spectrum: Spectrum, num: int, size: int) -> np.ndarray:
-    """Which eigenvectors all swaps of two blocks leave in place."""
-    blocks = np.asarray(spectrum.eigenvectors)[:, : num * size].reshape(-1, num, size)
-    return np.abs(blocks - blocks[:, :1]).max(axis=(1, 2)) < 1e-6
-
-
-@partial(over_instances, meaning=TIED)
-def most_entropy_at_value(random: np.random.Generator) -> float | None:
+@statement("1e-3 - largest difference of probability between tied actions")
+def most_entropy_at_value(random: np.random.Generator) -> float:
     """D.7, Theorem 4: of policies of one return, that of most entropy is invariant under ties."""
     rewards = np.zeros(6)
     while np.ptp(rewards) == 0:  # else every policy has the same return: nothing to constrain
         rewards = random.integers(0, 3, size=6).astype(float)
     value = rewards.min() + random.uniform(0.1, 0.9) * np.ptp(rewards)
-    constraints = [
-        {"type": "eq", "fun": lambda p, rewards=rewards, value=value: p @ rewards - value},
-        {"type": "eq", "fun": lambda p: p.sum() - 1},
-    ]
-    start = random.dirichlet(np.ones(6))
+    sums = LinearConstraint(np.stack([rewards, np.ones(6)]), *2 * ([value, 1],))
+    start, inside = random.dirichlet(np.ones(6)), [(1e-9, 1)] * 6
     found = minimize(
-        lambda p: p @ np.log(p),
-        start,
-        method="SLSQP",
-        bounds=[(1e-9, 1)] * 6,
-        constraints=constraints,
-        tol=1e-12,
+        lambda p: p @ np.log(p), start, method="SLSQP", bounds=inside, constraints=sums, tol=1e-12
     ).x
     return 1e-3 - max(np.ptp(found[rewards == reward]) for reward in rewards)
 
 
-def most_entropy_with_states(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "entropy of the invariant policy - that of the uneven one, two states",
+    "violated on {violations_as_written} of {instances} instances with three states",
+)
+def most_entropy_with_states(random: np.random.Generator) -> tuple[float, bool]:
     """D.7, Theorem 4 with several states: for N equal subtrees, N = 2, the invariant policy wins.
 
     At the root one of N equal states is chosen, in each of which an action pays 1 or 0. Of return b
@@ -490,21 +485,12 @@ def most_entropy_with_states(random: np.random.Generator, instances: int) -> dic
     goes to one state and is uniform in the others has more: the sum counts states that are hardly
     ever visited. So the theorem as printed, for any episodic problem, fails.
     """
-    margins, failures = list[float](), 0
-    for _ in range(instances):
-        value = 1 - 10 ** random.uniform(-4, -0.5)
-        margins.append(_even_entropy(2, value) - _uneven_entropy(2, value))
-        failures += _uneven_entropy(3, value) > _even_entropy(3, value)
-    return verdict(
-        margins,
-        "entropy of the invariant policy - that of the uneven one, two states",
-        as_written=f"violated on {failures} of {instances} instances with three states",
-        violations_as_written=failures,
+    value = 1 - 10 ** random.uniform(-4, -0.5)
+    two, three = (
+        np.log(count) + count * stats.entropy([value, 1 - value]) - _uneven_entropy(count, value)
+        for count in (2, 3)
     )
-
-
-def _even_entropy(count: int, value: float) -> float:
-    return float(np.log(count) + count * stats.entropy([value, 1 - value]))
+    return two, three < 0
 
 
 def _uneven_entropy(count: int, value: float) -> float:
@@ -517,28 +503,24 @@ def _uneven_entropy(count: int, value: float) -> float:
     return float(np.max(root + leaf) + (count - 1) * np.log(2))
 
 
-def softmax_gradient(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "1e-12 max |r| - largest difference from the derivative",
+    "violated on {violations_as_written} of {instances} instances: the left side lacks r_j",
+)
+def softmax_gradient(random: np.random.Generator) -> tuple[float, bool]:
     """D.7, Lemma: the gradient of the return of a softmax policy is p_i (r_i - mean r).
 
     As printed the return lacks its rewards: sum_j p_j is 1 and its gradient 0.
     """
-    margins, failures = list[float](), 0
-    for _ in range(instances):
-        size = int(random.integers(2, 9))
-        logits, rewards = 2 * random.normal(size=(2, size))
-        weights = np.exp(logits - logits.max())
-        p = weights / weights.sum()
-        lemma = p * (rewards - p @ rewards)
-        found = np.asarray(_softmax_gradient(jnp.asarray(logits), jnp.asarray(rewards)))
-        margins.append(1e-12 * np.abs(rewards).max() - float(np.abs(found - lemma).max()))
-        bare = np.asarray(_softmax_gradient(jnp.asarray(logits), jnp.ones(size)))
-        failures += bool(np.abs(bare - lemma).max() > 1e-12)
-    return verdict(
-        margins,
-        "1e-12 max |r| - largest difference from the derivative",
-        as_written=f"violated on {failures} of {instances} instances: the left side lacks r_j",
-        violations_as_written=failures,
+    size = int(random.integers(2, 9))
+    logits, rewards = 2 * random.normal(size=(2, size))
+    p = softmax(logits)
+    lemma = p * (rewards - p @ rewards)
+    found, bare = (
+        np.abs(np.asarray(_softmax_gradient(logits, of)) - lemma).max()
+        for of in (rewards, np.ones(size))
     )
+    return 1e-12 * np.abs(rewards).max() - found, bool(bare > 1e-12)
 
 
 @jax.jit
@@ -546,6 +528,7 @@ def _softmax_gradient(logits: Array, rewards: Array) -> Array:
     return jax.grad(lambda logits: jax.nn.softmax(logits) @ rewards)(logits)
 
 
+@register
 def invariant_saddle(random: np.random.Generator, instances: int) -> dict[str, Any]:
     """D.7, Theorem 5: the saddle of most entropy is invariant under symmetries.
 
@@ -569,18 +552,18 @@ def invariant_saddle(random: np.random.Generator, instances: int) -> dict[str, A
         sum(_gain_by_breaking(random, values) > 1e-5 for _ in range(instances))
         for values in (sizes, np.concatenate([-sizes, sizes]))
     )
-    most, level = _level_sets()
+    levels = _level_sets()
     return verdict(
         margins,
         "1e-6 - distance of the policy from the invariant saddle",
-        as_written=f"the bare minimiser breaks a symmetry on {both} of {instances} lists of "
-        f"payoffs of both signs and on {positive} of {instances} of positive ones; on a level set "
-        f"|grad J| = b of rewards (1, 1, 0) invariant policies reach b = {most:.3f}, others "
-        f"{level:.3f}",
+        "the bare minimiser breaks a symmetry on {violations_as_written} of {instances} lists of "
+        "payoffs of both signs and on {violations_positive} of {instances} of positive ones; on a "
+        "level set |grad J| = b of rewards (1, 1, 0) invariant policies reach b = "
+        "{invariant_level:.3f}, others {other_level:.3f}; with two equal states below a root "
+        "{invariant_level_with_states:.3f}, others {other_level_with_states:.3f}",
         violations_as_written=both,
         violations_positive=positive,
-        invariant_level=most,
-        other_level=level,
+        **levels,
     )
 
 
@@ -631,40 +614,29 @@ def _least(starts: Array, tied: Array, payoffs: Array, weight: Array) -> Array:
     return jnp.min(jax.vmap(descend)(starts))
 
 
-def _level_sets(num_points: int = 2001) -> tuple[float, float]:
-    """The largest |grad J| of a bandit with rewards (1, 1, 0): of invariant policies, and of all.
+def _level_sets(num_points: int = 2001) -> dict[str, float]:
+    """The largest |grad J| of invariant policies, and of others.
 
-    All policies: on the edge where one of the tied actions is left out.
+    A bandit with rewards (1, 1, 0), the others on the edge where one of the tied actions is left
+    out; and two equal states below a root, in which an action pays 1 or 0, the others going to one
+    of the states only. There the gradient by the logits of a state is the state's probability times
+    p (1 - p) (1, -1), and the root's vanishes.
     """
     third, rewards = np.linspace(0, 1, num_points), np.array([1.0, 1.0, 0.0])
     even = np.stack([(1 - third) / 2, (1 - third) / 2, third], axis=1)
     edge = np.stack([1 - third, 0 * third, third], axis=1)
-    norms = [
-        np.linalg.norm(p * (rewards[None] - (p @ rewards)[:, None]), axis=1).max()
+    invariant, other = (
+        float(np.linalg.norm(p * (rewards - (p @ rewards)[:, None]), axis=1).max())
         for p in (even, edge)
-    ]
-    return float(norms[0]), float(norms[1])
-
-
-STATEMENTS: dict[str, Callable[[np.random.Generator, int], dict[str, Any]]] = {
-    check.__name__: check
-    for check in (
-        gradient_descent_turns,
-        gradient_flow,
-        eigenvalues_lipschitz,
-        eigenvector_bound,
-        two_step_descent,
-        residual_gradients,
-        residual_descent,
-        gradient_along_ride,
-        overlap_lowers_loss,
-        repeated_eigenvalues,
-        most_entropy_at_value,
-        most_entropy_with_states,
-        softmax_gradient,
-        invariant_saddle,
     )
-}
+    slope = np.sqrt(2) * np.max(third * (1 - third))
+    halves, whole = (float(slope * np.linalg.norm(root)) for root in ([0.5, 0.5], [1.0, 0.0]))
+    return {
+        "invariant_level": invariant,
+        "other_level": other,
+        "invariant_level_with_states": halves,
+        "other_level_with_states": whole,
+    }
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:

@@ -50,9 +50,22 @@ def test_the_papers_learning_rate_fails_where_it_should():
 
 def test_the_level_set_on_which_theorem_5_fails():
     # Theorem 5: invariant policies of rewards (1, 1, 0) do not reach |grad J| = 0.33; others do.
-    invariant, other = theory._level_sets()
-    assert invariant == pytest.approx(np.sqrt(1.5) / 4) and invariant < 0.33 < other
-    assert other == pytest.approx(np.sqrt(2) / 4)
+    found = theory._level_sets()
+    assert found["invariant_level"] == pytest.approx(np.sqrt(1.5) / 4)
+    assert found["other_level"] == pytest.approx(np.sqrt(2) / 4)
+    # Two equal states below a root, by the derivatives of the return.
+    action = np.array([1.0, 0.0])
+
+    def size(root):
+        def returned(logits):
+            p = jax.nn.softmax(logits, axis=1)
+            return p[0] @ (p[1:] @ action)
+
+        logits = jnp.stack([jnp.asarray(root), jnp.zeros(2), jnp.zeros(2)])
+        return float(jnp.linalg.norm(jax.grad(returned)(logits)))
+
+    assert found["invariant_level_with_states"] == pytest.approx(size([0.0, 0.0]))
+    assert found["other_level_with_states"] == pytest.approx(size([99.0, 0.0]))
 
 
 def test_the_bare_minimiser_breaks_a_symmetry():
