@@ -25,16 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from ridgerider import environments
 from ridgerider.data import digits, mnist
 from ridgerider.problems.colored import ColoredImages
+from ridgerider_experiments.penalties import Layers, Training, outputs, train
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown
 from ridgerider_experiments.sweep import Job, grouped, interval, run_jobs
@@ -52,7 +51,7 @@ METHODS = {
 }
 WEIGHTS = (10.0, 100.0, 1000.0)  # of a penalty, to choose from
 NUM_BLOCKS, BLOCK, EARLY = 4, 100, 100  # steps of Adam; before `EARLY` a penalty has weight 1
-WIDTH, BATCH, RATE, DECAY = 128, 128, 1e-3, 1e-3
+WIDTH, BATCH = 128, 128
 TILT = np.linspace(-1.5, 1.5, 40)
 Data = tuple[np.ndarray, np.ndarray]
 
@@ -180,17 +179,29 @@ def baseline(
     scale = np.concatenate(inputs).std()
     tables = [jnp.asarray((one - center) / scale, jnp.float32) for one in inputs]
     targets = [jnp.asarray(one) for one in labels]
-    random, train, held_out = np.random.default_rng(seed), [], []
+    random, kept, held_out = np.random.default_rng(seed), list[Any](), list[Any]()
     for one, own in zip(tables, targets, strict=True):
         order = random.permutation(len(own))
         cut = len(own) // 5
         held_out.append((one[order[:cut]], own[order[:cut]]))
-        train.append((one[order[cut:]], own[order[cut:]]))
-    num_classes = int(max(own.max() for own in targets)) + 1
-    weights = jnp.asarray(WEIGHTS if method in PENALTIES else WEIGHTS[:1], jnp.float32)
-    stacked = trained(method, train, num_classes, weights, jax.random.key(seed))
+        kept.append((one[order[cut:]], own[order[cut:]]))
+    sizes = (tables[0].shape[1], WIDTH, WIDTH, int(max(own.max() for own in targets)) + 1)
+    keys = jax.random.split(jax.random.key(seed), len(sizes))
+    each = [
+        train(
+            Training(method, weight=jnp.asarray(weight, jnp.float32), late_from=EARLY),
+            layers_of(sizes, keys),
+            kept,
+            keys[-1],
+            batch_size=BATCH,
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK,
+        )
+        for weight in (WEIGHTS if method in PENALTIES else WEIGHTS[:1])
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     accuracies = np.array(
-        [np.mean(guesses(stacked, one) == np.asarray(own), axis=-1) for one, own in held_out]
+        [np.mean(np.asarray(guesses(stacked, one) == own), axis=-1) for one, own in held_out]
     )
     best = np.unravel_index(
         np.argmax(accuracies.mean(axis=0) - 5 * np.ptp(accuracies, axis=0)), accuracies.shape[1:]
@@ -198,105 +209,28 @@ def baseline(
     chosen = jax.tree.map(lambda leaf: leaf[best][None, None], stacked)
 
     def predict(inputs: np.ndarray) -> np.ndarray:
-        return guesses(chosen, jnp.asarray((inputs - center) / scale, jnp.float32))[0, 0]
+        return np.asarray(
+            guesses(chosen, jnp.asarray((inputs - center) / scale, jnp.float32))[0, 0]
+        )
 
     return predict
 
 
-@eqx.filter_jit
-def trained(method: str, data: list, num_classes: int, weights: Array, key: Array) -> Any:
-    """Networks for each weight, after each block of steps."""
-    sizes = (data[0][0].shape[1], WIDTH, WIDTH, num_classes)
-    keys = jax.random.split(key, len(sizes))
-    layers = [
-        (
-            jax.random.normal(own, (fan_in, fan_out), jnp.float32) * (2 / fan_in) ** 0.5,
-            jnp.zeros(fan_out, jnp.float32),
-        )
+def layers_of(sizes: tuple[int, ...], keys: Array) -> Layers:
+    return [
+        {
+            "weights": jax.random.normal(own, (fan_in, fan_out), jnp.float32) * (2 / fan_in) ** 0.5,
+            "bias": jnp.zeros(fan_out, jnp.float32),
+        }
         for own, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
     ]
-    optimizer = optax.adam(RATE)
-
-    def one_weight(weight: Array) -> Any:
-        def step(carry: tuple, index: Array) -> tuple:
-            layers, state, past = carry
-            draws = jax.random.split(jax.random.fold_in(keys[-1], index), len(data))
-            rows = [
-                jax.random.randint(own, (BATCH,), 0, len(y))
-                for own, (_, y) in zip(draws, data, strict=True)
-            ]
-            batch = [(x[own], y[own]) for own, (x, y) in zip(rows, data, strict=True)]
-            now = jnp.where(index < EARLY, 1.0, weight).astype(weight.dtype)
-
-            def loss(layers: Any) -> tuple[Array, Array]:
-                return objective(method, layers, batch, now, past)
-
-            grads, losses = jax.grad(loss, has_aux=True)(layers)
-            updates, state = optimizer.update(grads, state)
-            return (jax.tree.map(jnp.add, layers, updates), state, past + losses), None
-
-        def block(carry: tuple, number: Array) -> tuple:
-            carry, _ = jax.lax.scan(step, carry, number * BLOCK + jnp.arange(BLOCK))
-            return carry, carry[0]
-
-        first = (layers, optimizer.init(layers), jnp.zeros(len(data), jnp.float32))
-        return jax.lax.scan(block, first, jnp.arange(NUM_BLOCKS))[1]
-
-    return jax.lax.map(one_weight, weights)
 
 
-def hidden(layers: Any, inputs: Array) -> Array:
-    for weights, bias in layers[:-1]:
-        inputs = jax.nn.relu(inputs @ weights + bias)
-    return inputs
-
-
-def objective(
-    method: str, layers: Any, batch: list, weight: Array, past: Array
-) -> tuple[Array, Array]:
-    """What is minimised, and the loss of each environment."""
-    inner = [hidden(layers, x) for x, _ in batch]
-    outputs = [h @ layers[-1][0] + layers[-1][1] for h in inner]
-
-    def cross_entropy(z: Array, y: Array) -> Array:
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(z), y[:, None], axis=1))
-
-    labels = [y for _, y in batch]
-    losses = jnp.stack([cross_entropy(z, y) for z, y in zip(outputs, labels, strict=True)])
-    decay = DECAY * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers))
-    if method == "group_dro":
-        shares = jax.nn.softmax(0.01 * (past + jax.lax.stop_gradient(losses)))
-        return shares @ losses + decay, losses
-    penalty = jnp.zeros((), jnp.float32)
-    if method == "irm":
-        slope = jax.grad(lambda scale, z, y: cross_entropy(scale * z, y))
-        slopes = [slope(jnp.ones(()), z, y) for z, y in zip(outputs, labels, strict=True)]
-        penalty = jnp.mean(jnp.stack(slopes) ** 2)
-    elif method == "vrex":
-        penalty = jnp.var(losses)
-    elif method == "fishr":  # variances of the gradients of single examples by the last layer
-        spreads = []
-        for h, z, y in zip(inner, outputs, labels, strict=True):
-            errors = jax.nn.softmax(z) - jax.nn.one_hot(y, z.shape[1])
-            spreads.append((errors**2).T @ h**2 / len(y) - (errors.T @ h / len(y)) ** 2)
-        penalty = jnp.sum(jnp.var(jnp.stack(spreads), axis=0))
-    elif method == "coral":  # means and covariances of the last hidden layer
-        moments = [(jnp.mean(h, axis=0), jnp.cov(h.T)) for h in inner]
-        pairs = zip(moments[0], moments[1], strict=True)
-        penalty = sum((jnp.mean((one - two) ** 2) for one, two in pairs), penalty)
-    else:
-        return jnp.mean(losses) + decay, losses
-    # Divided by the weight, so that the size of a step does not jump with it.
-    return (jnp.mean(losses) + decay + weight * penalty) / jnp.maximum(weight, 1), losses
-
-
-def guesses(stacked: Any, inputs: Array) -> np.ndarray:
+@jax.jit
+def guesses(stacked: Layers, inputs: Array) -> Array:
     """Of each weight and block."""
-
-    def one(layers: Any) -> Array:
-        return jnp.argmax(hidden(layers, inputs) @ layers[-1][0] + layers[-1][1], axis=1)
-
-    return np.asarray(jax.vmap(jax.vmap(one))(stacked))
+    one = lambda layers: jnp.argmax(outputs(layers, inputs), axis=1)  # noqa: E731
+    return jax.vmap(jax.vmap(one))(stacked)
 
 
 # --- what is shown

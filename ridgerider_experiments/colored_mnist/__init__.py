@@ -144,7 +144,7 @@ def train(job: Job, colored: ColoredImages) -> dict[str, Trained]:
     name, environments, seed = job["method"], colored.train, job["seed"]
     if name in TRAININGS:
         sizes = {size: job[size] for size in SIZES}
-        return {name: train_baseline(TRAININGS[name], environments, seed, **sizes)}
+        return {name: train_baseline(name, environments, seed, **sizes)}
     if name == "consistent":
         return ride_consistent(environments, seed, job["batch_size"])
     ridden = ride_algorithm_4(

@@ -33,23 +33,20 @@ from ridgerider.environments import (
 )
 from ridgerider.problems.colored import ColoredEnvironment
 from ridgerider.types import Ride, Ridge
-from ridgerider_experiments.colored_mnist.baselines import (
+from ridgerider_experiments.colored_mnist.baselines import Trained, arrays, trained_from, xavier
+from ridgerider_experiments.penalties import (
     Data,
-    Images,
+    Inputs,
     Labels,
     Layers,
-    Logits,
-    Trained,
     Training,
-    arrays,
     cross_entropy,
     hidden,
     random_rows,
     squares,
-    train,
-    xavier,
 )
 
+Logits = Float[Array, " examples"]
 NUM_FEATURES, NUM_UNITS = 10, 4
 NUM_STEPS = 9  # along the ridge, as in the paper
 RIDER = rr.Rider(
@@ -81,7 +78,7 @@ class Whitened(eqx.Module):
     matrix: Float[Array, "width m"]
 
     @eqx.filter_jit
-    def __call__(self, images: Images) -> Float[Array, "examples m"]:
+    def __call__(self, images: Inputs) -> Float[Array, "examples m"]:
         # In double precision where that is on: the Hessians are small, and exact ones are wanted.
         return ((hidden(self.layers, images) - self.center[None]) @ self.matrix).astype(float)
 
@@ -121,7 +118,8 @@ def ride_consistent(
         halves = [[(one[part::2], two[part::2]) for one, two in data] for part in (k, 1 - k)]
         key = jax.random.fold_in(jax.random.key(seed), k)
         # A short training, of 150 steps: enough for features, colour and shape alike.
-        stacked = train(Training(num_hidden=256), halves[0], key, batch_size, 1, 149)
+        sizes = {"width": 256, "batch_size": batch_size, "num_blocks": 1, "block_size": 149}
+        stacked = trained_from(Training(), halves[0], key, **sizes)
         features = whiten(jax.tree.map(lambda leaf: leaf[0], stacked), halves[1], NUM_FEATURES)
         for name, of in folds.items():
             part = shuffle(halves[1], key) if name == "shuffled" else halves[1]
@@ -193,16 +191,16 @@ def mean_logits(folds: list[Fold], images: np.ndarray) -> Float[Array, "candidat
 # --- Algorithm 4
 
 
-def features_of(featurizer: Layers, images: Images) -> Float[Array, "examples m"]:
+def features_of(featurizer: Layers, images: Inputs) -> Float[Array, "examples m"]:
     last = featurizer[-1]
     return jnp.tanh(hidden(featurizer, images) @ last["weights"] + last["bias"][None])
 
 
-def network_logits(params: dict[str, Any], images: Images) -> Logits:
+def network_logits(params: dict[str, Any], images: Inputs) -> Logits:
     return head_logits(params["head"], features_of(params["featurizer"], images))
 
 
-def network_loss(params: dict[str, Any], images: Images, labels: Labels) -> Array:
+def network_loss(params: dict[str, Any], images: Inputs, labels: Labels) -> Array:
     return cross_entropy(network_logits(params, images), labels)
 
 
@@ -322,5 +320,5 @@ def ride_algorithm_4(
 
 
 @jax.jit
-def stacked_logits(stacked: dict[str, Any], images: Images) -> Float[Array, "candidates examples"]:
+def stacked_logits(stacked: dict[str, Any], images: Inputs) -> Float[Array, "candidates examples"]:
     return jax.lax.map(lambda params: network_logits(params, images), stacked)

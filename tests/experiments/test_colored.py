@@ -7,8 +7,8 @@ from ridgerider.data import Images, digits
 from ridgerider.environments import agreement, extrapolate
 from ridgerider.problems.colored import ColoredImages, colored_digits
 from ridgerider_experiments import colored_mnist as experiment
-from ridgerider_experiments.colored_mnist import baselines
-from ridgerider_experiments.colored_mnist.baselines import Trained
+from ridgerider_experiments import penalties
+from ridgerider_experiments.colored_mnist.baselines import Trained, xavier
 from ridgerider_experiments.colored_mnist.figures import NAMES, draw, draw_curves, table
 
 
@@ -167,7 +167,7 @@ def two_environments():
         )
         for _ in range(2)
     ]
-    return data, baselines.xavier(jax.random.key(0), (3, 4, 1))
+    return data, xavier(jax.random.key(0), (3, 4, 1))
 
 
 def test_fishr_compares_variances_of_gradients_of_single_examples():
@@ -175,17 +175,18 @@ def test_fishr_compares_variances_of_gradients_of_single_examples():
     images, labels = data[0]
 
     def loss(last, image, label):
-        logits = baselines.perceptron([layers[0], last], image[None])
-        return baselines.cross_entropy(logits, label[None])
+        logits = penalties.outputs([layers[0], last], image[None])
+        return penalties.cross_entropy(logits, label[None])
 
     grads = jax.vmap(jax.grad(loss), (None, 0, 0))(layers[1], images, labels)
     expected = np.concatenate([grads["weights"][:, :, 0].var(axis=0), grads["bias"].var(axis=0)])
-    logits = baselines.perceptron(layers, images)
-    found = baselines.gradient_variance(layers, logits, data[0])
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    other = baselines.gradient_variance(layers, baselines.perceptron(layers, data[1][0]), data[1])
-    fishr = baselines.Training("fishr", decay=0.0, weight=7.0, late_from=0)
-    value, losses = baselines.objective(fishr, layers, data, jnp.array(0))
+    found, other = (
+        penalties.gradient_variance(penalties.hidden(layers, x), penalties.outputs(layers, x), y)
+        for x, y in data
+    )
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4)
+    fishr = penalties.Training("fishr", decay=0.0, weight=7.0, late_from=0)
+    value, losses = penalties.objective(fishr, layers, data, jnp.array(0))
     apart = np.sum((np.asarray(found) - np.asarray(other)) ** 2) / 2  # both from their mean
     assert float(value) == pytest.approx(float(losses.mean()) / 7 + apart, rel=1e-5)
 
@@ -193,14 +194,14 @@ def test_fishr_compares_variances_of_gradients_of_single_examples():
 def test_dro_takes_the_worst_environment_and_group_dro_leans_to_it():
     data, layers = two_environments()
     losses = [
-        float(baselines.cross_entropy(baselines.perceptron(layers, images), labels))
+        float(penalties.cross_entropy(penalties.outputs(layers, images), labels))
         for images, labels in data
     ]
     zero = jnp.array(0)
-    plain = baselines.Training("dro", decay=0.0)
-    assert float(baselines.objective(plain, layers, data, zero)[0]) == pytest.approx(max(losses))
-    group = baselines.Training("group_dro", decay=0.0)
-    found, seen = baselines.objective(
+    plain = penalties.Training("dro", decay=0.0)
+    assert float(penalties.objective(plain, layers, data, zero)[0]) == pytest.approx(max(losses))
+    group = penalties.Training("group_dro", decay=0.0)
+    found, seen = penalties.objective(
         group, layers, data, zero, past=jnp.array([100, 0], jnp.float32)
     )
     weights = np.exp(0.01 * (np.array(losses) + np.array([100, 0])))
