@@ -25,7 +25,7 @@ import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, descent_paths, markdown, new_figure, save
+from ridgerider_experiments.show import bars, descent_paths, drawing, markdown
 from ridgerider_experiments.sweep import Job, percent, run_jobs
 from ridgerider_experiments.tree_methods import best_size, mean, measure, recommended, tree_jobs
 
@@ -117,14 +117,11 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
 
 def draw(results: dict[str, Any], out: Path) -> None:
     """Fractions found: Figure 3 on the left, Figure 7 on the right."""
-    figure = new_figure(9, 3.6)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 2), sharey=True)
-    deep, depths = results["deep"], results["depths"]
-    bars(left, [f"depth {deep['depth']}"], [deep], {name: METHODS[name] for name in DEEP})
-    names = [f"depth {depth}" for depth in depths]
-    bars(right, names, list(depths.values()), {name: METHODS[name] for name in SHALLOW})
-    right.set_ylabel("")
-    save(figure, out / "ablation")
+    deep = {results["deep"]["depth"]: results["deep"]}
+    with drawing(out / "ablation", 9, 3.6, 1, 2, width_ratios=(1, 2), sharey=True) as (left, right):
+        bars(left, deep, {name: METHODS[name] for name in DEEP})
+        bars(right, results["depths"], {name: METHODS[name] for name in SHALLOW})
+        right.set_ylabel("")
 
 
 def draw_paths(seed: int, out: Path) -> None:
@@ -152,20 +149,17 @@ def draw_paths(seed: int, out: Path) -> None:
         lines.append((descents[row], {**style, "linewidth": 1.8, "label": label}))
     # So wide that no way is cut.
     wide = max(8.0, 1.05 * max(float(np.abs(points @ plane.T).max()) for points, _ in lines))
-    figure = new_figure(5, 4.6)
-    ax = figure.subplots()
     side = np.linspace(-wide, wide, 161)
-    first, second = np.meshgrid(side, side)
-    grid = first[..., None] * plane[0] + second[..., None] * plane[1]
-    shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
-    figure.colorbar(shades, label="expected return")
-    for points, style in lines:
-        ax.plot(*(points @ plane.T).T, **style)
-    ax.plot(0, 0, "o", color="black", markersize=5)
-    ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=(-wide, wide), ylim=(-wide, wide))
-    legend = ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
-    legend.get_frame().set(facecolor="#BBBBBB", edgecolor="none")
-    save(figure, out / "paths")
+    grid = np.stack(np.meshgrid(side, side), axis=-1) @ plane
+    with drawing(out / "paths", 5, 4.6) as ax:
+        shades = ax.pcolormesh(side, side, tree.returns(grid), cmap="Blues", shading="auto")
+        ax.figure.colorbar(shades, label="expected return")
+        for points, style in lines:
+            ax.plot(*(points @ plane.T).T, **style)
+        ax.plot(0, 0, "o", color="black", markersize=5)
+        ax.set(xlabel="along ridge 0", ylabel="along ridge 1", xlim=side[[0, -1]])
+        how = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "frameon": True}
+        ax.legend(facecolor="#BBBBBB", edgecolor="none", **how)
 
 
 def table(results: dict[str, Any]) -> str:

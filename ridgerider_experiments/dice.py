@@ -35,7 +35,7 @@ from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
 from ridgerider.types import Cost, Ride, Ridge
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.show import bars, drawing, markdown
 from ridgerider_experiments.sweep import Job, grouped, percent, run_jobs
 from ridgerider_experiments.tree_methods import (
     MAX_RIDGES,
@@ -227,10 +227,8 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(depths: dict[str, Any], out: Path) -> None:
-    figure = new_figure(4.8, 3.6)
-    names = [f"depth {depth}" for depth in depths]
-    bars(figure.subplots(), names, list(depths.values()), LABELS)
-    save(figure, out / "dice")
+    with drawing(out / "dice", 4.8, 3.6) as ax:
+        bars(ax, depths, LABELS)
 
 
 def table(results: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from ridgerider.data import FILES, cache_folder, from_folder, images_of
 from ridgerider.ensembles import AlongRidges, Beginning, Fresh, RandomDirections
 from ridgerider.problems import classifier
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
@@ -405,8 +405,12 @@ def _mean(of: list[Any]) -> Any:
 
 def draw(results: dict[str, Any], out: Path) -> None:
     arms = results["arms"]
-    figure = new_figure(3.4 * len(arms) + 1.6, 3.6)
-    axes = figure.subplots(1, len(arms), squeeze=False)[0]
+    size = (3.4 * len(arms) + 1.6, 3.6)
+    with drawing(out / "ensembles", *size, 1, len(arms), squeeze=False) as (axes,):
+        draw_arms(arms, axes)
+
+
+def draw_arms(arms: dict[str, Any], axes: Any) -> None:
     for ax, (name, of) in zip(axes, arms.items(), strict=True):
         for place, shift in enumerate(SHIFTS):
             for number, (method, scores) in enumerate(of["methods"].items()):
@@ -422,10 +426,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         ax.set_title(f"{name}: {of['verdict']}", fontsize=9)
         ax.grid(alpha=0.25, axis="x")
     most = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
-    figure.legend(
-        *most.get_legend_handles_labels(), frameon=False, fontsize=7, loc="outside right upper"
-    )
-    save(figure, out / "ensembles")
+    axes[0].figure.legend(*most.get_legend_handles_labels(), loc="outside right upper")
 
 
 def table(results: dict[str, Any]) -> str:

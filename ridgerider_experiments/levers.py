@@ -30,9 +30,9 @@ from ridgerider.coordination import (
 )
 from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, lever_eigenvalues
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.show import drawing, markdown
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 CLOSE = 1e-3  # two payoffs are equal
 
 
@@ -210,40 +210,35 @@ def kind(payoffs: np.ndarray, best: Candidate, reached: list[float]) -> str:
 
 def draw(repeats: list[Coordination], out: Path) -> None:
     """The average payoff of each ridge, and what three runs play on it."""
-    figure = new_figure(10.5, 3.3)
-    left, *right = figure.subplots(1, 4, width_ratios=(1.9, 1, 1, 1))
-    draw_payoffs(repeats, left)
     names = [one.fingerprint for one in repeats[0].candidates]
-    for number, ax in enumerate(right):
-        draw_run(repeats[0], number, ax)
-        ax.set_yticks(range(len(names)), names if number == 0 else [""] * len(names))
-    right[0].set_ylabel("ridge")
-    right[1].set_xlabel("lever, with its payoff")
-    save(figure, out / "levers")
+    with drawing(out / "levers", 10.5, 3.3, 1, 4, width_ratios=(1.9, 1, 1, 1)) as axes:
+        draw_payoffs(repeats, axes[0])
+        for number, ax in enumerate(axes[1:]):
+            draw_run(repeats[0], number, ax)
+            ax.set_yticks(range(len(names)), names if number == 0 else [""] * len(names))
+        axes[1].set_ylabel("ridge")
+        axes[2].set_xlabel("lever, with its payoff")
 
 
 def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
     ridges = [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)]
     place = np.arange(len(ridges))
-    heights = [one["cross_play"] for one in ridges]
-    errors = [one["cross_play_error"] for one in ridges]
-    colors = [GREEN if one["multiplicity"] == 1 else BLUE for one in ridges]
-    ax.bar(place, heights, 0.7, color=colors, yerr=errors, capsize=3, ecolor="#222222")
-    ax.plot(place, [one["self_play"] for one in ridges], "_", color=ORANGE, ms=18, mew=2.2)
-    num_runs = len(repeats[0].candidates[0].policies)
-    for at, one in zip(place, ridges, strict=True):
-        # Alone, everyone pulls one of the levers that pay what self-play comes to.
-        payoff = min(PAPER, key=lambda paid: abs(paid - one["self_play"]))
-        level = chance(payoff, num_runs)
-        ax.plot([at - 0.42, at + 0.42], [level] * 2, ":", color="#222222", linewidth=1.4)
-    ax.plot([], [], ":", color="#222222", label="with each other, by chance")
-    ax.bar([0], [0], color=GREEN, label="with each other, simple eigenvalue")
-    ax.bar([0], [0], color=BLUE, label="with each other, repeated eigenvalue")
-    ax.plot([], [], "_", color=ORANGE, ms=14, mew=2.2, label="in self-play")
+    paid, alone = (np.array([one[part] for one in ridges]) for part in ("cross_play", "self_play"))
+    # Alone, everyone pulls one of the levers that pay what self-play comes to.
+    levels = [
+        chance(min(PAPER, key=lambda payoff: abs(payoff - one)), len(repeats[0].saddles))
+        for one in alone
+    ]
+    for color, kind in ((GREEN, "simple"), (BLUE, "repeated")):
+        here = np.array([(one["multiplicity"] == 1) == (kind == "simple") for one in ridges])
+        errors = np.array([one["cross_play_error"] for one in ridges])[here]
+        look: Any = {"color": color, "label": f"with each other, {kind} eigenvalue", "capsize": 3}
+        ax.bar(place[here], paid[here], 0.7, yerr=errors, ecolor="#222222", **look)
+    ax.hlines(levels, place - 0.42, place + 0.42, "#222222", ":", label="by chance")
+    ax.plot(place, alone, "_", color=ORANGE, ms=18, mew=2.2, label="in self-play")
     ax.set_xticks(place, [one["fingerprint"] for one in ridges])
     ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.55), yticks=np.arange(0, 1.01, 0.2))
-    ax.legend(loc="upper left", frameon=False, fontsize=8)
-    plain(ax)
+    ax.legend(loc="upper left")
 
 
 def draw_run(result: Coordination, number: int, ax: Axes) -> None:
@@ -254,12 +249,10 @@ def draw_run(result: Coordination, number: int, ax: Axes) -> None:
             corner = (lever - side / 2, row - side / 2)
             ax.add_patch(Rectangle(corner, side, side, color=BLUE, linewidth=0))
     ax.set(xlim=(-0.6, len(PAPER) - 0.4), ylim=(len(result.candidates) - 0.4, -0.6))
-    ax.set_title(f"run {number + 1}", fontsize=10)
-    ax.set_aspect("equal")
+    ax.set(title=f"run {number + 1}", aspect="equal")
     ax.set_xticks([3, 7.5, 9], ["1.0", "0.8", "0.6"], fontsize=8)
     ax.tick_params(length=0)
-    for edge in (6.5, 8.5):
-        ax.axvline(edge, color=GREY, linewidth=0.6)
+    ax.vlines([6.5, 8.5], *ax.get_ylim(), color="#777777", linewidth=0.6)
 
 
 def table(results: dict[str, Any]) -> str:

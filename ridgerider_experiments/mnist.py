@@ -33,7 +33,7 @@ from ridgerider.problems import classifier
 from ridgerider.types import Ride
 from ridgerider_experiments.chain import RIDER, accuracy, chain, restore, store
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import grouped, run_jobs
 
 # Name, the paper's test accuracy, colour.
@@ -163,71 +163,58 @@ def ride(
     settings: Settings, problem: rr.Problem, images: Images, name: str, seed: int, kept: Path
 ) -> dict[str, Any]:
     """One chain; its accuracy at points that are even in the logarithm of the HVPs spent."""
-    rider = riders(settings)[name]
-    is_paper = name.startswith("paper")
+    rider, is_paper = riders(settings)[name], name.startswith("paper")
     max_hvps = settings.max_paper_hvps if is_paper else settings.max_hvps
     start, curve = restore(kept)
-    last = curve[-1][0] if curve else 0
+    last, began = curve[-1][0] if curve else 0, time.perf_counter()
     points = np.geomspace(min(500, max_hvps / 4), max_hvps, settings.num_points)
-    began, judging = time.perf_counter(), 0.0
     weight = settings.averaging if rider.correct is not None else 0.0
     max_index = NUM_RIDGES if is_paper else None
     rides = chain(problem, rider, max_index=max_index, averaging=weight, seed=seed, start=start)
     for end in rides:
-        hvps, paused = int(end.cost.hvps), time.perf_counter()
-        if np.any((last < points) & (points <= hvps)):
+        hvps = int(end.cost.hvps)
+        is_end = hvps >= max_hvps or name == "keep"
+        if is_end or np.any((last < points) & (points <= hvps)):
             curve.append([hvps, *accuracies(problem, images, end.average), end.num_steps])
             store(kept, end, curve)
             last = hvps
-        judging += time.perf_counter() - paused
-        if hvps >= max_hvps or name == "keep":
+        if is_end:
             break
-    seconds = time.perf_counter() - began - judging
-    train, test = accuracies(problem, images, end.average)
-    curve.append([hvps, train, test, end.num_steps])
     return {
-        "train_accuracy": train,
-        "test_accuracy": test,
+        **ended(curve, began),
         "hvps": hvps,
         "gradients": int(end.cost.gradients),
         "rides": end.num_rides,
         "steps": end.num_steps,
-        "seconds": seconds,
-        "curve": curve,
     }
+
+
+def ended(curve: list[list[float]], began: float) -> dict[str, Any]:
+    """What is noted of every run; the seconds include those of judging its points."""
+    found = {"train_accuracy": curve[-1][1], "test_accuracy": curve[-1][2], "curve": curve}
+    return {**found, "seconds": time.perf_counter() - began}
 
 
 def train_adam(
     settings: Settings, problem: rr.Problem, images: Images, seed: int
 ) -> dict[str, Any]:
     """Adam on the same loss and data, for context: batches of 128, learning rate 1e-3."""
-    judging = []
 
     def metrics(params: Any) -> dict[str, Any]:
-        paused = time.perf_counter()
         train, test = accuracies(problem, images, problem.ravel(params))
-        judging.append(time.perf_counter() - paused)
         return {"train": train, "test": test}
 
     train = rr.Train(optax.adam(1e-3), epochs=settings.num_epochs, metrics=metrics)
     began = time.perf_counter()
     # Adam does not leave the saddle's neighbourhood well: it starts from the usual scale.
     end = train(problem, problem.x0 * (0.05 / settings.init_scale), jax.random.key(seed))
-    seconds = time.perf_counter() - began - sum(judging)
     assert end.history is not None
-    epochs = 1 + np.arange(settings.num_epochs)
     num_steps = problem.num_examples // 128
     # A gradient of 128 images is an eighth of one of 1024, which costs about one product.
-    products = epochs * num_steps * 128 / settings.batch_size
+    products = (1 + np.arange(settings.num_epochs)) * num_steps * 128 / settings.batch_size
     curve = np.stack([products, *(end.history[part][1:] for part in ("train", "test"))], axis=1)
-    return {
-        "train_accuracy": float(curve[-1, 1]),
-        "test_accuracy": float(curve[-1, 2]),
-        "hvps": 0,
-        "gradients": settings.num_epochs * num_steps,
-        "seconds": seconds,
-        "curve": curve.tolist(),
-    }
+    gradients = settings.num_epochs * num_steps
+    return {**ended(curve.tolist(), began), "hvps": 0, "gradients": gradients}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -241,45 +228,37 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
-    figure = new_figure(9, 4)
-    axes = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.25))
-    draw_curves(axes[0], {"rr": results["rr"]}, 2, label="test")
-    draw_curves(axes[0], {"keep": results["rr"]}, 1, label="train", linestyle="--")
-    axes[0].set(ylabel="accuracy (%)")
-    axes[0].set_title("Ridge Rider with corrector, each seed", fontsize=10)
-    draw_curves(axes[1], results, 2)
-    axes[1].set_title("test accuracy of each method", fontsize=10)
-    for ax in axes:
-        ax.set(xscale="log", xlabel="Hessian-vector products", ylim=(0, 101))
-        ax.grid(alpha=0.25)
-    axes[0].legend(frameon=False, loc="lower right")
-    axes[1].legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1, 1))
-    save(figure, out / "mnist")
+    with drawing(out / "mnist", 9, 4, 1, 2, sharey=True, width_ratios=(1, 1.25)) as (left, right):
+        draw_curves(left, {"rr": results["rr"]}, 2, label="test")
+        draw_curves(left, {"keep": results["rr"]}, 1, label="train", linestyle="--")
+        left.set(ylabel="accuracy (%)", title="Ridge Rider with corrector, each seed")
+        draw_curves(right, results, 2)
+        right.set(title="test accuracy of each method")
+        for ax in (left, right):
+            ax.set(xscale="log", xlabel="Hessian-vector products", ylim=(0, 101))
+            ax.grid(alpha=0.25)
+        left.legend(loc="lower right")
+        right.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def draw_curves(ax: Axes, results: dict, column: int, label: str = "", **style: Any) -> None:
     """One column of every run's curve by HVPs, in the colour of its method."""
+    style = {"linewidth": 1.3, "marker": ".", "markevery": [-1], **style}
     for name, result in results.items():
+        words, _, color = METHODS[name]
         for number, run in enumerate(result["runs"]):
             curve = np.asarray(run["curve"])
-            words = (label or METHODS[name][0]) if number == 0 else None
-            style = {"linewidth": 1.3, "marker": ".", "markevery": [-1], **style}
-            style |= {"color": METHODS[name][2], "label": words}
+            style |= {"color": color, "label": None if number else label or words}
             ax.plot(curve[:, 0], 100 * curve[:, column], **style)
 
 
 def table(results: dict[str, Any]) -> str:
     rows = []
     for name, of in results["methods"].items():
-        known = of.get("gradients" if name in ("adam", "linear") else "steps")
-        rows.append(
-            [
-                *METHODS[name][:2],
-                *(percent(of, part) for part in ("test_accuracy", "train_accuracy")),
-                *(of["seeds"], "" if known is None else f"{known['mean']:,.0f}"),
-                *(f"{of['hvps']['mean']:,.0f}", f"{of['seconds']['mean']:.0f}"),
-            ]
-        )
+        steps = of.get("gradients" if name in ("adam", "linear") else "steps", {"mean": ""})["mean"]
+        both = [percent(of, part) for part in ("test_accuracy", "train_accuracy")]
+        counts = [of["seeds"], f"{steps:,.0f}" if steps else "", f"{of['hvps']['mean']:,.0f}"]
+        rows.append([*METHODS[name][:2], *both, *counts, f"{of['seconds']['mean']:.0f}"])
     head = ["method", "paper, test", "ours, test", "ours, train", "seeds", "steps", "HVPs"]
     what = f"Mean and 95 % interval over seeds on {results['data']}."
     return f"{markdown([*head, 'seconds'], rows)}\n{what}\n"

@@ -27,7 +27,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.axes import Axes
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
@@ -35,8 +34,14 @@ from ridgerider.problems import classifier
 from ridgerider.types import Cost, Ridge
 from ridgerider_experiments.chain import RIDER, Point, chain, downhill_ridge, guesses
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import Job, grouped, run_jobs
+
+LABELS = {
+    "clusters": "distinct ridges",
+    "raw": "raw indices",
+    "paper": "raw indices, the paper's settings",
+}
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,8 @@ class Settings(Base):
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     _, _, ridges = scene_of(replace(settings, workers=1))
-    every = {
-        **ridges,
-        **{str(scale): raw_indices(settings, str(scale)) for scale in settings.scales},
-    }
+    every = {name: list(of) for name, of in ridges.items()}
+    every |= {str(scale): list(raw_indices(settings, str(scale))) for scale in settings.scales}
     jobs = [
         settings.job(group=name, index=index, repeat=repeat)
         for name, indices in every.items()
@@ -79,17 +82,13 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
     ]
     done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.workers, say)
-    results: dict[str, Any] = {"scales": {}}
-    for name in every:
-        own = [row for row, job in enumerate(jobs) if job["group"] == name]
-        found = grouped([jobs[row] for row in own], [done[row] for row in own], "index")
-        group = compared(found, settings)
-        if name in ridges:
-            results |= group if name == "clusters" else {name: group}
-        else:
-            results["scales"][name] = group
-    draw(results, out)
-    return results
+    rows = grouped(jobs, range(len(jobs)), "group")
+    groups = {
+        name: compared(grouped([jobs[k] for k in own], [done[k] for k in own], "index"), settings)
+        for name, own in rows.items()
+    }
+    draw(groups, out)
+    return {"groups": groups}
 
 
 def compared(found: dict[int, list[dict[str, list[float]]]], settings: Settings) -> dict[str, Any]:
@@ -249,46 +248,33 @@ def permutation_test(
     return (1 + sum(as_large)) / (1 + len(as_large))
 
 
-def groups_of(results: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "distinct ridges": results,
-        "raw indices": results["raw"],
-        **{f"raw indices, start {scale}": of for scale, of in results.get("scales", {}).items()},
-        "raw indices, the paper's settings": results["paper"],
-    }
+def draw(groups: dict[str, Any], out: Path) -> None:
+    with drawing(out / "mnist-diversity", 4 * len(groups), 6, 2, len(groups)) as axes:
+        for column, (name, group) in zip(axes.T, groups.items(), strict=True):
+            for ax, part in zip(column, ("early", "late"), strict=True):
+                if part not in group:  # so many steps were not ridden
+                    ax.set_axis_off()
+                    continue
+                matrix, indices = np.asarray(group[part]).T, group["indices"]
+                image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+                every = -(-len(indices) // 12)
+                ax.set_xticks(range(0, len(indices), every), indices[::every])
+                ax.set_yticks(range(len(matrix)))
+                ax.set(xlabel="index of the first ridge", ylabel=f"digit, {part}")
+            column[0].set_title(label_of(name))
+        axes[0, 0].figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
 
 
-def draw(results: dict[str, Any], out: Path) -> None:
-    groups = groups_of(results)
-    figure = new_figure(4 * len(groups), 6)
-    axes = figure.subplots(2, len(groups))
-    for column, (title, group) in enumerate(groups.items()):
-        for row, part in enumerate(("early", "late")):
-            if part in group:
-                image = _heat_map(axes[row][column], group, part)
-            else:  # so many steps were not ridden
-                axes[row][column].set_axis_off()
-        axes[0][column].set_title(title, fontsize=10)
-    figure.colorbar(image, ax=axes, label="test accuracy", shrink=0.7)
-    save(figure, out / "mnist-diversity")
-
-
-def _heat_map(ax: Axes, group: dict[str, Any], part: str) -> Any:
-    matrix = np.asarray(group[part]).T
-    image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=1, aspect="auto")
-    every = -(-len(matrix[0]) // 12)
-    ax.set_xticks(range(0, len(matrix[0]), every), group["indices"][::every])
-    ax.set_yticks(range(len(matrix)))
-    ax.set(xlabel="index of the first ridge", ylabel=f"digit, {part}")
-    return image
+def label_of(group: str) -> str:
+    return LABELS.get(group, f"raw indices, start {group}")
 
 
 def table(results: dict[str, Any]) -> str:
-    groups = groups_of(results)
+    groups = {label_of(name): of for name, of in results["groups"].items()}
     counts = [len(of["indices"]) for of in groups.values()]
     rows: list[list[Any]] = [["first ridges", "indices up to about 50", *counts]]
     for name, part in (("early", "p_value"), ("late", "late_p_value")):
-        cells = [f"{of[part]:.4f}" if part in of else "not ridden so far" for of in groups.values()]
+        cells = [f"{of[part]:.4f}" if part in of else "not ridden" for of in groups.values()]
         rows.append([f"digits depend on the ridge, {name}: p", "(picture)", *cells])
     for name in ("early", "late"):
         of_each = groups.values()
@@ -296,9 +282,9 @@ def table(results: dict[str, Any]) -> str:
         rows.append([f"mean test accuracy, {name}", "", *means])
     text = markdown(["", "paper", *groups], rows)
     for name, of in groups.items():
-        best = [
-            f"{index}: {int(np.argmax(row))}"
-            for index, row in zip(of["indices"], of.get("early", ()), strict=False)
-        ]
-        text += f"\nBest digit early, {name}: {', '.join(best)}.\n"
+        best = [int(np.argmax(row)) for row in of["early"]]
+        words = [f"{index}: {digit}" for index, digit in zip(of["indices"], best, strict=True)]
+        if len(set(best)) == 1:
+            words = [f"{best[0]} on all"]
+        text += f"\nBest digit early, {name}: {', '.join(words)}.\n"
     return text

@@ -27,7 +27,7 @@ from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider_experiments.chain import RIDER, accuracy, chain
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
@@ -160,20 +160,17 @@ def summary(runs: list[dict[str, Any]], seed: int) -> dict[str, Any]:
 
 def draw(runs: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Test accuracy along every trial that ends above 60 %."""
-    figure = new_figure(6, 3.8)
-    ax = figure.subplots()
-    for method, (label, _, color) in METHODS.items():
-        kept = [one["curve"] for one in runs[method] if one["curve"][-1][2] > SHOWN]
-        for curve in kept:
-            steps, _, test = np.array(curve).T
-            ax.plot(steps, 100 * test, color=color, linewidth=0.8, alpha=0.6)
-        total = len(runs[method])
-        ax.plot([], [], color=color, label=f"{label}: {len(kept)} of {total} trials")
-    ax.axhline(90, color="#777777", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="steps", ylabel="test accuracy (%)", ylim=(0, 101))
-    plain(ax)
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
-    save(figure, out / "mnist-sweep")
+    with drawing(out / "mnist-sweep", 6, 3.8) as ax:
+        for method, (label, _, color) in METHODS.items():
+            kept = [one["curve"] for one in runs[method] if one["curve"][-1][2] > SHOWN]
+            for curve in kept:
+                steps, _, test = np.array(curve).T
+                ax.plot(steps, 100 * test, color=color, linewidth=0.8, alpha=0.6)
+            words = f"{label}: {len(kept)} of {len(runs[method])} trials"
+            ax.plot([], [], color=color, label=words)
+        ax.axhline(90, color="#777777", linewidth=0.8, linestyle=":")
+        ax.set(xlabel="steps", ylabel="test accuracy (%)", ylim=(0, 101))
+        ax.legend(loc="lower right")
 
 
 def table(results: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ import ridgerider as rr
 from ridgerider import plot
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import descent_paths, markdown, new_figure, save
+from ridgerider_experiments.show import descent_paths, drawing, markdown
 
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
 
@@ -64,40 +64,28 @@ def draw(
     problem: rr.Problem, settings: Settings, result: rr.Result, gd_paths: np.ndarray, out: Path
 ) -> None:
     """Both sets of paths over the loss, as in Figure 1."""
-    figure = new_figure(9, 4.2)
-    axes = figure.subplots(1, 2, sharey=True)
-    for ax, title in zip(
-        axes, ("Gradient descent from near the maximum", "Ridge Rider"), strict=True
-    ):
-        draw_loss(problem, ax)
-        ax.set(title=title, xlabel="weak direction")
-    axes[0].set_ylabel("strong direction")
-    for path in gd_paths:
-        axes[0].plot(path[:, 1], path[:, 0], color="#0072B2", linewidth=0.7, alpha=0.6)
-    axes[0].plot(
-        *gd_paths[:, -1, ::-1].T,
-        "o",
-        color="#0072B2",
-        fillstyle="none",
-        markersize=9,
-        label="where it ends",
-    )
     first = [leg for leg in result if leg.fingerprint.depth == 1]
     how = (settings.learning_rate, settings.num_steps)
     descents = descent_paths(problem, jnp.stack([jnp.asarray(leg.x) for leg in first]), *how)
-    for leg, descent, color in zip(first, descents, COLORS, strict=True):
-        path = leg.trace["path"]
-        axes[1].plot(
-            path[:, 1], path[:, 0], color=color, linewidth=2.2, label=f"ride {leg.fingerprint}"
-        )
-        axes[1].plot(
-            descent[:, 1], descent[:, 0], color=color, linewidth=1.4, linestyle=(0, (1, 1.2))
-        )
-        axes[1].plot(descent[-1, 1], descent[-1, 0], "o", color=color, markersize=8)
-    axes[1].plot([], [], color="#444444", linewidth=1.4, linestyle=(0, (1, 1.2)), label="descent")
-    for ax in axes:
-        ax.legend(loc="upper right", frameon=False, fontsize=8, labelcolor="#222222")
-    save(figure, out / "surface")
+    dotted: dict[str, Any] = {"linewidth": 1.4, "linestyle": (0, (1, 1.2))}
+    titles = ("Gradient descent from near the maximum", "Ridge Rider")
+    with drawing(out / "surface", 9, 4.2, 1, 2, sharey=True) as (left, right):
+        for ax, title in zip((left, right), titles, strict=True):
+            draw_loss(problem, ax)
+            ax.set(title=title, xlabel="weak direction")
+        left.set_ylabel("strong direction")
+        for path in gd_paths:
+            left.plot(*path[:, ::-1].T, color="#0072B2", linewidth=0.7, alpha=0.6)
+        ring = {"color": "#0072B2", "fillstyle": "none", "markersize": 9}
+        left.plot(*gd_paths[:, -1, ::-1].T, "o", label="where it ends", **ring)
+        for leg, descent, color in zip(first, descents, COLORS, strict=True):
+            look = {"color": color, "linewidth": 2.2, "label": f"ride {leg.fingerprint}"}
+            right.plot(*leg.trace["path"][:, ::-1].T, **look)
+            right.plot(*descent[:, ::-1].T, color=color, **dotted)
+            right.plot(*descent[-1, ::-1], "o", color=color, markersize=8)
+        right.plot([], [], color="#444444", label="descent", **dotted)
+        for ax in (left, right):
+            ax.legend(loc="upper right", labelcolor="#222222")
 
 
 def draw_loss(problem: rr.Problem, ax: Axes) -> None:

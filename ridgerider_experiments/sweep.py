@@ -45,15 +45,13 @@ def run_jobs(
     return [done[_name(job)] for job in jobs]
 
 
-def grouped(
-    jobs: Iterable[Job], done: Iterable[dict[str, Any]], name: str
-) -> dict[Any, list[dict[str, Any]]]:
+def grouped(jobs: Iterable[Job], done: Iterable[Any], name: str) -> dict[Any, list[Any]]:
     """The results by this entry of their jobs.
 
     >>> grouped([{"depth": 4}, {"depth": 6}, {"depth": 4}], [{"x": 1}, {"x": 2}, {"x": 3}], "depth")
     {4: [{'x': 1}, {'x': 3}], 6: [{'x': 2}]}
     """
-    groups: dict[Any, list[dict[str, Any]]] = {}
+    groups: dict[Any, list[Any]] = {}
     for job, result in zip(jobs, done, strict=True):
         groups.setdefault(job[name], []).append(result)
     return groups

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider.problems.tree import Tree
-from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import percent, proportion
 from ridgerider_experiments.tree_methods import descent, measure, recommended
 
@@ -83,24 +83,18 @@ def ratio(one: dict[str, Any], unit: str) -> float:
 def draw(regimes: list[dict[str, Any]], out: Path) -> None:
     """The ratio of costs by depth, in each unit: above one, guessing costs more."""
     rows = [row for row in regimes if row["trees"]]
-    figure = new_figure(10, 3.4)
-    for ax, unit in zip(figure.subplots(1, 3, sharey=True), UNITS, strict=True):
-        for rare in dict.fromkeys(row["p_positive"] for row in rows):
-            here = [r for r in rows if r["p_positive"] == rare and r[f"ratio_{unit}"]]
-            ax.plot(
-                [row["depth"] for row in here],
-                [row[f"ratio_{unit}"] for row in here],
-                marker="o",
-                color=COLORS.get(rare, "#444444"),
-                label=f"P(positive) = {rare:g}",
-            )
-        ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
-        ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
-        ax.set_xticks(sorted({row["depth"] for row in rows}))
-        plain(ax)
-    figure.axes[0].legend(frameon=False, fontsize=8)
-    figure.axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
-    save(figure, out / "regimes")
+    with drawing(out / "regimes", 10, 3.4, 1, 3, sharey=True) as axes:
+        for ax, unit in zip(axes, UNITS, strict=True):
+            for rare in dict.fromkeys(row["p_positive"] for row in rows):
+                here = [r for r in rows if r["p_positive"] == rare and r[f"ratio_{unit}"]]
+                points = [(row["depth"], row[f"ratio_{unit}"]) for row in here]
+                look = {"color": COLORS.get(rare, "#444444"), "label": f"P(positive) = {rare:g}"}
+                ax.plot(*np.array(points).reshape(-1, 2).T, marker="o", **look)
+            ax.axhline(1, color="#777777", linewidth=0.9, linestyle=":")
+            ax.set(yscale="log", xlabel="depth", title=f"in {unit}")
+            ax.set_xticks(sorted({row["depth"] for row in rows}))
+        axes[0].legend()
+        axes[0].set_ylabel(f"guessing / Ridge Rider,\n{SHARE:.0%} of the solutions")
 
 
 def table(regimes: list[dict[str, Any]]) -> str:

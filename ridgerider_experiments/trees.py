@@ -21,7 +21,7 @@ from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
 from ridgerider_experiments import tree_regimes
 from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, markdown, new_figure, save
+from ridgerider_experiments.show import bars, drawing, markdown
 from ridgerider_experiments.sweep import Job, percent, run_jobs
 from ridgerider_experiments.tree_methods import (
     TARGET,
@@ -149,12 +149,10 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
 
 def draw(depths: dict[str, Any], settings: Settings, out: Path) -> None:
     """A tree, and the fractions found by depth with 95 % intervals: Figure 2."""
-    figure = new_figure(10, 3.8)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 2.6))
-    make_tree(4, seed=settings.seed).draw(left)
-    left.set_title("a tree: decisions, positive (blue)\nand negative (orange) leaves", fontsize=9)
-    bars(right, [f"depth {depth}" for depth in depths], list(depths.values()), METHODS)
-    save(figure, out / "trees")
+    with drawing(out / "trees", 10, 3.8, 1, 2, width_ratios=(1, 2.6)) as (left, right):
+        make_tree(4, seed=settings.seed).draw(left)
+        left.set_title("a tree: decisions, positive (blue)\nand negative (orange) leaves")
+        bars(right, depths, METHODS)
 
 
 def table(results: dict[str, Any]) -> str:

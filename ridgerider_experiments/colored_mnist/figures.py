@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from ridgerider_experiments.show import markdown, new_figure, plain, save
+from ridgerider_experiments.show import drawing, markdown
 from ridgerider_experiments.sweep import interval
 
 # What it is, the paper's accuracies in training and test, and its colour if it is drawn.
@@ -34,61 +33,52 @@ COLORS = {name: of[-1] for name, of in METHODS.items() if of[-1]}
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def draw(runs: Runs, out: Path) -> None:
-    """Where every method ends, as dots with intervals."""
-    figure = new_figure(6, 4.2)
-    draw_accuracies(runs, figure.subplots())
-    save(figure, out / "colored-mnist")
-
-
 def draw_curves(methods: dict[str, Any], out: Path) -> None:
     """Figure 9: accuracies by step, baselines and rides side by side, from stored results."""
-    figure = new_figure(9, 3.4)
     panels = (("erm", "irm"), ("algorithm_4", "algorithm_4_whole"))
-    for ax, names in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
-        for name, color in zip(names, ("#009E73", "#0072B2"), strict=True):
-            curve = methods[name]["curve"]
-            for part, line in (("test", "-"), ("train", "--")):
-                low, mean, high = (
-                    [100 * one[side] for one in curve[part]] for side in ("low", "mean", "high")
-                )
-                label = f"{NAMES[name]}, {part} ({curve['runs']} runs)"
-                ax.plot(curve["step"], mean, line, color=color, label=label)
-                ax.fill_between(curve["step"], low, high, color=color, alpha=0.2, linewidth=0)
-        ax.axhline(75, color="#999999", linewidth=0.8, linestyle=":")
-        ax.set(ylim=(0, 100))
-        plain(ax)
-        ax.legend(frameon=False, fontsize=8, loc=(0.02, 0.14))
-        ax.set_xlabel("steps of training" if "erm" in names else "steps along the ridge")
-    figure.axes[0].set_ylabel("accuracy (%), mean and 95 % interval")
-    save(figure, out / "colored-mnist-curves")
+    with drawing(out / "colored-mnist-curves", 9, 3.4, 1, 2, sharey=True) as axes:
+        for ax, names in zip(axes, panels, strict=True):
+            for name, color in zip(names, ("#009E73", "#0072B2"), strict=True):
+                curve = methods[name]["curve"]
+                for part, line in (("test", "-"), ("train", "--")):
+                    low, mean, high = percents(*curve[part]).T
+                    label = f"{NAMES[name]}, {part} ({curve['runs']} runs)"
+                    ax.plot(curve["step"], mean, line, color=color, label=label)
+                    ax.fill_between(curve["step"], low, high, color=color, alpha=0.2, linewidth=0)
+            ax.axhline(75, color="#999999", linewidth=0.8, linestyle=":")
+            ax.legend(loc=(0.02, 0.14))
+            ax.set_xlabel("steps of training" if "erm" in names else "steps along the ridge")
+        axes[0].set(ylabel="accuracy (%), mean and 95 % interval", ylim=(0, 100))
 
 
-def draw_accuracies(runs: Runs, ax: Axes) -> None:
+def percents(*intervals: dict[str, float]) -> np.ndarray:
+    """Lower end, mean and upper end of each."""
+    return 100 * np.array([[one[side] for side in ("low", "mean", "high")] for one in intervals])
+
+
+def draw(runs: Runs, out: Path) -> None:
     """Where each method ends: a dot for each run, their mean with its 95 % interval."""
     names = [name for name in COLORS if runs.get(name)]
-    for row, name in enumerate(names):
-        ends = 100 * np.array([one["curve"][-1][1:] for one in runs[name]])
-        num_environments = (ends.shape[1] - 1) // 2
-        test, train = ends[:, -1], ends[:, :num_environments].mean(axis=1)
-        around = row + 0.24 * (np.linspace(-1, 1, len(test)) if len(test) > 1 else np.zeros(1))
-        ax.plot(test, around, ".", color=COLORS[name], markersize=3, alpha=0.45, zorder=1)
-        dot: dict[str, Any] = {"color": COLORS[name], "capsize": 3, "zorder": 3, "linewidth": 1.6}
-        for values, marker, fill in ((test, "o", COLORS[name]), (train, "s", "white")):
-            of = interval(values / 100)
-            low, mean, high = (100 * of[part] for part in ("low", "mean", "high"))
-            errors = [[mean - low], [high - mean]]
-            ax.errorbar(mean, row, xerr=errors, fmt=marker, markerfacecolor=fill, **dot)
-    ax.plot([], [], "o", color="#555555", label="test")
-    ax.plot([], [], "s", color="#555555", markerfacecolor="white", label="train")
-    for place, label in ((50, "chance"), (75, "optimal")):
-        ax.axvline(place, color="#999999", linewidth=0.8, linestyle=":", zorder=0)
-        ax.text(place + 0.5, -0.62, label, color="#777777", fontsize=7.5)
-    ax.set_yticks(range(len(names)), [NAMES[name] for name in names])
-    ax.set(xlabel="accuracy (%), mean and 95 % interval", xlim=(0, 100))
-    ax.set_ylim(len(names) - 0.4, -0.8)
-    ax.legend(frameon=False, fontsize=8, loc="lower left")
-    plain(ax)
+    with drawing(out / "colored-mnist", 6, 4.2) as ax:
+        for row, name in enumerate(names):
+            ends = np.array([one["curve"][-1][1:] for one in runs[name]])
+            test, train = ends[:, -1], ends[:, : ends.shape[1] // 2].mean(axis=1)
+            around = row + 0.24 * (np.linspace(-1, 1, len(test)) if len(test) > 1 else np.zeros(1))
+            look: dict[str, Any] = {"color": COLORS[name], "capsize": 3, "linewidth": 1.6}
+            ax.plot(100 * test, around, ".", color=COLORS[name], markersize=3, alpha=0.45, zorder=1)
+            for values, marker, fill in ((test, "o", COLORS[name]), (train, "s", "white")):
+                ((low, mean, high),) = percents(interval(values))
+                look |= {"fmt": marker, "markerfacecolor": fill, "zorder": 3}
+                ax.errorbar(mean, row, xerr=[[mean - low], [high - mean]], **look)
+        ax.plot([], [], "o", color="#555555", label="test")
+        ax.plot([], [], "s", color="#555555", markerfacecolor="white", label="train")
+        for place, label in ((50, "chance"), (75, "optimal")):
+            ax.axvline(place, color="#999999", linewidth=0.8, linestyle=":", zorder=0)
+            ax.text(place + 0.5, -0.62, label, color="#777777", fontsize=7.5)
+        ax.set_yticks(range(len(names)), [NAMES[name] for name in names])
+        ax.set(xlabel="accuracy (%), mean and 95 % interval", xlim=(0, 100))
+        ax.set_ylim(len(names) - 0.4, -0.8)
+        ax.legend(loc="lower left")
 
 
 def table(results: dict[str, Any]) -> str:

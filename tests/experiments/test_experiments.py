@@ -308,12 +308,12 @@ def test_the_figure_of_diversity_leaves_out_what_was_not_ridden(tmp_path):
     short = {part: group[part] for part in ("indices", "early")}
     sizes = []
     for paper in (short, group):
-        found = {**group, "raw": group, "paper": paper, "scales": {}}
+        found = {"clusters": group, "0.1": group, "paper": paper}
         mnist_diversity.draw(found, tmp_path)
-        drawn = (tmp_path / "mnist-diversity.svg").read_text()
-        sizes.append(drawn.count("<image"))
+        sizes.append((tmp_path / "mnist-diversity.svg").read_text().count("<image"))
     assert sizes == [6, 7]  # with the colour bar; one panel less, and one more
-    assert "| first ridges |" in mnist_diversity.table({**group, "raw": group, "paper": short})
+    text = mnist_diversity.table({"groups": {"clusters": group, "0.1": short}})
+    assert "| first ridges |" in text and "start 0.1: 1 on all." in text
 
 
 def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
