@@ -56,22 +56,20 @@ class Settings(Base):
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    own: dict[str, Any] = {"max_steps": settings.deep_steps, "methods": list(DEEP_METHODS)}
-    deep = tree_jobs(settings.seed, settings.deep, settings.num_deep, **own)
-    own = {"max_steps": settings.max_steps, "methods": list(SHALLOW)}
-    shallow = {
-        depth: tree_jobs(settings.seed, depth, settings.num_trees, **own)
-        for depth in settings.depths
-    }
-    todo = deep + [job for of in shallow.values() for job in of]
-    done = iter(run_jobs(work, todo, out / "ablation.jsonl", settings.workers, say))
+    deep: Any = (settings.deep, settings.num_deep, settings.deep_steps, DEEP_METHODS)
+    groups = [deep] + [
+        (d, settings.num_trees, settings.max_steps, SHALLOW) for d in settings.depths
+    ]
+    todo = [
+        tree_jobs(settings.seed, depth, count, max_steps=steps, methods=list(names))
+        for depth, count, steps, names in groups
+    ]
+    jobs = itertools.chain(*todo)
+    done = iter(run_jobs(work, jobs, out / "ablation.jsonl", settings.workers, say))
+    deepest, *others = [summary([next(done) for _ in of]) for of in todo]
     results = {
-        "deep": {
-            "depth": settings.deep,
-            "max_steps": settings.deep_steps,
-            **summary([next(done) for _ in deep]),
-        },
-        "depths": {str(depth): summary([next(done) for _ in of]) for depth, of in shallow.items()},
+        "deep": {"depth": settings.deep, "max_steps": settings.deep_steps, **deepest},
+        "depths": dict(zip(map(str, settings.depths), others, strict=True)),
     }
     draw(results, out)
     draw_paths(settings.seed, out)
@@ -108,9 +106,9 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
         name: mean([one[name] for one in done], "iterations", "seconds") for name in done[0]
     }
     for name in DEEP[1:]:
-        tried = {f"{size:g}": found.get(f"{name}_{size:g}") for size in STEP_SIZES}
-        if all(tried.values()):
-            means = {size: of["mean"] for size, of in tried.items() if of}
+        tried = [f"{name}_{size:g}" for size in STEP_SIZES]
+        if tried[0] in found:
+            means = [found[one]["mean"] for one in tried]
             found[name] = {**best_size(found, STEP_SIZES, name + "_{}"), "tried": means}
     return found
 
@@ -141,9 +139,10 @@ def draw_paths(seed: int, out: Path) -> None:
     lines: list[tuple[np.ndarray, dict[str, Any]]] = []
     for row, color in zip(pair, ("#009E73", "#E69F00"), strict=True):
         label = f"ride {legs[row].fingerprint}, then descent: {reached[row]}"
-        dotted = {"color": color, "linewidth": 1.6, "linestyle": (0, (1, 1.2))}
-        lines.append((legs[row].trace["path"], {"color": color, "linewidth": 2.4, "label": label}))
-        lines.append((descents[row], dotted))
+        lines += [
+            (legs[row].trace["path"], {"color": color, "linewidth": 2.4, "label": label}),
+            (descents[row], {"color": color, "linewidth": 1.6, "linestyle": (0, (1, 1.2))}),
+        ]
     for row, style in ((4, {"color": "#D55E00"}), (5, {"color": "white", "dashes": (2, 2)})):
         label = f"gradient descent {row - 3}: {reached[row]}"
         lines.append((descents[row], {**style, "linewidth": 1.8, "label": label}))

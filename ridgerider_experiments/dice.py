@@ -206,13 +206,8 @@ def work(job: Job) -> dict[str, Any]:
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    jobs = [
-        job
-        for depth in settings.depths
-        for job in tree_jobs(
-            settings.seed, depth, settings.num_trees, max_batches=settings.max_batches
-        )
-    ]
+    own, most = (settings.seed, settings.num_trees), settings.max_batches
+    jobs = [job for d in settings.depths for job in tree_jobs(own[0], d, own[1], max_batches=most)]
     done = run_jobs(work, jobs, out / "dice.jsonl", settings.workers, say)
     depths = {str(depth): summary(of) for depth, of in grouped(jobs, done, "depth").items()}
     draw(depths, out)

@@ -57,8 +57,7 @@ def summary(place: tuple[int, float], done: list[dict[str, Any]]) -> dict[str, A
     for name in METHODS:
         found[name] = proportion(one["methods"][name]["fraction"] for one in kept)
     for unit in UNITS:
-        ratios = [ratio(one, unit) for one in kept]
-        known = [value for value in ratios if not math.isnan(value)]
+        known = [value for one in kept if not math.isnan(value := ratio(one, unit))]
         middle = float(np.median(known)) if known else math.nan
         found[f"ratio_{unit}"] = middle if math.isfinite(middle) else None
         found[f"rr_cheaper_{unit}"] = sum(value > 1 for value in known)
@@ -105,13 +104,10 @@ def table(regimes: list[dict[str, Any]]) -> str:
     rows = []
     for row in regimes:
         if row["trees"]:
+            place = [f"{row['p_positive']:g}", row["depth"], row["trees"]]
+            found = [f"{row['solutions']:.1f}", percent(row["rr"]), percent(row["guess"])]
             ratios = [row[f"ratio_{unit}"] for unit in UNITS]
-            rows.append(
-                [
-                    *(f"{row['p_positive']:g}", row["depth"], row["trees"]),
-                    *(f"{row['solutions']:.1f}", percent(row["rr"]), percent(row["guess"])),
-                    *("-" if value is None else f"{value:.2g}" for value in ratios),
-                    *(row["rr_cheaper_products"], row["rr_cheaper_seconds"]),
-                ]
-            )
+            costs = ["-" if value is None else f"{value:.2g}" for value in ratios]
+            cheaper = [row["rr_cheaper_products"], row["rr_cheaper_seconds"]]
+            rows.append([*place, *found, *costs, *cheaper])
     return markdown(head, rows)

@@ -12,6 +12,7 @@ of a leg, which it does not give; wide random starts, a baseline that it does no
 that matters.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,37 +67,31 @@ class Settings(Base):
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    own: dict[str, Any] = {"max_steps": settings.max_steps, "p_positive": 0.4}
-    main, theirs = (
-        {
-            depth: tree_jobs(settings.seed, depth, settings.num_trees, kind=kind, **own)
-            for depth in settings.depths
-        }
-        for kind in ("main", "paper")
+    usual = [(depth, 0.4) for depth in settings.depths]
+    kinds = (
+        ("main", usual, settings.num_trees, settings.max_steps),
+        ("paper", usual, settings.num_trees, settings.max_steps),
+        ("regime", settings.regimes, settings.num_regime, settings.regime_steps),
     )
-    own = {"kind": "regime", "max_steps": settings.regime_steps}
-    where = {
-        (depth, rare): tree_jobs(settings.seed, depth, settings.num_regime, p_positive=rare, **own)
-        for depth, rare in settings.regimes
-    }
-    groups: tuple[dict[Any, list[Job]], ...] = (main, theirs, where)
-    todo = [job for group in groups for jobs in group.values() for job in jobs]
+    todo = [
+        job
+        for kind, places, count, steps in kinds
+        for depth, rare in places
+        for job in tree_jobs(
+            settings.seed, depth, count, kind=kind, max_steps=steps, p_positive=rare
+        )
+    ]
     # The longest last, and among those the deepest first: a worker is not left alone for long.
     todo.sort(key=lambda job: (job["kind"] == "paper", -job["depth"]))
-    done = run_jobs(work, todo, out / "trees.jsonl", settings.workers, say)
-    results = {str(job): result for job, result in zip(todo, done, strict=True)}
-    depths = {
-        str(depth): summary(
-            [
-                {**results[str(one)]["methods"], **results[str(other)]["methods"]}
-                for one, other in zip(main[depth], theirs[depth], strict=True)
-            ]
-        )
-        for depth in main
-    }
-    regimes = [
-        tree_regimes.summary(place, [results[str(job)] for job in where[place]]) for place in where
-    ]
+    done = defaultdict[Any, list[dict[str, Any]]](list)
+    found = run_jobs(work, todo, out / "trees.jsonl", settings.workers, say)
+    for job, result in zip(todo, found, strict=True):
+        done[job["kind"], job["depth"], job["p_positive"]].append(result)
+    depths = {}
+    for depth, rare in usual:
+        both = zip(done["main", depth, rare], done["paper", depth, rare], strict=True)
+        depths[str(depth)] = summary([one["methods"] | two["methods"] for one, two in both])
+    regimes = [tree_regimes.summary(place, done["regime", *place]) for place in settings.regimes]
     draw(depths, settings, out)
     tree_regimes.draw(regimes, out)
     return {"depths": depths, "regimes": regimes}
@@ -106,21 +101,17 @@ def work(job: Job) -> dict[str, Any]:
     """Some methods on one tree."""
     seed = job["seed"] + (500 if job["kind"] == "regime" else 0)  # other trees
     tree = make_tree(job["depth"], p_positive=job["p_positive"], seed=seed)
-    max_steps = job["max_steps"]
+    until = {"max_steps": job["max_steps"], "until_all": True}
     if job["kind"] == "regime":
-        return tree_regimes.work(tree, max_steps)
+        return tree_regimes.work(tree, job["max_steps"])
     if job["kind"] == "paper":
-        return {
-            "methods": {"rr_paper": measure(paper(), tree, max_steps=max_steps, until_all=True)}
-        }
-    ridges = measure(recommended(), tree, max_steps=max_steps, until_all=True)
+        return {"methods": {"rr_paper": measure(paper(), tree, **until)}}
+    ridges = measure(recommended(), tree, **until)
     found = {"rr": ridges}
-    for name, method in (
-        others() | {"novelty": NoveltySearch(tree)}
-    ).items():  # with as many steps, and as many seconds
+    for name, method in {**others(), "novelty": NoveltySearch(tree)}.items():
         found[name] = measure(method, tree, max_steps=ridges["iterations"])
         found[f"{name}_time"] = measure(method, tree, max_seconds=ridges["seconds"])
-    found["gd_random_T"] = measure(descent(), tree, max_steps=max_steps)
+    found["gd_random_T"] = measure(descent(), tree, max_steps=job["max_steps"])
     evd = baselines.EigenvectorDescent(target=TARGET)
     found["evd_time"] = measure(evd, tree, max_seconds=ridges["seconds"])
     return {"methods": found}

@@ -322,7 +322,9 @@ def test_tables_and_figures_of_the_mnist_experiments(tmp_path):
     runs = [{**one, "curve": [[5, 0.5, 0.4, 5], [10, 0.9, 0.8, 10]]}] * 2
     methods = {name: mnist.summary(runs) for name in mnist.METHODS}
     mnist.draw(methods, tmp_path)
-    table = mnist.table({"methods": methods, "seeds": 2, "data": "digits"})
+    following = mnist.following(methods, 10)
+    assert following == {part: {"mean": 0.0, "half": 0.0} for part in ("half", "all")}
+    table = mnist.table({"methods": methods, "seeds": 2, "data": "digits", "following": following})
     row = "| RR with corrector | about 98 % | 80.00 ± 0.00 % | 90.00 ± 0.00 % | 2 | 10 | 10 | 1 |"
     assert row in table
     assert (tmp_path / "mnist.png").stat().st_size > 10_000
