@@ -60,9 +60,11 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     done = run_jobs(work, jobs, out / "mnist-sweep.jsonl", settings.workers, say)
     runs = grouped(jobs, done, "method")
     draw(runs, out)
+    images, held_out = parts(settings.data, settings.num_train, settings.num_validation)
     return {
         "methods": {method: summary(of, settings.seed) for method, of in runs.items()},
         "trials": settings.num_trials,
+        "finite_set": finite_set(runs, len(held_out.test_labels), len(images.test_labels)),
     }
 
 
@@ -158,6 +160,17 @@ def summary(runs: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     }
 
 
+def finite_set(runs: dict[str, Any], *sizes: int) -> dict[str, float]:
+    """The largest difference of validation and test accuracy, and what Hoeffding's bound allows.
+
+    With probability 0.95 for all trials at once: none of them was trained on either set of images,
+    so that they are a finite set of solutions, from which a validation set may choose.
+    """
+    ends = np.array([one["curve"][-1][1:] for of in runs.values() for one in of])
+    each = np.sqrt(np.log(2 * ends.size / 0.05) / (2 * np.array(sizes)))
+    return {"gap": float(np.abs(ends[:, 0] - ends[:, 1]).max()), "bound": float(each.sum())}
+
+
 def draw(runs: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Test accuracy along every trial that ends above 60 %."""
     with drawing(out / "mnist-sweep", 6, 3.8) as ax:
@@ -187,4 +200,6 @@ def table(results: dict[str, Any]) -> str:
     head += ["best of all (%)", "median (%)", "trials above 60 %", "above 90 %", "HVPs, mean"]
     best = results["methods"]["rr"]["best"]
     chosen = ", ".join(f"{name} {best[name]:.3g}" for name in drawn(0, 0))
-    return f"{markdown(head, rows)}\n{results['trials']} trials each. Ridge Rider's: {chosen}.\n"
+    text = f"{markdown(head, rows)}\n{results['trials']} trials each. Ridge Rider's: {chosen}."
+    gap, bound = (100 * results["finite_set"][part] for part in ("gap", "bound"))
+    return f"{text} Validation and test differ by {gap:.1f} points at most (bound: {bound:.1f}).\n"

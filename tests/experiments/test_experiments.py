@@ -272,7 +272,13 @@ def test_the_sweep_chooses_on_validation_images(tmp_path):
     assert found["test_accuracy"] == 0.6 and found["most"] == 0.95 and found["above_60"] == 2
     assert found["low"] <= 0.6 <= found["high"]
     mnist_sweep.draw(dict.fromkeys(mnist_sweep.METHODS, runs), tmp_path)
+    finite = mnist_sweep.finite_set({"rr": runs}, 5000, 10_000)
+    assert finite["gap"] == pytest.approx(0.75)
+    # Hoeffding: each of six means leaves its interval with probability 0.05 / 6 at most.
+    exact = sum(np.sqrt(np.log(2 * 6 / 0.05) / (2 * size)) for size in (5000, 10_000))
+    assert finite["bound"] == pytest.approx(exact)
     results = {"methods": dict.fromkeys(mnist_sweep.METHODS, found), "trials": 3}
+    results["finite_set"] = finite
     assert "| Ridge Rider | 98 | 60.0 |" in mnist_sweep.table(results)
     assert (tmp_path / "mnist-sweep.png").stat().st_size > 5000
 
