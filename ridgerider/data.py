@@ -18,20 +18,13 @@ import numpy as np
 from ridgerider._check import Seed, Whole, check_labels, checked, needs
 from ridgerider._core.runtime.compile import cache_folder as cache_folder
 
-FILES = {
-    "train-images-idx3-ubyte.gz": (
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-    ),
+_DIGESTS = {
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+FILES = {f"{name}.gz": digest for name, digest in _DIGESTS.items()}
 
 
 @dataclass(frozen=True)
@@ -149,28 +142,22 @@ def from_folder(folder: str | Path) -> Images:
                 f"{high:g}."
             )
         # More classes than examples of them: a byte that means "no label", not a class.
-        check_labels(f"the {what} labels in {folder}", labels, len(images), len(images))
-    train_images, train_labels, test_images, test_labels = found
-    if train_images.shape[1:] != test_images.shape[1:]:
+        most = len(images) if what == "training" else int(found[1].max()) + 1
+        check_labels(f"the {what} labels in {folder}", labels, len(images), most)
+    if found[0].shape[1:] != found[2].shape[1:]:
         raise ValueError(
             f"the test images in {folder} must be of the size of the training images, "
-            f"{train_images.shape[1:]}, not {test_images.shape[1:]}."
+            f"{found[0].shape[1:]}, not {found[2].shape[1:]}."
         )
-    check_labels(
-        f"the test labels in {folder}", test_labels, len(test_labels), int(train_labels.max()) + 1
-    )
     return _images(folder.resolve().name, found)
 
 
 def _images(name: str, found: list[np.ndarray]) -> Images:
     """In the types that the library works with."""
+    pixels = [one / np.float32(255 if one.dtype == np.uint8 else 1) for one in found[::2]]
+    train, test = (one.astype(np.float32) for one in pixels)
     train_labels, test_labels = (one.astype(np.int32) for one in found[1::2])
-    train_images, test_images = (
-        (one / np.float32(255 if one.dtype == np.uint8 else 1)).astype(np.float32)
-        for one in found[::2]
-    )
-    num_classes = int(train_labels.max()) + 1
-    return Images(train_images, train_labels, test_images, test_labels, num_classes, name)
+    return Images(train, train_labels, test, test_labels, int(train_labels.max()) + 1, name)
 
 
 def _from_npz(path: Path) -> list[np.ndarray]:

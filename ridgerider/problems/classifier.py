@@ -1,6 +1,6 @@
 """A multilayer perceptron on images: the paper's MNIST experiments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -13,14 +13,7 @@ from ridgerider._core.problem.problem import Problem, Scalar
 from ridgerider._search.results.measures import Measures
 from ridgerider.data import digits
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "softplus": jax.nn.softplus,
-    "gelu": jax.nn.gelu,
-    "silu": jax.nn.silu,
-    "relu": jax.nn.relu,
-}
+ACTIVATIONS = ("tanh", "sigmoid", "softplus", "gelu", "silu", "relu")  # of `jax.nn`
 Images = Float[Array, "examples ..."]
 Labels = Int[Array, " examples"]
 
@@ -40,14 +33,14 @@ class Classifier(eqx.Module):
     decay: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self) -> None:
-        check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        check_choice("activation", self.activation, ACTIVATIONS)
 
     def logits(self, params: PyTree, images: Images) -> Float[Array, "examples classes"]:
         hidden = images.reshape(len(images), -1)
         for number, layer in enumerate(params):
             hidden = hidden @ layer["weights"] + layer["bias"][None]
             if number < len(params) - 1:
-                hidden = ACTIVATIONS[self.activation](hidden)
+                hidden = getattr(jax.nn, self.activation)(hidden)
         return hidden
 
     def __call__(self, params: PyTree, images: Images, labels: Labels) -> Scalar:
@@ -106,8 +99,6 @@ def classifier(
         num_classes = int(labels.max(initial=0)) + 1
     check_labels("`labels`", labels, len(images), num_classes)
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
-    if not all(isinstance(width, int) and width > 0 for width in widths):
-        raise ValueError(f"`widths` must be positive whole numbers, not {tuple(widths)!r}.")
     keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)
     start = [
         {

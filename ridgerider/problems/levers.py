@@ -16,6 +16,7 @@ ridge; n equal levers repeat an eigenvalue n - 1 times.
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import equinox as eqx
 import jax
@@ -50,7 +51,16 @@ class Levers(eqx.Module):
 
     @checked
     def __init__(self, payoffs: Payoffs = PAPER, num_players: Several = 2):
-        self.payoffs = _checked("payoffs", payoffs)
+        array = jnp.asarray(payoffs)
+        if array.ndim != 1 or len(array) < 2:
+            raise ValueError(
+                f"`payoffs` must be a list of at least two numbers, not of shape {array.shape}."
+            )
+        if not np.all(np.isfinite(array)) or not np.all(np.asarray(array) > 0):
+            raise ValueError(
+                f"`payoffs` must be finite and positive, not {np.asarray(array).tolist()}."
+            )
+        self.payoffs = array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
         self.num_players = num_players
 
     @property
@@ -78,18 +88,13 @@ class Levers(eqx.Module):
         [[0, 1, 2, 3, 4, 5], [1, 0, 2, 4, 3, 5]]
         """
         payoffs = np.asarray(self.payoffs)
-        turns = [np.arange(len(payoffs))]
-        for payoff in np.unique(payoffs):
-            (tied,) = np.nonzero(payoffs == payoff)
-            turned = []
-            for one in turns:
-                for shift in range(len(tied)):
-                    circle = one.copy()
-                    circle[tied] = one[np.roll(tied, -shift)]
-                    turned.append(circle)
-            turns = turned
+        sets = [np.flatnonzero(payoffs == payoff) for payoff in np.unique(payoffs)]
+        circles = [[np.roll(tied, -shift) for shift in range(len(tied))] for tied in sets]
+        turns = np.zeros((np.prod([len(tied) for tied in sets]), len(payoffs)), int)
+        for turn, turned in zip(turns, product(*circles), strict=True):
+            turn[np.concatenate(sets)] = np.concatenate(turned)
         offsets = len(payoffs) * np.arange(self.num_players)
-        return np.stack([(offsets[:, None] + turn).ravel() for turn in turns])
+        return (offsets[None, :, None] + turns[:, None]).reshape(len(turns), -1)
 
 
 def lever_loss(params: Policies, payoffs: Float[Array, " levers"]) -> Scalar:
@@ -181,14 +186,3 @@ def lever_eigenvalues(payoffs: Payoffs, num_players: int = 2) -> Float[np.ndarra
     value = float(np.asarray(payoffs)[0] * p[0] ** (num_players - 1))
     around = value * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))
     return np.sort(np.concatenate([-(num_players - 1) * around, *[around] * (num_players - 1)]))
-
-
-def _checked(name: str, payoffs: Payoffs) -> Float[Array, " levers"]:
-    array = jnp.asarray(payoffs)
-    if array.ndim != 1 or len(array) < 2:
-        raise ValueError(
-            f"`{name}` must be a list of at least two numbers, not of shape {array.shape}."
-        )
-    if not np.all(np.isfinite(array)) or not np.all(np.asarray(array) > 0):
-        raise ValueError(f"`{name}` must be finite and positive, not {np.asarray(array).tolist()}.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
