@@ -15,6 +15,7 @@ from ridgerider.problems.levers import lever_measures, levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
 from ridgerider.types import Measures, Progress
+from ridgerider_experiments.chain import RIDER
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
 Bar = Callable[[Path], AbstractContextManager[Callable[[Progress], None]]]
@@ -97,15 +98,11 @@ def parts() -> list[Part]:
             "610 parameters by Hessian-vector products alone, from near zero: no gradient descent, "
             "only ridges and what the valley corrector relaxes.",
             digits_classifier(),
-            rr.Rider(
+            replace(
+                RIDER,
                 spectrum=rr.BlockSpectrum(k=4, max_hvps=20, method="gradient"),
-                update=rr.Davidson(tolerance=None, max_hvps=4),
                 correct=rr.Valley(),
                 batch=rr.Batches(256),
-                step=rr.FixedStep(0.05),
-                stop=(rr.curvature_gone, rr.not_finite),
-                finish=None,
-                max_steps=50,
             ),
             digits_right,
             24,

@@ -50,8 +50,8 @@ METHODS = {
     "oracle": "ERM without what is spurious",
 }
 WEIGHTS = (10.0, 100.0, 1000.0)  # of a penalty, to choose from
-NUM_BLOCKS, BLOCK, EARLY = 4, 100, 100  # steps of Adam; before `EARLY` a penalty has weight 1
-WIDTH, BATCH = 128, 128
+WIDTH, EARLY = 128, 100  # hidden units; steps before which a penalty has weight 1
+STEPS = {"batch_size": 128, "num_blocks": 4, "block_size": 100}  # of Adam
 TILT = np.linspace(-1.5, 1.5, 40)
 Data = tuple[np.ndarray, np.ndarray]
 
@@ -84,12 +84,8 @@ def work(job: Job) -> dict[str, Any]:
         began = time.perf_counter()
         inputs, labels = zip(*(clean[0] if name == "oracle" else train), strict=True)
         if name == "fit":
-            fitted = environments.fit(
-                inputs,
-                labels,
-                model="linear" if job["data"] == "causal" else "mlp",
-                seed=job["seed"],
-            )
+            model: Any = "linear" if job["data"] == "causal" else "mlp"
+            fitted = environments.fit(inputs, labels, model=model, seed=job["seed"])
             predict: Callable[[np.ndarray], np.ndarray] = fitted.predict
         else:
             method = "erm" if name == "oracle" else name
@@ -175,30 +171,22 @@ def baseline(
     method: str, inputs: list[np.ndarray], labels: list[np.ndarray], seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Trained on four fifths of each environment; steps and weight chosen on the last fifth."""
-    center = np.concatenate(inputs).mean(axis=0)
-    scale = np.concatenate(inputs).std()
-    tables = [jnp.asarray((one - center) / scale, jnp.float32) for one in inputs]
-    targets = [jnp.asarray(one) for one in labels]
+    center, scale = np.concatenate(inputs).mean(axis=0), np.concatenate(inputs).std()
+
+    def seen(inputs: np.ndarray) -> Array:
+        return jnp.asarray((inputs - center) / scale, jnp.float32)
+
     random, kept, held_out = np.random.default_rng(seed), list[Any](), list[Any]()
-    for one, own in zip(tables, targets, strict=True):
-        order = random.permutation(len(own))
-        cut = len(own) // 5
-        held_out.append((one[order[:cut]], own[order[:cut]]))
-        kept.append((one[order[cut:]], own[order[cut:]]))
-    sizes = (tables[0].shape[1], WIDTH, WIDTH, int(max(own.max() for own in targets)) + 1)
+    for one, own in zip(map(seen, inputs), map(jnp.asarray, labels), strict=True):
+        held, rest = np.split(random.permutation(len(own)), [len(own) // 5])
+        held_out.append((one[held], own[held]))
+        kept.append((one[rest], own[rest]))
+    sizes = (inputs[0].shape[1], WIDTH, WIDTH, int(max(own.max() for own in labels)) + 1)
     keys = jax.random.split(jax.random.key(seed), len(sizes))
-    each = [
-        train(
-            Training(method, weight=jnp.asarray(weight, jnp.float32), late_from=EARLY),
-            layers_of(sizes, keys),
-            kept,
-            keys[-1],
-            batch_size=BATCH,
-            num_blocks=NUM_BLOCKS,
-            block_size=BLOCK,
-        )
-        for weight in (WEIGHTS if method in PENALTIES else WEIGHTS[:1])
-    ]
+    weights = jnp.asarray(WEIGHTS if method in PENALTIES else WEIGHTS[:1], jnp.float32)
+    trainings = [Training(method, weight=weight, late_from=EARLY) for weight in weights]
+    layers = layers_of(sizes, keys)
+    each = [train(training, layers, kept, keys[-1], **STEPS) for training in trainings]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     accuracies = np.array(
         [np.mean(np.asarray(guesses(stacked, one) == own), axis=-1) for one, own in held_out]
@@ -209,9 +197,7 @@ def baseline(
     chosen = jax.tree.map(lambda leaf: leaf[best][None, None], stacked)
 
     def predict(inputs: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            guesses(chosen, jnp.asarray((inputs - center) / scale, jnp.float32))[0, 0]
-        )
+        return np.asarray(guesses(chosen, seen(inputs))[0, 0])
 
     return predict
 
@@ -259,14 +245,8 @@ def table(results: dict[str, Any]) -> str:
         for name, of in methods.items():
             mean, half = of["test"]["mean"], (of["test"]["high"] - of["test"]["low"]) / 2
             apart = f"{100 * of['fit_minus_this']:+.1f} ({of['above']} of {of['runs']})"
-            rows.append(
-                [
-                    METHODS[name],
-                    f"{100 * mean:.1f} ± {100 * half:.1f}",
-                    "" if name == "fit" else apart,
-                    f"{of['seconds']:.1f}",
-                ]
-            )
+            accuracy, apart = f"{100 * mean:.1f} ± {100 * half:.1f}", "" if name == "fit" else apart
+            rows.append([METHODS[name], accuracy, apart, f"{of['seconds']:.1f}"])
         count = next(iter(methods.values()))["runs"]
         head = [f"{data}, {count} seeds", "test accuracy (%)", "`fit` minus this", "seconds"]
         parts.append(markdown(head, rows))

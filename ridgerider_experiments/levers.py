@@ -6,7 +6,7 @@ Paper: of all ridges only the first, the lever that pays 0.6, is the same for ev
 who deploy it score 0.6, while each of the better paid ridges breaks a symmetry at random.
 
 Differs from the paper: ridges are numbered by cluster, `3.2` is the third of a cluster, as copies
-have no order. Random payoff lists, the original game and two rounds are ours.
+have no order. Random payoff lists are ours; further games are in `games`.
 """
 
 import time
@@ -20,15 +20,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from ridgerider.coordination import (
-    Candidate,
-    Coordination,
-    coordinate,
-    other_play,
-    play_alone,
-    worn_levers,
-)
-from ridgerider.problems.levers import ORIGINAL, PAPER, Levers, lever_eigenvalues
+from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
+from ridgerider.problems.levers import PAPER, Levers, lever_eigenvalues
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import drawing, markdown
 
@@ -43,8 +36,6 @@ class Settings(Base):
     num_lists: int = sized(200, quick=3)  # random payoff lists; ours
     list_runs: int = sized(15, quick=6)  # of each list; ours, a matter of time
     max_levers: int = sized(8, quick=3)  # in a random list; ours
-    # Of the game of two rounds; ours; quick: fewer coincide by luck.
-    worn_runs: int = sized(25, quick=8)
 
 
 def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -63,7 +54,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         for seed in seeds
     ]
     say(f"self-play {np.mean(alone):.4f}, Other-Play {np.mean(told):.4f}")
-    results = {
+    return {
         "ridges": [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)],
         "best": {
             "fingerprint": [r.best.fingerprint for r in repeats],
@@ -74,13 +65,8 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "self_play_baseline": {"cross_play": float(np.mean(alone))},
         "other_play": {"cross_play": float(np.mean(told))},
         "chance": [chance(payoff, settings.num_runs) for payoff in (0.8, 1.0)],
-        "original": original(settings),
-        "worn_levers": worn(settings),
+        "random_lists": random_lists(settings, say),
     }
-    say(f"original game {results['original']}")
-    say(f"two rounds {results['worn_levers']}")
-    results["random_lists"] = random_lists(settings, say)
-    return results
 
 
 def ridge(repeats: tuple[Candidate, ...]) -> dict[str, Any]:
@@ -123,28 +109,6 @@ def chance(payoff: float, num_runs: int) -> float:
     return payoff * (1 / num_runs + (1 - 1 / num_runs) / PAPER.count(payoff))
 
 
-def original(settings: Settings) -> dict[str, float]:
-    """The game in which nine levers pay 1 and one 0.9."""
-    game, given = Levers(ORIGINAL), (settings.num_runs,)
-    found: dict[str, Any] = {
-        "cross_play": coordinate(game, *given, seed=settings.seed).best,
-        "self_play_baseline": play_alone(game, *given, seed=settings.seed),
-        "other_play": other_play(game, game.symmetries(), *given, seed=settings.seed),
-    }
-    return {name: one.cross_play for name, one in found.items()}
-
-
-def worn(settings: Settings) -> dict[str, Any]:
-    """Two rounds, two ridges: 0.9 for the odd lever, then 0.7 for the same one, now worn."""
-    game, num_runs, seed = worn_levers(), settings.worn_runs, settings.seed
-    best = coordinate(game, num_runs, max_depth=2, max_ridges=2, seed=seed).best
-    return {
-        "fingerprint": best.fingerprint,
-        "cross_play": best.cross_play,
-        "self_play_baseline": play_alone(game, num_runs, seed=seed).cross_play,
-    }
-
-
 # --- random payoff lists
 
 
@@ -174,19 +138,17 @@ def untied(payoffs: np.ndarray) -> np.ndarray:
 
 def deployed(payoffs: np.ndarray, num_runs: int, seed: int) -> dict[str, Any]:
     """Coordinate on one list and say what kind of lever came out."""
+    kept = {"payoffs": sorted(payoffs.tolist())}
     try:
         result = coordinate(Levers(payoffs), num_runs, seed=seed)
     except ValueError as error:  # says that there is no saddle to ride from
-        kept = {"payoffs": sorted(payoffs.tolist()), "kind": "no saddle found"}
-        return {**kept, "reason": str(error), "is_interior": False}
+        return {**kept, "kind": "no saddle found", "reason": str(error), "is_interior": False}
     best = result.best
     reached = [one.self_play for one in result.candidates if one.self_play - one.cross_play < CLOSE]
     return {
-        "payoffs": sorted(payoffs.tolist()),
+        **kept,
         "kind": kind(payoffs, best, reached),
-        "cross_play": best.cross_play,
-        "self_play": best.self_play,
-        "confidence": best.confidence,
+        **{part: getattr(best, part) for part in ("cross_play", "self_play", "confidence")},
         "is_interior": eigenvalue_error(result, tuple(payoffs)) < 1e-8,
     }
 
@@ -260,10 +222,6 @@ def table(results: dict[str, Any]) -> str:
     pair, seven = results["chance"]
     group = [one["cross_play"] for one in ridges if one["multiplicity"] > 1]
     low, high = min(best["cross_play"]), max(best["cross_play"])
-    original, two = (
-        f"{results[name]['cross_play']:.3f}, {results[name]['self_play_baseline']:.3f}"
-        for name in ("original", "worn_levers")
-    )
     counts = ", ".join(f"{count} {name}" for name, count in lists["counts"].items())
     printed = ", ".join(best.get("by_printed_mean", ["-"]))
     repeats = len(best["fingerprint"])
@@ -278,8 +236,6 @@ def table(results: dict[str, Any]) -> str:
         (f"ridges of the seven 1.0 levers (chance {seven:.3f})", "", f"{np.mean(group):.3f}"),
         ("self-play, paired", "", f"{results['self_play_baseline']['cross_play']:.3f}"),
         ("Other-Play, told the symmetries", "", f"{results['other_play']['cross_play']:.3f}"),
-        ("original game: Ridge Rider, self-play", "", original),
-        ("two rounds: Ridge Rider, self-play", "", two),
         (f"{lists['lists']} random lists: lever deployed", "", counts),
         ("seconds for all runs", "", f"{results['seconds']:.0f}"),
     ]
