@@ -32,7 +32,17 @@ class TreeEnvironment(eqx.Module):
                 f"`num_times` must be at least the longest way to a leaf, {longest}, "
                 f"not {num_times!r}."
             )
-        self.children = jnp.asarray(_padded_children(tree))
+        children = np.full((tree.size, 2), -1)  # padded decisions lead nowhere
+        for decision in range(tree.num_decisions):
+            for side, way in enumerate((-1, 1)):
+                leaves = np.flatnonzero(tree.turns[:, decision] == way)
+                # The next decision on the way to all of these leaves, or the only one of them.
+                later = np.all(tree.turns[leaves, decision + 1 :] != 0, axis=0)
+                is_leaf = len(leaves) == 1
+                children[decision, side] = (
+                    -1 - leaves[0] if is_leaf else decision + 1 + later.argmax()
+                )
+        self.children = jnp.asarray(children)
         missing = tree.size + 1 - len(tree.rewards)
         self.rewards = jnp.asarray(np.pad(tree.rewards, (0, missing)))
         self.num_times = longest if num_times is None else num_times
@@ -57,19 +67,3 @@ class TreeEnvironment(eqx.Module):
     def log_probabilities(self, params: Vector, trajectories: Trajectories) -> Times:
         logits = params[trajectories.states]
         return jax.nn.log_sigmoid(jnp.where(trajectories.actions == 1, logits, -logits))
-
-
-def _padded_children(tree: Tree) -> Int[np.ndarray, "size 2"]:
-    """Where left and right lead from each decision; padded decisions lead nowhere."""
-    children = np.full((tree.size, 2), -1)
-    for decision in range(tree.num_decisions):
-        for side, way in enumerate((-1, 1)):
-            leaves = np.flatnonzero(tree.turns[:, decision] == way)
-            # The next decision on the way to all of these leaves, or the only one of them.
-            later = tree.turns[leaves, decision + 1 :]
-            children[decision, side] = (
-                -1 - leaves[0]
-                if len(leaves) == 1
-                else decision + 1 + np.flatnonzero(np.all(later != 0, axis=0))[0]
-            )
-    return children

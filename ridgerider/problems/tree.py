@@ -12,8 +12,9 @@ Logits are padded to a few sizes, so that trees of different size share compiled
 lies behind a padded decision, and its row of the Hessian is exactly zero.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
@@ -127,14 +128,12 @@ class Tree:
         """
         return self.probabilities(params) @ self.rewards
 
-    def solutions(
-        self, params: ArrayLike, *, min_return: float = 9.0, min_probability: float = 0.5
-    ) -> set[str]:
+    def solutions(self, params: ArrayLike) -> set[str]:
         """The names of the positive leaves that a policy, or a stack of policies, reaches.
 
-        A policy reaches a leaf if its return is at least `min_return`, of at most 10, and it comes
-        to that leaf with probability above `min_probability`. Both are asked because a policy that
-        mixes two positive leaves also returns 10.
+        A policy reaches a leaf if its return is at least 9, of at most 10, and it comes to that
+        leaf with probability above 1/2. Both are asked because a policy that mixes two positive
+        leaves also returns 10.
 
         >>> tree = make_tree(depth=3, seed=3)
         >>> tree.solutions(np.zeros(8)), sorted(tree.solutions([[-9.0] * 8, [9.0] * 8]))
@@ -142,12 +141,8 @@ class Tree:
         """
         probabilities = np.atleast_2d(self.probabilities(params))
         best = np.argmax(probabilities, axis=1)
-        is_reached = (
-            (probabilities @ self.rewards >= min_return)
-            & (np.max(probabilities, axis=1) > min_probability)
-            & (self.rewards[best] > 0)
-        )
-        return {self.leaf_names[leaf] for leaf in best[is_reached]}
+        is_sure = (probabilities @ self.rewards >= 9) & (np.max(probabilities, axis=1) > 0.5)
+        return {self.leaf_names[leaf] for leaf in best[is_sure & (self.rewards[best] > 0)]}
 
     def measures(self) -> Measures:
         """What to note of policies: which positive leaf they reach, and what they return.
@@ -179,11 +174,9 @@ class Tree:
         14
         """
         likely = None if params is None else self.probabilities(params)
-        places = self._places(range(len(self.rewards)), 0)
-        for (x, y), (above_x, above_y), rows in places:
+        for (x, y), (above_x, above_y), rows in self._places(range(len(self.rewards)), 0):
             width = 1.2 if likely is None else 0.4 + 5 * float(likely[rows].sum())
             ax.plot([above_x, x], [above_y, y], color="#888888", linewidth=width, zorder=1)
-        for (x, y), _, rows in places:
             reward = self.rewards[rows[0]]
             color = "#FFFFFF" if len(rows) > 1 else "#0072B2" if reward > 0 else "#D55E00"
             ax.plot(x, y, "o", color=color, markeredgecolor="#444444", markersize=9, zorder=2)
@@ -252,12 +245,22 @@ def make_tree(
     19
     """
     random = np.random.default_rng([seed, depth])
+
+    def grow(depth: int, is_root: bool = False) -> Subtree:
+        if depth == 0 or (not is_root and random.random() < p_terminal):
+            return POSITIVE if random.random() < p_positive else NEGATIVE
+        left, right = grow(depth - 1), grow(depth - 1)
+        return left if isinstance(left, float) and left == right else (left, right)
+
     for _ in range(MAX_ATTEMPTS):
-        root = _grow(random, depth, p_terminal, p_positive, is_root=True)
-        turns, rewards = _table(root)
-        if turns.shape[1] >= 2 and POSITIVE in rewards:
+        numbers = itertools.count()
+        leaves = list(_leaves(grow(depth, is_root=True), {}, numbers))
+        rewards, count = np.array([reward for reward, _ in leaves]), next(numbers)
+        if count >= 2 and POSITIVE in rewards:
+            turns = np.zeros((len(leaves), count), int)
+            for row, (_, way) in zip(turns, leaves, strict=True):
+                row[list(way)] = list(way.values())
             if size is None:
-                count = turns.shape[1]
                 size = next((one for one in SIZES if count <= one), 64 * math.ceil(count / 64))
             return Tree(turns, rewards, size)
     raise ValueError(
@@ -266,35 +269,13 @@ def make_tree(
     )
 
 
-def _grow(
-    random: np.random.Generator,
-    depth: int,
-    p_terminal: Share,
-    p_positive: Share,
-    is_root: bool = False,
-) -> Subtree:
-    if depth == 0 or (not is_root and random.random() < p_terminal):
-        return POSITIVE if random.random() < p_positive else NEGATIVE
-    left, right = (_grow(random, depth - 1, p_terminal, p_positive) for _ in range(2))
-    return left if isinstance(left, float) and left == right else (left, right)
-
-
-def _table(root: Subtree) -> tuple[np.ndarray, np.ndarray]:
-    """The turns on the way to each leaf, and its reward."""
-    leaves: list[tuple[float, dict[int, int]]] = []
-    num_decisions = 0
-
-    def walk(place: Subtree, way: dict[int, int]) -> None:
-        nonlocal num_decisions
-        if isinstance(place, float):
-            leaves.append((place, way))
-            return
-        here, num_decisions = num_decisions, num_decisions + 1
-        walk(place[0], {**way, here: -1})
-        walk(place[1], {**way, here: 1})
-
-    walk(root, {})
-    turns = np.zeros((len(leaves), num_decisions), int)
-    for row, (_, way) in zip(turns, leaves, strict=True):
-        row[list(way)] = list(way.values())
-    return turns, np.array([reward for reward, _ in leaves])
+def _leaves(
+    place: Subtree, way: dict[int, int], numbers: Iterator[int]
+) -> Iterator[tuple[float, dict[int, int]]]:
+    """The reward of each leaf, and the turns on the way to it, by the number of the decision."""
+    if isinstance(place, float):
+        yield place, way
+        return
+    here = next(numbers)
+    for side, turn in zip(place, (-1, 1), strict=True):
+        yield from _leaves(side, {**way, here: turn}, numbers)

@@ -100,7 +100,6 @@ def test_solutions_names_the_leaf_a_policy_reaches():
     assert both.solutions([0.1, -9.0]) == {"R"}
     assert both.solutions([9.0, 0.0]) == {"R"}
     assert both.solutions([1.5, 9.0]) == set()  # 80 % of 10 and 20 % of -1
-    assert both.solutions([1.5, 9.0], min_return=7) == {"R"}
 
 
 def test_the_drawing_has_a_mark_for_each_place():
