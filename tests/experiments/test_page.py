@@ -70,6 +70,7 @@ def test_holes_are_filled(tmp_path):
 
 # Numbers of the text that are no results: settings, sizes, definitions and what the paper says.
 SETTINGS = {
+    "0.001": "the scale of a start",
     "0.01": "the scale of a start",
     "0.1": "a step size",
     "0.4": "the generator of trees; a flip rate",
