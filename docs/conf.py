@@ -1,6 +1,7 @@
 """Sphinx configuration."""
 
 import importlib.metadata
+import importlib.util
 import pathlib
 import re
 
@@ -27,6 +28,8 @@ html_static_path = ["_static"]
 html_css_files = ["gallery.css"]
 html_js_files = [("accessible.js", {"defer": "defer"})]
 html_theme_options = {"top_of_page_buttons": []}
+# The manual can be built without PyTorch.
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

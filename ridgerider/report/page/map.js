@@ -22,7 +22,8 @@ at("claim").hidden = !data.claim;
 at("notes").append(...data.notes.map((note) => Object.assign(document.createElement("p"), { className: "note", textContent: note })));
 if (data.index) at("back").append(Object.assign(document.createElement("a"), { href: data.index, id: "to-index", textContent: "‹ all reports" }));
 at("subtitle").textContent =
-  `${data.minima.length} minima, ${data.saddles.length} transition states. ${data.completeness}`;
+  `${data.minima.length} ${data.minima.length === 1 ? "minimum" : "minima"}, ` +
+  `${data.saddles.length} transition state${data.saddles.length === 1 ? "" : "s"}. ${data.completeness}`;
 
 function fit(canvas, least = 0) {
   const scale = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
