@@ -28,6 +28,8 @@ FAR = 0.9  # of the distance: no middle is farther from an end
 NUM_ASIDE = 2  # other points that are tried as a middle
 MAX_RELAXED = 60  # points on a path
 HELD_BACK = 0.1  # of all calls
+ROUNDING = 1e4  # times that of the loss is what a soft mode rises over the step that confirms it
+SHORTEST = 1e-7  # units of length: no such step is shorter
 GAIN = 1e-5  # at which they are relaxed; see `descend`
 
 
@@ -43,8 +45,7 @@ class Wells:
         """Take note of an end at a minimum, which may be a known one."""
         name = leg.fingerprint if link is None else link  # that of the start is empty
         self._ends.append((name, leg.x, leg.loss, stiffness(leg)))
-        rows = leg.directions[: _num_modes(leg)]
-        values = np.array([leg.clusters[index].eigenvalue for index, _ in leg.turns[: len(rows)]])
+        values, rows = _modes(leg)
         if link is None and len(rows) and (values > 0).all():
             self._names.append(leg.fingerprint)
             self._losses.append(leg.loss)
@@ -102,10 +103,24 @@ class Wells:
 
     @staticmethod
     def _is_soft(calls: Calls, domain: Domain, leg: Leg, step: float) -> bool:
-        """Whether the loss hardly rises along a mode, or from a bound."""
-        stiff = stiffness(leg)
+        """Whether the loss hardly rises along a mode, or from a bound.
+
+        A second difference across a level curve falls with the square of its step, a curvature
+        does not: so soft modes are compared at the shortest step that rounding allows.
+        """
+        stiff, (values, rows) = stiffness(leg), _modes(leg)
         if min(leg.eigenvalues, default=stiff) <= SOFT * stiff:
-            return True
+            if not len(rows) or min(leg.eigenvalues) < values.min():
+                return True
+            rounding = ROUNDING * float(np.finfo(leg.x.dtype).eps) * abs(leg.loss)
+            for value, row in zip(values, rows, strict=True):
+                short = max((2 * rounding / value) ** 0.5, SHORTEST * float(calls.problem.unit))
+                if value <= SOFT * stiff and not short <= step:
+                    return True
+                if value <= SOFT * stiff:
+                    sides = [calls.value(domain.inside(leg.x + s * row)) for s in (short, -short)]
+                    if sum(sides) - 2 * leg.loss < value * short**2 / 2:
+                        return True
         ways = domain.inward(leg.x).astype(leg.x.dtype)
         return any(calls.value(leg.x + step * way) <= leg.loss + stiff * step**2 for way in ways)
 
@@ -115,7 +130,7 @@ class Wells:
 
     def leads_down(self, calls: Calls, leg: Leg) -> bool:
         """Whether the loss falls from a level point on the way to lower minima, without a rise."""
-        slack, rows = LEVEL * (abs(leg.loss) + stiffness(leg)), leg.directions[: _num_modes(leg)]
+        slack, rows = LEVEL * (abs(leg.loss) + stiffness(leg)), _modes(leg)[1]
         if not is_flat(leg):
             return False
         hold_back(calls)
@@ -132,8 +147,11 @@ class Wells:
         return False
 
 
-def _num_modes(leg: Leg) -> int:
-    return sum(1 for way in leg.ways if way.order or not way.is_even)  # others are jumps to starts
+def _modes(leg: Leg) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and unit vectors of the modes that leave a minimum."""
+    clusters = [leg.clusters[index] for index, _ in leg.turns]
+    own = [k for k, (_, member) in enumerate(leg.turns) if member < clusters[k].multiplicity]
+    return np.array([clusters[k].eigenvalue for k in own]), leg.directions[own]
 
 
 def is_flat(leg: Leg) -> bool:
