@@ -35,7 +35,7 @@ from jaxtyping import Array, Float
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.families import walk
-from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.points.symmetry import PeriodSignature, Symmetry
 from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.runtime.compile import compiled
@@ -363,10 +363,11 @@ def check_symmetry(problem: Problem, symmetry: Symmetry, seed: int) -> None:
     _, slope, generator = Domain(problem, symmetry).level(x, grad)
     noise = getattr(problem.loss, "grad_noise", 0.0)
     check_level(slope, generator, x.dtype, "at `start`", noise)
+    name = "period" if isinstance(symmetry.signature, PeriodSignature) else "symmetry"
     for other in map(calls.value, copies):
         if not abs(other - loss) <= tolerance * max(1.0, abs(loss)):
             raise ValueError(
-                "`symmetry` must leave the loss unchanged, but a copy of the start has the loss "
+                f"`{name}` must leave the loss unchanged, but a copy of the start has the loss "
                 f"{other:.6g}, not {loss:.6g}."
             )
     if symmetry.signature is not None and copies:

@@ -3,7 +3,10 @@
 A user's own is a `Symmetry`: generators, a signature, or both.
 """
 
+from ridgerider._core.points.symmetry import PeriodCopy as PeriodCopy
+from ridgerider._core.points.symmetry import PeriodSignature as PeriodSignature
 from ridgerider._core.points.symmetry import Symmetry as Symmetry
+from ridgerider._core.points.symmetry import periodic as periodic
 from ridgerider.symmetry._points import Motions as Motions
 from ridgerider.symmetry._points import PointCopy as PointCopy
 from ridgerider.symmetry._points import PointSignature as PointSignature

@@ -316,6 +316,7 @@ CALLS = {
     "baselines.fixed_ridge": the(rider=rr.Rider()),
     "baselines.fixed_step": the(rider=rr.Rider()),
     "baselines.random_ridge": the(rider=rr.Rider()),
+    "symmetry.periodic": lambda: {"period": [1.0, 0.0]},
     "symmetry.units": lambda: {"rows": lambda params: params},
     "plot.disconnectivity": the(landscape=lambda: landscape()),
     "plot.landscape": the(result=lambda: flat_tree(), num_points=3),

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ridgerider._core.problem.problem import Problem, Vector
@@ -36,6 +39,41 @@ class Symmetry(eqx.Module):
     generators: Callable[[PyTree], Sequence[PyTree]] | None = None
     signature: Callable[[PyTree], Array] | None = None
     copy: Callable[[PyTree, Any], PyTree] | None = None
+
+
+class PeriodSignature(eqx.Module):
+    """Each parameter with a period as a point on a circle as long as that; 0: it has none."""
+
+    period: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, params: PyTree) -> Array:
+        x = ravel_pytree(params)[0]
+        radius = np.array(self.period, x.dtype) / (2 * np.pi)
+        angle = x / np.where(radius > 0, radius, 1)
+        first = jnp.where(radius > 0, radius * jnp.cos(angle), x)
+        return jnp.concatenate([first, radius * jnp.sin(angle)])
+
+
+class PeriodCopy(eqx.Module):
+    """The point some periods away."""
+
+    period: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, params: PyTree, key: Any) -> PyTree:
+        x, unravel = ravel_pytree(params)
+        shift = jax.random.randint(key, x.shape, -2, 3).astype(x.dtype)
+        return unravel(x + shift * np.array(self.period, x.dtype))
+
+
+def periodic(period: Sequence[float] | Float[np.ndarray, " n"]) -> Symmetry:
+    """Parameters that are the same modulo a period, such as angles; 0 for one that has none.
+
+    >>> turn = periodic([2.0, 0.0])
+    >>> bool(jnp.allclose(*(turn.signature(jnp.array([x, 1.0])) for x in (0.5, 4.5)), atol=1e-6))
+    True
+    """
+    lengths = tuple(map(float, period))
+    return Symmetry(None, PeriodSignature(lengths), PeriodCopy(lengths))
 
 
 def rows_at(problem: Problem, symmetry: Symmetry, x: Vector) -> Float[Array, "k n"]:

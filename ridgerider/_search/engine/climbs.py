@@ -34,7 +34,7 @@ from ridgerider._core.points.climb import (
 )
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.points.stationary import Place, look_around
-from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.points.symmetry import PeriodSignature, Symmetry
 from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, fetch
@@ -76,6 +76,14 @@ class Climbs(eqx.Module):
     name = "climbs"
     has_batches = False
     task_size = 32  # legs that are sent to a worker together
+
+    @property
+    def period(self) -> tuple[float, ...] | None:
+        signature = None if self.symmetry is None else self.symmetry.signature
+        return signature.period if isinstance(signature, PeriodSignature) else None
+
+    def spread(self, number: int, seed: int, x0: np.ndarray) -> np.ndarray:
+        return spread(number, seed, x0, self.bounds, self.period)
 
     def ordered(self, order: Order) -> Order:
         """Saddles are left before anything is climbed."""
@@ -134,7 +142,7 @@ class Climbs(eqx.Module):
                 root = replace(leg, fingerprint=Fingerprint(), ended_by=ended_by, cost=total)
                 return replace(root, num_steps=0, trace={})
             reason = reason or f"the descent from `start` ended otherwise: {_what_is_at(leg)}"
-            x = spread(number, settings.seed, fetch(problem.x0), self.bounds)
+            x = self.spread(number, settings.seed, fetch(problem.x0))
         raise NoMinimum(f"{reason}; {DESCENTS - 1} other starts led to no minimum either", leg)
 
     @one_thread()
@@ -393,8 +401,8 @@ def plan_of(problem: Problem, climbs: Climbs) -> Plan:
     plan = Plan.of(climbs.rule, problem)
     if climbs.bounds is None:
         return plan
-    widths = np.subtract(*climbs.bounds[::-1])
-    width = float(np.min(widths, initial=np.inf, where=np.isfinite(widths)))
+    widths = np.append(np.subtract(*climbs.bounds[::-1]), climbs.period or ())
+    width = float(np.min(widths, initial=np.inf, where=np.isfinite(widths) & (widths > 0)))
     if not np.isfinite(width):
         return plan
     return replace(

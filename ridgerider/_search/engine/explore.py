@@ -9,12 +9,12 @@ import numpy as np
 
 from ridgerider._check import Count, Limit, Seed, Share, checked
 from ridgerider._core.points.climb import Climb
-from ridgerider._core.points.symmetry import Symmetry
+from ridgerider._core.points.symmetry import Symmetry, periodic
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.climbs import Climbs
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
-from ridgerider._search.engine.starts import bounds_of
+from ridgerider._search.engine.starts import bounds_of, periods_of
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.measures import Measures
 from ridgerider._search.results.progress import Progress
@@ -28,6 +28,7 @@ def explore(
     climb: Climb = Climb(),
     *,
     bounds: Any = None,
+    period: Any = None,
     share_of_starts: Share | None = None,
     max_rides: Limit = 2000,
     max_points: Limit = None,
@@ -59,6 +60,8 @@ def explore(
     - `bounds`: pairs (low, high) for each parameter, None for no bound, or `scipy.optimize.Bounds`.
       Climbs and descents slide along faces, and a minimum on a face is one in the sense of Karush,
       Kuhn and Tucker.
+    - `period`: of each parameter, or of all, None or 0 for one that has none: points are equal
+      modulo it, and no bound counts there. In place of `symmetry`.
     - `share_of_starts`: how many of the legs are descents from starts all over the bounds, or
       around the start where there are none: 0 to 1. Default: inside bounds, as starts and climbs
       find new minima, and climbs only once hardly any minimum is missing; else 0.
@@ -92,8 +95,19 @@ def explore(
     >>> round(float(landscape.barrier(0, 1)), 6)
     1.0
     """
-    key = named_order(order, seed, MAP_ORDERS)
-    share = 0.0 if share_of_starts is None and bounds is None else share_of_starts
+    key, ends = named_order(order, seed, MAP_ORDERS), None
+    if bounds is not None or period is not None:
+        x = np.asarray(loaded(problem)[0].x0)
+        low, high = bounds_of(bounds, x.size)
+        if not ((low <= x) & (x <= high)).all():
+            raise ValueError(f"`start` must be within `bounds`, but it is {x.tolist()}.")
+        lengths = periods_of(period, low, high)
+        if lengths.any() and symmetry is not None:
+            raise ValueError("`symmetry` must be left out where there is a `period`.")
+        symmetry = periodic(lengths) if lengths.any() else symmetry
+        if bounds is not None or lengths.all():
+            ends = tuple(low.tolist()), tuple(high.tolist())
+    share = 0.0 if share_of_starts is None and ends is None else share_of_starts
     settings = Settings(
         seed,
         order_name(order),
@@ -103,13 +117,6 @@ def explore(
     )
     budget = Budget(max_rides, max_seconds=max_seconds, max_points=max_points, max_calls=max_calls)
     means = Means(executor, max_deaths, progress, measures, verbose)
-    ends = None
-    if bounds is not None:
-        x = np.asarray(loaded(problem)[0].x0)
-        low, high = bounds_of(bounds, x.size)
-        if not ((low <= x) & (x <= high)).all():
-            raise ValueError(f"`start` must be within `bounds`, but it is {x.tolist()}.")
-        ends = tuple(low.tolist()), tuple(high.tolist())
     mover = Climbs(climb, symmetry, ends)
     of_map = {"valid": valid, "starts": starts}
     return begin_run(problem, mover, settings, key, budget, means, out=out, name=name, **of_map)

@@ -39,7 +39,7 @@ from ridgerider._search.crew.crew import Crew, Job, check_executor
 from ridgerider._search.crew.interrupt import interruptible
 from ridgerider._search.engine.climbs import Climbs, Valid
 from ridgerider._search.engine.rides import Rides
-from ridgerider._search.engine.starts import Yields, is_special, spread
+from ridgerider._search.engine.starts import Yields, is_special
 from ridgerider._search.results.measures import Measures, has_descents, measure_missing, measured
 from ridgerider._search.results.progress import Progress
 from ridgerider._search.runfile.schema import REPAIRED
@@ -178,11 +178,11 @@ class Engine:
         if not branch.fingerprint[-1].start:
             return self.store.load(branch)
         number, seed = branch.fingerprint[-1].index, self.settings.seed
-        x, bounds = fetch(self.problem.x0), self.job.mover.bounds
+        x, mover = fetch(self.problem.x0), self.job.mover
         bottom = (
             self.yields.bottom(self._rounds[branch.fingerprint]) if is_special(number) else None
         )
-        x = spread(number, seed, x, bounds) if bottom is None else bottom.astype(x.dtype)
+        x = mover.spread(number, seed, x) if bottom is None else bottom.astype(x.dtype)
         return replace(branch, x=x, direction=np.zeros_like(x))
 
     def _count(self, leg: Leg, link: Fingerprint | None) -> None:

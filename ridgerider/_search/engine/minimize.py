@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
-from ridgerider._check import Count, Limit, Seed, check_count, check_takes, checked
+from ridgerider._check import AtLeast0, Count, Limit, Seed, check_count, check_takes, checked
 from ridgerider._core.points.climb import Climb
+from ridgerider._core.points.symmetry import periodic
 from ridgerider._core.problem.calls import measured
 from ridgerider._core.problem.minimand import Minimand
 from ridgerider._core.problem.numpy_functions import (
@@ -23,8 +24,8 @@ from ridgerider._core.runtime.clock import OutOfTime
 from ridgerider._search.engine.climbs import Climbs, NoMinimum, host
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
-from ridgerider._search.engine.starts import bounds_of
-from ridgerider._search.engine.wells import Wells, is_flat
+from ridgerider._search.engine.starts import bounds_of, periods_of
+from ridgerider._search.engine.wells import Wells, is_flat, modes_at
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.tree import Budget, Fingerprint, Leg, Settings, fewest_visits
 
@@ -66,6 +67,8 @@ def minimize_all(
     hess: Callable[..., Any] | None = None,
     bounds: Any = None,
     *,
+    period: Any = None,
+    tol: AtLeast0 | None = None,
     hessp: Callable[..., Any] | None = None,
     constraints: Any = (),
     options: dict[str, Any] | None = None,
@@ -95,6 +98,11 @@ def minimize_all(
     - `hess(x, *args)`: its Hessian, or `hessp(x, p, *args)`, its product with a vector.
     - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`. A
       minimum on a bound is one in the sense of Karush, Kuhn and Tucker.
+    - `period` of each parameter, or of all (angles), None or 0 for one that has none: points are
+      equal modulo it. Starts are all over it, no bound counts, and `x` is in the first one from the
+      lower bound, or from 0.
+    - `tol`: how accurate `x` has to be, relative to the width of the bounds; minima that are closer
+      than ten times this are one. Default: as accurate as rounding allows.
     - `max_calls` of `fun`, those for differences included.
     - `seed`: every random choice derives from it.
     - `callback(progress)`: called after each descent and climb with an `rr.types.Progress`. Without
@@ -108,7 +116,7 @@ def minimize_all(
     Each result has `x`, `fun`, `success`, `message`, `status`, `nit` (steps of its descent; 0 for
     that from `x0`),
     `active_bounds` (-1 at a lower, 1 at an upper bound, else 0) and `least_eigenvalue`, that of the
-    Hessian in units of the bounds, 0 where a direction is level. The list has `nfev`, `njev`,
+    Hessian of the other coordinates, 0 where a direction is level. The list has `nfev`, `njev`,
     `message`, `landscape` and `completeness`. If no minimum could be verified, the end of a descent
     is returned alone, without `success`.
 
@@ -141,14 +149,17 @@ def minimize_all(
     low, high = bounds_of(bounds, len(start))
     if not ((low <= start) & (start <= high)).all():
         raise ValueError(f"`x0` must be within `bounds`, but it is {start.tolist()}.")
-    is_closed = np.isfinite(low) & np.isfinite(high)
-    origin, scale = np.where(is_closed, low, 0.0), np.where(is_closed, high - low, 1.0)
+    first = np.where(np.isfinite(low), low, 0.0)
+    periods = periods_of(period, low, high)
+    is_closed = np.isfinite(low) & np.isfinite(high) | (periods > 0)
+    origin = np.where(is_closed, first, 0.0)
+    scale = np.where(periods > 0, periods, np.where(is_closed, high - first, 1.0))
     ends = (low - origin) / scale, (high - origin) / scale
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         own = _with_args(fun, jac, hess if hessp is None or hess else _columns(hessp), args)
         functions = Minimand(own[0], own[1], own[2], ends[0], ends[1], origin, scale)
         functions.difference = jac if isinstance(jac, str) else "2-point"
-        functions.max_calls = max_calls or math.inf
+        functions.max_calls, functions.resolution = max_calls or math.inf, float(tol or 0)
         is_plain = own[1] is None and functions.difference == "2-point"
         if is_plain and isinstance(functions.first_value(start), jax.Array):
             functions.fun, functions.jac, functions.hess = _differentiated(own[0])
@@ -171,7 +182,8 @@ def minimize_all(
         if callable(own[1]):
             check_gradient(functions, (start - origin) / scale)
         problem = Problem(functions, (start - origin) / scale)
-        mover = Climbs(Climb(), None, (tuple(ends[0].tolist()), tuple(ends[1].tolist())))
+        symmetry = periodic(periods / scale) if periods.any() else None
+        mover = Climbs(Climb(), symmetry, (tuple(ends[0].tolist()), tuple(ends[1].tolist())))
         settings = Settings(
             seed, "fewest_visits", round_size=ROUND, share_of_starts=None, until_enough=True
         )
@@ -183,6 +195,12 @@ def minimize_all(
         except OutOfTime:
             reason = "no minimum was found within the budget"
         except NoMinimum as error:
+            if functions.lowest is None:
+                why = error.leg.ended_by[-1].replace("not_finite", "the value is not finite")
+                count = functions.num_fun
+                raise ValueError(
+                    f"`fun` must return a real scalar, but not one of {count} calls did: {why}."
+                ) from error
             reason = str(error).replace("`problem`", "`fun`").replace("`start`", "`x0`")
         found, undecided = _settled(functions, problem, mover, landscape)
         if not found:
@@ -191,6 +209,9 @@ def minimize_all(
         else:
             results = [_result(functions, *each) for each in found]
             results.sort(key=lambda one: one.fun)
+    for one in results:
+        turned = (one.x - origin) % np.where(periods > 0, periods, np.inf)
+        one.x = np.where(periods > 0, origin + turned, one.x)
     minima = Minima(results)
     minima.nfev, minima.njev, minima.nhev = functions.num_fun, functions.num_jac, functions.num_hess
     minima.landscape, minima.success = landscape, not reason
@@ -252,11 +273,21 @@ def _result(functions: Minimand, one: Any, leg: Leg) -> "OptimizeResult":
         success=True,
         status=0,
         message="minimum",
-        least_eigenvalue=one.least_eigenvalue,
+        least_eigenvalue=_least_eigenvalue(functions, one.least_eigenvalue, leg),
         active_bounds=at_high.astype(int) - at_low.astype(int),
         visits=one.multiplicity,
         nit=leg.num_steps,
     )
+
+
+def _least_eigenvalue(functions: Minimand, least: float, leg: Leg) -> float:
+    """That of the Hessian of `fun`, of coordinates that no bound holds."""
+    values, rows = modes_at(leg)
+    if not (len(rows) and 0 < least < math.inf):
+        return least
+    is_free = np.abs(rows).max(axis=0) > 1e-6  # of a unit vector
+    rows = rows[:, is_free] / functions.scale[is_free]
+    return float(np.linalg.eigvalsh((rows.T * values) @ rows)[0])
 
 
 def _end_of_descent(functions: Minimand, z: np.ndarray, reason: str) -> "OptimizeResult":

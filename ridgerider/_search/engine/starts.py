@@ -119,8 +119,16 @@ class Yields:
         return sum(spent for n, spent in work if n > last) >= 2 / 3 * sum(one for _, one in work)
 
 
-def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.ndarray:
+def spread(
+    number: int,
+    seed: int,
+    x0: np.ndarray,
+    bounds: Bounds | None,
+    period: Sequence[float] | None = None,
+) -> np.ndarray:
     """The point of a low-discrepancy sequence: in the bounds or, without, far and near `x0`.
+
+    Of a parameter with a period it is anywhere around `x0`.
 
     Additive recurrence: multiples of powers of 1/g, where g^(n+1) = g + 1, modulo 1.
 
@@ -135,22 +143,16 @@ def spread(number: int, seed: int, x0: np.ndarray, bounds: Bounds | None) -> np.
     parts = (shift + (number + 1) * g ** -np.arange(1.0, size + 1)) % 1
     if number % 4 == 3:  # some on faces, which may have other minima
         parts = np.clip(STRETCH * (parts - 0.5) + 0.5, 0, 1)
+    half = np.zeros(size) if period is None else np.array(period) / 2
     low, high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
-    low, high = np.asarray(low), np.asarray(high)
-    is_closed = np.isfinite(low) & np.isfinite(high)
-    inner = np.clip(parts, 1e-6, 1 - 1e-6)
+    low, high = np.where(half > 0, x0 - half, low), np.where(half > 0, x0 + half, high)
+    inner, is_closed = np.clip(parts, 1e-6, 1 - 1e-6), np.isfinite(low) & np.isfinite(high)
     far = np.maximum(1, np.abs(x0)) * 2.0 ** (number % 6 - 2) * np.log(inner / (1 - inner))
-    open_ = x0 + far
-    open_ = np.where(
-        np.isfinite(low), low + np.abs(open_ - np.where(np.isfinite(low), low, 0)), open_
-    )
-    open_ = np.where(
-        np.isfinite(high) & ~is_closed,
-        high - np.abs(np.where(np.isfinite(high), high, 0) - open_),
-        open_,
-    )
-    ends = np.where(is_closed, low, 0), np.where(is_closed, high, 1)
-    return np.where(is_closed, ends[0] + parts * (ends[1] - ends[0]), open_).astype(x0.dtype)
+    x, some_low = x0 + far, np.where(np.isfinite(low), low, 0)
+    x = np.where(np.isfinite(low), low + np.abs(x - some_low), x)
+    x = np.where(np.isfinite(high), high - np.abs(np.where(np.isfinite(high), high, 0) - x), x)
+    width = np.where(is_closed, high - some_low, 0)
+    return np.where(is_closed, some_low + parts * width, x).astype(x0.dtype)
 
 
 def is_special(number: int) -> bool:
@@ -176,3 +178,26 @@ def bounds_of(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     if not (low < high).all():
         raise ValueError("`bounds` must have each low below its high.")
     return low, high
+
+
+def periods_of(period: Any, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The period of each parameter, 0 for None, and no bounds there: `low`, `high` are changed.
+
+    >>> low, high = bounds_of([(0, 4), (0, 1)], 2)
+    >>> periods_of([4, None], low, high), low
+    (array([4., 0.]), array([-inf,   0.]))
+    """
+    try:
+        given = [0.0 if one is None else one for one in np.atleast_1d(np.array(period, object))]
+        lengths = np.broadcast_to(np.array(given, float), low.shape)
+    except (TypeError, ValueError):
+        lengths = np.array([-1.0])
+    if not ((lengths >= 0) & np.isfinite(lengths)).all():
+        raise ValueError(
+            f"`period` must be a positive number, or {len(low)} of them or None, not {period!r}."
+        )
+    is_periodic = lengths > 0
+    if not (high - low >= (1 - 1e-9) * lengths)[is_periodic].all():
+        raise ValueError("`bounds` of a parameter with a period must be at least as wide as that.")
+    low[is_periodic], high[is_periodic] = -np.inf, np.inf
+    return lengths

@@ -45,7 +45,7 @@ class Wells:
         """Take note of an end at a minimum, which may be a known one."""
         name = leg.fingerprint if link is None else link  # that of the start is empty
         self._ends.append((name, leg.x, leg.loss, stiffness(leg)))
-        values, rows = _modes(leg)
+        values, rows = modes_at(leg)
         if link is None and len(rows) and (values > 0).all():
             self._names.append(leg.fingerprint)
             self._losses.append(leg.loss)
@@ -108,7 +108,7 @@ class Wells:
         A second difference across a level curve falls with the square of its step, a curvature
         does not: so soft modes are compared at the shortest step that rounding allows.
         """
-        stiff, (values, rows) = stiffness(leg), _modes(leg)
+        stiff, (values, rows) = stiffness(leg), modes_at(leg)
         if min(leg.eigenvalues, default=stiff) <= SOFT * stiff:
             if not len(rows) or min(leg.eigenvalues) < values.min():
                 return True
@@ -130,7 +130,7 @@ class Wells:
 
     def leads_down(self, calls: Calls, leg: Leg) -> bool:
         """Whether the loss falls from a level point on the way to lower minima, without a rise."""
-        slack, rows = LEVEL * (abs(leg.loss) + stiffness(leg)), _modes(leg)[1]
+        slack, rows = LEVEL * (abs(leg.loss) + stiffness(leg)), modes_at(leg)[1]
         if not is_flat(leg):
             return False
         hold_back(calls)
@@ -147,7 +147,7 @@ class Wells:
         return False
 
 
-def _modes(leg: Leg) -> tuple[np.ndarray, np.ndarray]:
+def modes_at(leg: Leg) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues and unit vectors of the modes that leave a minimum."""
     clusters = [leg.clusters[index] for index, _ in leg.turns]
     own = [k for k, (_, member) in enumerate(leg.turns) if member < clusters[k].multiplicity]

@@ -77,8 +77,8 @@ class Estimate:
 class Completeness:
     """What was climbed, and what may be missing.
 
-    `climbed[number]` is, for each minimum, how many ascent directions were climbed and how many are
-    known.
+    `climbed[number]` is, for each minimum, how many ascent directions were climbed, and how many of
+    them there are; `num_open` counts all branches that are left, those of saddles too.
     """
 
     climbed: tuple[tuple[int, int], ...]
@@ -94,11 +94,10 @@ class Completeness:
     def __str__(self) -> str:
         ridden, total = (sum(counts) for counts in zip(*self.climbed, strict=True))
         done = sum(one == most for one, most in self.climbed)
-        rest = (
-            "no climb from these points is left, others may exist"
-            if self.is_exhausted
-            else f"{self.num_open} branches are open"
-        )
+        rest = "no climb from these points is left, others may exist"
+        if not self.is_exhausted:
+            others = self.num_open - (total - ridden)
+            rest = f"open are {total - ridden} of these and {others} branches of saddles"
         return (
             f"{ridden} of {total} ascent directions climbed, all of them from {done} of "
             f"{len(self.climbed)} minima; {rest}. "

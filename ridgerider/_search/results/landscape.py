@@ -13,10 +13,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ridgerider._check import Count, Limit, check_count, checked
+from ridgerider._check import AtLeast0, Count, Limit, check_count, checked
+from ridgerider._core.problem.problem import flat
 from ridgerider._search.engine.climbs import is_guess, is_jump
 from ridgerider._search.results.completeness import Completeness, Estimate
-from ridgerider._search.results.result import RunView, Solutions, Stationary
+from ridgerider._search.results.result import RunView, Signature, Solutions, Stationary
+from ridgerider._search.same import TOLERANCE, Classes, reach_of
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
@@ -117,9 +119,33 @@ class Landscape(RunView):
 
     # --- points
 
-    def minima(self) -> Solutions[Stationary]:
-        """The different minima, lowest first. Ends of other kinds are in `solutions()`."""
-        return Solutions([one for one in self._points if one.kind == "minimum"])
+    @checked
+    def minima(
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
+    ) -> Solutions[Stationary]:
+        """The different minima, lowest first. Ends of other kinds are in `solutions()`.
+
+        With `tolerance` or `signature`, as in `Result.minima`, those that are equal by these are
+        one: the lowest stands for them, and keeps its number.
+
+        >>> import jax.numpy as jnp
+        >>> import ridgerider as rr
+        >>> problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.array([0.7, 0.6]))
+        >>> landscape = rr.explore(problem)
+        >>> len(landscape.minima()), len(landscape.minima(signature=jnp.sort))
+        (4, 3)
+        """
+        minima = [one for one in self._points if one.kind == "minimum"]
+        if tolerance is None and signature is None:
+            return Solutions(minima)
+        classes, visits = Classes[int](), Counter[int]()
+        for one in minima:
+            mark = flat(one.params if signature is None else signature(one.params))
+            reach = reach_of(mark, TOLERANCE if tolerance is None else float(tolerance))
+            visits[classes.add(one.number, mark, reach)] += one.multiplicity
+        return Solutions(
+            replace(minima[first], multiplicity=visits[k]) for k, first in enumerate(classes.names)
+        )
 
     @checked
     def saddles(self, index: Count | None = 1) -> Solutions[Stationary]:
@@ -254,10 +280,11 @@ class Landscape(RunView):
     def completeness(self) -> Completeness:
         """Which ascent directions were climbed, and an estimate of what is missing."""
         ridden = Counter(name.parent for name in self.fingerprints() if name[-1].up)
-        climbed = []
-        for one in self.minima():
-            total = sum(1 if way.is_even else 2 for way in self._legs[one.fingerprint].ways)
-            climbed.append((ridden[one.fingerprint], total))
+        left = Counter(one.fingerprint.parent for one in self._store.open_branches())
+        climbed = [
+            (ridden[name], ridden[name] + left[name])
+            for name in (one.fingerprint for one in self.minima())
+        ]
         ends = {name: self._links.get(name, name) for name in self.fingerprints() if name}
         known = {one.fingerprint for one in self.minima()}
         by_starts = {end for name, end in ends.items() if name[-1].start} & known

@@ -46,7 +46,7 @@ RULES = {
     "ridgerider.types": ("FixedRows",),
     "ridgerider.symmetry": (
         *("Motions", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature"),
-        "UnitSignature",
+        *("PeriodCopy", "PeriodSignature", "UnitSignature"),
     ),
     "ridgerider.ase": ("CellMotions", "CellSignature", "Connected"),
     "ridgerider.problems": ("is_one_cluster",),

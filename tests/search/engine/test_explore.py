@@ -415,3 +415,15 @@ def test_a_descent_inside_bounds_ends_in_the_next_minimum():
     problem = rr.Problem(lambda x: jnp.polyval(line, x[0]) + x[1] ** 2, jnp.array([-1.0, 0.5]))
     found = rr.explore(problem, bounds=[(-10, 10), (-10, 10)], share_of_starts=0.0)
     assert [sorted(edge.minima) for edge in found.edges()] == [[0, 1], [1, 2]]
+
+
+def test_a_map_on_a_torus():
+    """Of cos 3a + cos 2b: as many minima as maxima, and twice as many saddles."""
+    problem = rr.Problem(lambda x: jnp.cos(3 * x[0]) + jnp.cos(2 * x[1]), jnp.array([1.0, 1.0]))
+    landscape = rr.explore(problem, period=2 * np.pi)
+    assert len(landscape.minima()) == 6 and len(landscape.saddles()) == 12
+    complete = landscape.completeness()
+    ridden, total = map(sum, zip(*complete.climbed, strict=True))
+    assert complete.num_open >= total - ridden
+    with pytest.raises(ValueError, match="`symmetry` must be left out"):
+        rr.explore(problem, period=2 * np.pi, symmetry=rr.symmetry.periodic([1, 1]))

@@ -259,6 +259,46 @@ def test_the_same_seed_finds_the_same():
     assert [end.x.tolist() for end in one] != [end.x.tolist() for end in other]
 
 
+def test_angles_are_equal_modulo_their_period():
+    """cos 3a + cos 2b: three minima times two, a = pi/3, pi, 5 pi/3 and b = pi/2, 3 pi/2."""
+
+    def fun(x):
+        return np.cos(3 * x[0]) + np.cos(2 * x[1])
+
+    wanted = {(a, b) for a in (1, 3, 5) for b in (1.5, 4.5)}
+    for bounds, low in ((None, 0.0), ([(-np.pi, np.pi)] * 2, -np.pi)):
+        found = rr.minimize_all(fun, [0.3, 0.2], period=2 * np.pi, bounds=bounds, max_calls=4000)
+        x = np.array([one.x for one in found])
+        turned = np.round((x % (2 * np.pi)) / (np.pi / 3), 4)
+        assert {(a, b) for a, b in turned} == wanted and len(found) == 6
+        assert (x >= low).all() and (x <= low + 2 * np.pi).all()
+    mixed = rr.minimize_all(
+        lambda x: np.cos(x[0]) + x[1] ** 2, [3, 0.5], period=[2 * np.pi, None], bounds=[(0, 7)] * 2
+    )
+    assert len(mixed) == 1 and np.allclose(mixed[0].x, [np.pi, 0], atol=1e-5)
+    assert mixed[0].active_bounds.tolist() == [0, -1]
+
+
+def test_tol_is_the_accuracy_of_x():
+    runs = [
+        rr.minimize_all(hartmann, np.full(6, 0.5), jac=True, bounds=[(0, 1)] * 6, tol=tol)
+        for tol in (None, 1e-4)
+    ]
+    assert runs[1].nfev < runs[0].nfev
+    assert np.allclose(runs[0][0].x, runs[1][0].x, atol=1e-3)
+
+
+def test_the_least_eigenvalue_is_that_of_the_function():
+    """Of 3 a^2 + b^2 + c with c at its bound: 2, though the box is wide along b."""
+    found = rr.minimize_all(
+        lambda x: 3 * x[0] ** 2 + x[1] ** 2 + x[2],
+        [3, 3, 0.5],
+        bounds=[(-10, 10), (-40, 50), (0, 1)],
+        max_calls=2000,
+    )
+    assert len(found) == 1 and found[0].least_eigenvalue == pytest.approx(2, rel=1e-3)
+
+
 def test_bad_input_is_refused():
     def refused(match, *args, **options):
         with pytest.raises(ValueError, match=match):
@@ -277,4 +317,10 @@ def test_bad_input_is_refused():
     refused("`hessp` must be callable", wells, [0.0], hessp=3)
     refused("`constraints` must be empty: use `bounds`", wells, [0.0], constraints={"type": "eq"})
     refused("`options` must be maxfun", wells, [0.0], options={"gtol": 1e-3})
+    refused("`period` must be a positive number", wells, [0.0], period=-1)
+    refused("`period` must be a positive number", wells, [0.0], period=[1, 2])
+    refused("as wide as that", wells, [0.5], period=2, bounds=[(0, 1)])
+    refused("`period` must leave the loss unchanged", wells, [0.3], period=1)
+    refused("not one of .* calls did: failed: ZeroDivisionError", lambda x: 1 / 0, [0.0])
+    refused("not one of .* calls did: failed: .*not shape", lambda x: x, [0.0, 1.0])
     refused("wrong sign", wells, [0.1], jac=lambda x: -4 * x * (x**2 - 1) - 0.2)
