@@ -307,6 +307,8 @@ def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> 
     >>> worn_levers().shapes
     ((5, 3), (5, 3))
     """
+    if not len(first):
+        raise ValueError("`first` must have at least one payoff.")
     if not 0 < worn < 1:
         raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
     count = len(first)

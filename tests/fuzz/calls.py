@@ -57,6 +57,7 @@ HOLDERS = (
     *("Ridge", "Saddle", "Solution", "Spectrum", "Trace", "Tracked", "Trial", "Result"),
     *("Landscape", "Ensemble", "Reader", "Classifier", "ColoredImages", "WorkerLost", "Images"),
     *("EnergyAndForces", "PointCopy", "PointSignature", "RigidCopy", "RigidSignature", "Motions"),
+    *("PeriodCopy", "PeriodSignature"),
     *("UnitSignature", "Turn", "Network", "Settings", "Functions", "Fingerprint", "Frontier"),
 )
 

@@ -170,11 +170,13 @@ def bounds_of(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
         return np.full(size, -np.inf), np.full(size, np.inf)
     if hasattr(bounds, "lb"):
         low, high = (np.broadcast_to(one, size).astype(float) for one in (bounds.lb, bounds.ub))
-    elif not isinstance(bounds, Sequence | np.ndarray) or len(bounds) != size:
-        raise ValueError(f"`bounds` must be {size} pairs (low, high), not {bounds!r}.")
     else:
-        pairs = [(-np.inf if a is None else a, np.inf if b is None else b) for a, b in bounds]
-        low, high = np.array(pairs, float).T
+        try:
+            pairs = [(-np.inf if a is None else a, np.inf if b is None else b) for a, b in bounds]
+            low, high = np.array(pairs, float).reshape(size, 2).T
+        except (TypeError, ValueError):
+            wanted = f"`bounds` must be {size} pairs (low, high)"
+            raise ValueError(f"{wanted}, not {bounds!r}.") from None
     if not (low < high).all():
         raise ValueError("`bounds` must have each low below its high.")
     return low, high

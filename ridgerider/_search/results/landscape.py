@@ -8,6 +8,7 @@ pass is lowest, which is the path in a minimum spanning tree.
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -380,10 +381,11 @@ class Landscape(RunView):
         if isinstance(what, Stationary) and what.morse_index == 0:
             what = what.fingerprint
         if isinstance(what, str | Fingerprint):
-            if Fingerprint.parse(what) not in self._minimum_at:
-                raise ValueError(
-                    f"`{name}` must be the fingerprint of a minimum of this map, not {what!r}."
-                )
-            return self._minimum_at[Fingerprint.parse(what)]
+            with suppress(ValueError):
+                if Fingerprint.parse(what) in self._minimum_at:
+                    return self._minimum_at[Fingerprint.parse(what)]
+            raise ValueError(
+                f"`{name}` must be the fingerprint of a minimum of this map, not {str(what)!r}."
+            )
         check_count(name, what, 0, len(self.minima()) - 1)
         return int(what)  # type: ignore[arg-type]
