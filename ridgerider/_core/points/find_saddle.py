@@ -27,6 +27,7 @@ As in a climb, the loop runs on the host, and its modes are those of `climb`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -157,34 +158,31 @@ def find_saddle(
             key = jax.random.fold_in(key, number) if number else key
             random = fetch(jax.random.normal(key, (problem.size,), problem.dtype))
             x = fetch(problem.x0) + (noise + SPREAD * number * unit) * random
-            wanted, known = index or -1, None
+            wanted, known, go = index or -1, None, partial(to_saddle, calls, random=random)
             if fixed is not None:
                 x = _invariant(calls, fixed, regularizer, weight, max_steps, x, random)
                 found.append(_judge(calls, index, True, x, key))
             elif penalty is not None:
-                here = to_saddle(calls, penalty, wanted, max_steps, x, None, random)
+                here = go(penalty, wanted, max_steps, x)
                 if index is None and not here.is_stationary():
                     # A least gradient that is not zero: continue to the saddle of this index.
                     wanted = max(here.num_downhill, 1)
-                here = to_saddle(calls, None, wanted, max_steps, here.x, None, random)
-                found.append(_judge(calls, index, True, here.x, key))
+                found.append(_judge(calls, index, True, go(None, wanted, max_steps, here.x).x, key))
                 # Both may run to infinity, where gradients vanish: climb as many modes as curve
                 # downwards at the start or, as some may turn on the way, a few more.
                 for more in range(MORE if max_steps and index is None else 0):
                     if not found[-1][1].reason:
                         break
-                    here = to_saddle(calls, None, wanted, 0, x, None, random)
-                    wanted = max(here.num_downhill, 1) + more
-                    here = to_saddle(calls, None, wanted, max_steps, x, None, random)
-                    found.append(_judge(calls, index, True, here.x, key))
+                    wanted = max(go(None, wanted, 0, x).num_downhill, 1) + more
+                    found.append(_judge(calls, index, True, go(None, wanted, max_steps, x).x, key))
             else:
                 if problem.size >= DENSE_BELOW:
                     rule = BlockSpectrum(max(NUM_PAIRS, index or 0))
                     spectrum = _spectrum_at(problem, jnp.asarray(x), key, rule)
                     known = np.asarray(spectrum.eigenvectors)
                     calls.charge(spectrum.cost)
-                here = to_saddle(calls, None, wanted, max_steps, x, known, random)
-                found.append(_judge(calls, index, known is None, here.x, key))
+                x = go(None, wanted, max_steps, x, known=known).x
+                found.append(_judge(calls, index, known is None, x, key))
             if not found[-1][1].reason:
                 break
     total = ledger.charge(calls.cost + spent)
@@ -234,13 +232,9 @@ class Here:
         return self.is_stationary() and (count > 0 if index < 0 else count == index)
 
 
-@dataclass
-class _Move:
-    """A step in the modes; a kick leaves a stationary point that is not a saddle."""
-
-    parts: Point
-    is_bent: bool  # there is more to come than Newton's step
-    is_kick: bool = False
+# A step in the modes, whether there is more to come than Newton's step, and whether it is a kick,
+# which leaves a stationary point that is not a saddle.
+Move = tuple[Point, bool, bool]
 
 
 def to_saddle(
@@ -249,8 +243,9 @@ def to_saddle(
     index: int,
     max_steps: int,
     x: Point,
-    known: Rows | None,
+    *,
     random: Point,
+    known: Rows | None = None,
 ) -> Here:
     """Go from `x` to a saddle with `index` negative eigenvalues, any number of them if it is -1.
 
@@ -263,36 +258,37 @@ def to_saddle(
     for _ in range(max_steps):
         if is_done:
             break
-        if penalty is None:
-            move = _follow(calls, here, index, radius, random)
-        else:
-            move = _newton(penalty, here, radius)
+        parts, is_bent, is_kick = (
+            _follow(calls, here, index, radius, random)
+            if penalty is None
+            else _newton(penalty, here, radius)
+        )
         rows, values = here.modes.rows, here.modes.eigenvalues
         known = None if known is None else rows[: len(known)]
-        new = _look(calls, here.x + move.parts @ rows, known)
-        error = prediction_error(here.grad, new.grad, (values * move.parts) @ rows)
+        new = _look(calls, here.x + parts @ rows, known)
+        error = prediction_error(here.grad, new.grad, (values * parts) @ rows)
         is_better = bool(np.linalg.norm(new.grad) < np.linalg.norm(here.grad) / 2)
         is_right = error < 2 or is_better
         if penalty is not None:
             is_right = penalty.value(new) < penalty.value(here)
         is_lost = is_right and here.num_downhill >= wanted > new.num_downhill
-        num_turns += is_lost or move.is_kick
+        num_turns += is_lost or is_kick
         is_over = penalty is None and num_turns > MAX_TURNS
         is_there = here.is_saddle(index) if penalty is None else here.is_stationary()
-        is_end = is_there and not is_better and not move.is_bent  # a step would only lead away
+        is_end = is_there and not is_better and not is_bent  # a step would only lead away
         is_taken = is_right and np.isfinite(new.grad).all() and not is_over and not is_end
         # Newton steps continue from stationary to exact, while they gain something.
         is_exact = penalty is None and new.is_saddle(index) and new.is_stationary(rounding)
         is_done = is_over or is_end or (is_exact and is_taken)
         if not is_taken or error > 1:
             radius /= 3
-        elif error < 0.5 and (move.is_bent or np.any(np.abs(move.parts) >= 0.99 * radius)):
+        elif error < 0.5 and (is_bent or np.any(np.abs(parts) >= 0.99 * radius)):
             radius = min(2 * radius, MAX_RADIUS * unit)
         here = new if is_taken else here
     return here
 
 
-def _follow(calls: Calls, here: Here, index: int, radius: float, random: Point) -> _Move:
+def _follow(calls: Calls, here: Here, index: int, radius: float, random: Point) -> Move:
     """Climb the lowest curved modes, `index` of them, and descend along all others."""
     modes, parts = here.modes, here.modes.rows @ here.grad
     is_negative, rank = modes.is_down, np.cumsum(modes.is_curved) - 1
@@ -312,18 +308,18 @@ def _follow(calls: Calls, here: Here, index: int, radius: float, random: Point) 
     ordinary = np.where(is_up & is_negative, newton, -down)
     is_wrong = is_up & (modes.eigenvalues > 0)
     if not is_wrong.any():
-        return _Move(ordinary, is_bent=False)
+        return ordinary, False, False
     last = int(np.argmax(np.where(is_wrong, rank, -1)))
     bend = np.asarray(program_of(calls.problem, _bend)(here.x, modes.rows[last]))
     calls.charge(Cost(hvps=2))
     steepest = float(np.linalg.norm(bend))
     if steepest * radius > modes.cut:
         soften = -radius / steepest * (modes.rows @ bend)
-        return _Move(soften + SETTLE * np.where(is_wrong, 0, ordinary), is_bent=True)
+        return soften + SETTLE * np.where(is_wrong, 0, ordinary), True, False
     # Curvature that is the same everywhere around, or a symmetric minimum: see from a little off.
     is_kick = here.is_stationary()
     kick = np.where(np.arange(len(parts)) == last, radius * np.sign(slopes), 0)
-    return _Move(kick if is_kick else ordinary, is_bent=True, is_kick=is_kick)
+    return kick if is_kick else ordinary, True, is_kick
 
 
 def _bend(problem: Problem, x: Vector, mode: Vector) -> Vector:
@@ -331,7 +327,7 @@ def _bend(problem: Problem, x: Vector, mode: Vector) -> Vector:
     return jax.jvp(lambda x: problem.hvp(x, mode), (x,), (mode,))[1]
 
 
-def _newton(penalty: Penalty, here: Here, radius: float) -> _Move:
+def _newton(penalty: Penalty, here: Here, radius: float) -> Move:
     """Down the sum of both: Newton's step where there is curvature, the whole radius elsewhere."""
     modes, is_curved = here.modes, here.modes.is_curved
     parts = modes.rows @ here.grad
@@ -344,7 +340,7 @@ def _newton(penalty: Penalty, here: Here, radius: float) -> _Move:
     steepest = float(np.linalg.norm(level))
     is_bent = steepest > float(tolerance_of(None, here.x.dtype))
     along = -radius / steepest * level if is_bent else 0 * level
-    return _Move(np.where(is_curved, newton, along), is_bent)
+    return np.where(is_curved, newton, along), is_bent, False
 
 
 def _look(calls: Calls, x: Point, known: Rows | None) -> Here:
@@ -392,7 +388,7 @@ def _invariant(
     inner, z = Calls(inside), fetch(inside.x0)
     for size in (weight, 0.0) if regularizer else (0.0,):
         penalty = Penalty(inside, lambda z: of_params(problem.unravel(z @ fixed)), float(size))
-        z = to_saddle(inner, penalty, -1, max_steps, z, None, random[: len(z)]).x
+        z = to_saddle(inner, penalty, -1, max_steps, z, random=random[: len(z)]).x
     calls.charge(inner.cost)
     return z @ np.asarray(fixed)
 

@@ -29,6 +29,10 @@ from ridgerider._core.spectra.block import BlockSpectrum
 
 Apply = Annotated[Callable[[PyTree, Array], Array], "apply(params, inputs)"]
 LossOf = Annotated[Callable[[Array, Array], Scalar], "loss(outputs, targets)"]
+# A network on a few examples, and, at a random point (so that nothing is zero by accident), what
+# moves its outputs: the outputs, those of the first example by itself, the gradients of the first
+# and of the last output, and which leaves move them linearly.
+Looked = tuple[Array, Array, tuple[list[Array], list[Array]], list[Bool[Array, ""]]]
 LOOK = BlockSpectrum.for_networks()  # as `Rider.for_networks` looks
 NUM_LOOKED_AT = 32  # examples with which the head is found
 # Of the loss at the start, what a ridge must be able to lower it by within a length of 10.
@@ -176,7 +180,7 @@ def network_start(
         lambda leaf: leaf + 0.3 * random.standard_normal(np.shape(leaf)).astype(leaf.dtype), params
     )
     seen = _checked_outputs(params, moved, apply, few)
-    count = seen.outputs.shape[-1]
+    count = seen[0].shape[-1]
     if loss is None and is_whole:  # labels
         low, high = int(jnp.min(targets)), int(jnp.max(targets))
         if low < 0 or high >= count:
@@ -256,7 +260,7 @@ def _named(params: PyTree, head: Callable[[PyTree], Any]) -> PyTree:
     return jax.tree.map(lambda number: number in chosen, numbered)
 
 
-def _find_head(params: PyTree, looked: "_Looked") -> PyTree:
+def _find_head(params: PyTree, looked: Looked) -> PyTree:
     """The leaves each of whose slices moves one output alone, and moves it linearly."""
 
     def is_one_slice(grads: list[Array], axis: int) -> bool:
@@ -268,7 +272,7 @@ def _find_head(params: PyTree, looked: "_Looked") -> PyTree:
 
     is_head = [
         any(is_one_slice(grads, axis) for axis in range(grads[0].ndim)) and bool(is_linear)
-        for *grads, is_linear in zip(*looked.grads, looked.is_linear, strict=True)
+        for *grads, is_linear in zip(*looked[2], looked[3], strict=True)
     ]
     if not any(is_head):
         raise ValueError(
@@ -279,19 +283,7 @@ def _find_head(params: PyTree, looked: "_Looked") -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(params), is_head)
 
 
-class _Looked(eqx.Module):
-    """A network on a few examples, and, at a random point, what moves its first and last output.
-
-    The point is random so that nothing is zero by accident.
-    """
-
-    outputs: Array
-    alone: Array  # the outputs of the first example by itself
-    grads: tuple[list[Array], list[Array]]
-    is_linear: list[Bool[Array, ""]]
-
-
-def _evaluated(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _Looked:
+def _evaluated(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> Looked:
     outputs = apply(params, inputs)
     leaves, tree = jax.tree.flatten(there)
     num_outputs = outputs.shape[-1] if outputs.ndim else 0
@@ -308,24 +300,19 @@ def _evaluated(apply: Apply, params: PyTree, there: PyTree, inputs: Array) -> _L
         return jnp.max(jnp.abs(two - 2 * one + zero)) <= rounding * jnp.max(jnp.abs(two))
 
     def moved_by(number: int) -> list[Array]:
-        return jax.tree.leaves(jax.grad(_one_output)(there, apply, inputs, number))
+        def one_output(params: PyTree) -> Scalar:
+            outputs = apply(params, inputs)[..., number]
+            # Weights that no symmetry of the outputs cancels.
+            weights = np.cos(np.arange(outputs.size)).reshape(outputs.shape)
+            return jnp.sum(outputs * weights.astype(outputs.dtype))
 
-    return _Looked(
-        outputs=outputs,
-        alone=apply(params, inputs[:1]),
-        grads=(moved_by(0), moved_by(num_outputs - 1)),
-        is_linear=[is_linear(index) for index in range(len(leaves))],
-    )
+        return jax.tree.leaves(jax.grad(one_output)(there))
 
-
-def _one_output(params: PyTree, apply: Apply, inputs: Array, number: int) -> Scalar:
-    outputs = apply(params, inputs)[..., number]
-    # Weights that no symmetry of the outputs cancels.
-    weights = np.cos(np.arange(outputs.size)).reshape(outputs.shape)
-    return jnp.sum(outputs * weights.astype(outputs.dtype))
+    grads = moved_by(0), moved_by(num_outputs - 1)
+    return outputs, apply(params, inputs[:1]), grads, [*map(is_linear, range(len(leaves)))]
 
 
-def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -> _Looked:
+def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -> Looked:
     """The network on a few examples. Raises unless each of them has outputs by itself."""
     with told_of("apply", "apply(params, inputs), for these `params` and `inputs`"):
         shape = getattr(jax.eval_shape(apply, params, few), "shape", None)
@@ -335,9 +322,9 @@ def _checked_outputs(params: PyTree, random: PyTree, apply: Apply, few: Array) -
             f"{'no array' if shape is None else f'one of shape {shape}'}."
         )
     seen = jax.device_get(compiled(_evaluated, "none")(apply, params, random, few))
-    rounding = float(np.finfo(seen.outputs.dtype).eps) ** 0.5
-    off = np.max(np.abs(seen.alone - seen.outputs[:1]))
-    if not off <= rounding * np.max(np.abs(seen.outputs)):
+    outputs, alone = seen[:2]
+    rounding = float(np.finfo(outputs.dtype).eps) ** 0.5
+    if not np.max(np.abs(alone - outputs[:1])) <= rounding * np.max(np.abs(outputs)):
         raise ValueError(
             "`apply` must treat each example by itself, but the outputs of the first change with "
             "the others. Does the network use the statistics of its batch, or draw random numbers?"

@@ -20,7 +20,9 @@ def run(loss, x, index, known=None, penalty=None, max_steps=100):
     problem = rr.Problem(loss, jnp.asarray(x))
     calls, start = Calls(problem), np.asarray(problem.x0)
     penalty = None if penalty is None else Penalty(problem, penalty, 1e-2)
-    here = to_saddle(calls, penalty, index, max_steps, start, known, RANDOM[: start.size])
+    here = to_saddle(
+        calls, penalty, index, max_steps, start, known=known, random=RANDOM[: start.size]
+    )
     return here, calls.cost, problem
 
 
