@@ -418,31 +418,6 @@ class Budget:
 Order = Callable[[Branch], Any]
 
 
-def breadth_first(branch: Branch) -> Any:
-    """Shallow branches first; the paper's choice."""
-    return branch.fingerprint.depth
-
-
-def depth_first(branch: Branch) -> Any:
-    """Deep branches first."""
-    return -branch.fingerprint.depth
-
-
-def best_first(branch: Branch) -> Any:
-    """Branches that begin at the lowest loss first."""
-    return branch.loss
-
-
-def steepest_first(branch: Branch) -> Any:
-    """Branches with the most negative eigenvalue first."""
-    return branch.eigenvalue
-
-
-def lowest_first(branch: Branch) -> Any:
-    """Climb from the lowest minimum first, its softest modes first."""
-    return (float(f"{branch.loss:.6g}"), branch.fingerprint[-1].index)
-
-
 def fewest_visits(branch: Branch) -> Any:
     """Climb from the minimum first that was climbed from least often, along its softest mode.
 
@@ -461,11 +436,13 @@ def shuffled(branch: Branch, seed: int = 0) -> int:
 SEARCH_ORDERS = ("breadth_first", "depth_first", "best_first", "steepest_first", "random")
 MAP_ORDERS = ("fewest_visits", "lowest_first", "breadth_first", "random")
 _NAMED: dict[str, Order] = {
-    order.__name__: order
-    for order in (
-        *(breadth_first, depth_first, best_first, steepest_first),
-        *(lowest_first, fewest_visits),
-    )
+    "breadth_first": lambda branch: branch.fingerprint.depth,  # the paper's choice
+    "depth_first": lambda branch: -branch.fingerprint.depth,
+    "best_first": lambda branch: branch.loss,
+    "steepest_first": lambda branch: branch.eigenvalue,  # the most negative one
+    # From the lowest minimum, along its softest mode.
+    "lowest_first": lambda branch: (float(f"{branch.loss:.6g}"), branch.fingerprint[-1].index),
+    "fewest_visits": fewest_visits,
 }
 
 

@@ -13,8 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from queue import SimpleQueue
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -37,53 +36,24 @@ def interruptible(work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) 
     """
     if threading.current_thread() is not threading.main_thread():
         return work(*args, **keywords)
-    helper = _Helper.idle()
-    if helper is not None:
-        # The limit on threads is one of the process, and best set by its main thread.
-        with contextlib.suppress(_OnlyHere), one_thread():
-            return helper.ask(_same, _configuration(), work, args, keywords)
-    return work(*args, **keywords)
+    future: Future[T] = Future()
+    context, configuration = contextvars.copy_context(), _configuration()
 
-
-class _OnlyHere(Exception):
-    """Settings of JAX hold for another thread alone."""
-
-
-def _same(configuration: list[Any], work: Callable[..., T], args: Any, keywords: Any) -> T:
-    if _configuration() != configuration:
-        raise _OnlyHere
-    return work(*args, **keywords)
-
-
-class _Helper:
-    """A thread that does one thing after the other."""
-
-    _all: ClassVar[list["_Helper"]] = []
-
-    def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Future, Callable[[], Any]]] = SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, daemon=True, name="ridgerider")
-        self.is_left = False  # while it was busy
-        self.thread.start()
-
-    @staticmethod
-    def idle() -> "_Helper | None":
-        """One that is free; None where no thread can be started any more."""
-        known = _Helper._all
-        known[:] = [one for one in known if one.thread.is_alive()]  # a fork has no threads
-        for one in known:
-            if not one.is_left:
-                return one
+    def serve() -> None:
         try:
-            known.append(_Helper())
-        except RuntimeError:
-            return None
-        return known[-1]
+            if _configuration() != configuration:
+                raise _OnlyHere
+            future.set_result(context.run(work, *args, **keywords))
+        except BaseException as error:
+            future.set_exception(error)
 
-    def ask(self, work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
-        future: Future[T] = Future()
-        context = contextvars.copy_context()
-        self._tasks.put((future, lambda: context.run(work, *args, **keywords)))
+    thread = threading.Thread(target=serve, daemon=True, name="ridgerider")
+    # The limit on threads is one of the process, and best set by its main thread.
+    with contextlib.suppress(_OnlyHere), one_thread():
+        try:
+            thread.start()
+        except RuntimeError:  # where no thread can be started any more
+            return work(*args, **keywords)
         try:
             # A signal that comes just before a wait begins does not end it: waits are short.
             while not future.done():
@@ -91,23 +61,15 @@ class _Helper:
             return future.result()
         finally:
             if not future.done():  # interrupted
-                self.is_left = True
-                self._tasks.put((Future(), sys.exit))
+                _left.append(thread)
+    return work(*args, **keywords)
 
-    def _serve(self) -> None:
-        while True:
-            future, work = self._tasks.get()
-            if work is sys.exit:
-                return
-            try:
-                result = work()
-            except BaseException as error:
-                future.set_exception(error)
-                del error
-            else:
-                future.set_result(result)
-                del result
-            del future, work
+
+_left: list[threading.Thread] = []  # whose work goes on, though nobody waits for it
+
+
+class _OnlyHere(Exception):
+    """Settings of JAX hold for another thread alone."""
 
 
 def _configuration() -> list[Any]:
@@ -122,7 +84,7 @@ def _leave() -> None:
 
     After an interrupt that nobody caught the process ends at once, by that signal as always.
     """
-    busy = [one.thread for one in _Helper._all if one.is_left and one.thread.is_alive()]
+    busy = [thread for thread in _left if thread.is_alive()]
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if busy and isinstance(error, KeyboardInterrupt):
         sys.stdout.flush()

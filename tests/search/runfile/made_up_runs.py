@@ -8,7 +8,7 @@ import ridgerider as rr
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.schema import KEYS, SUM, TABLES, row_digest
 from ridgerider._search.runfile.store import Store, select
-from ridgerider._search.tree import Fingerprint, Leg, Settings, breadth_first, with_priority
+from ridgerider._search.tree import Fingerprint, Leg, Settings, named_order, with_priority
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},
@@ -102,7 +102,7 @@ def make_run(path, num_legs, num_different=200, **meta):
     for number in range(min(num_legs, num_different) + 1):
         leg = make_leg(frontier[number])
         found = [
-            with_priority(branch, breadth_first)
+            with_priority(branch, named_order("breadth_first", 0))
             for branch in Rides(rr.Rider()).branches_at(None, settings, leg)
         ]
         if store is None:

@@ -30,7 +30,7 @@ CHANGES = (
     "UPDATE legs SET linked_to = '' WHERE {row}",
     "UPDATE legs SET is_settled = 1 - is_settled WHERE {row}",
     "DELETE FROM legs WHERE {row}",
-    "UPDATE legs SET finish = json_set(finish, '$.loss', 0.5) WHERE {row}",
+    "UPDATE legs SET finish = replace(finish, 'loss', 'Loss') WHERE {row}",
     "UPDATE legs SET same_as = NULL, end_arrays = zeroblob(9) WHERE {row}",
     "UPDATE legs SET finish = NULL, end_arrays = NULL WHERE {row}",
     "UPDATE branches SET priority = '[7]' WHERE {row}",
