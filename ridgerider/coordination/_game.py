@@ -72,7 +72,12 @@ def check_game(game: Game, num_runs: int) -> None:
             "`game` must pay all players alike, but it has a payoff for each player: see "
             "coordination.equilibria(game)."
         )
-    alone, scores = map(np.asarray, _try_out(game))
+    problem = game_problem(game)
+    shape = (num_players(game), problem.size)
+    x = problem.x0[None] + jax.random.normal(jax.random.key(0), shape, problem.dtype)
+    policies = jax.vmap(problem.unravel)(x)  # one for each player
+    alone = np.asarray(jax.jit(jax.vmap(game.self_play))(policies))
+    scores = np.asarray(cross_play(game, policies))
     tolerance = 1e3 * float(np.finfo(alone.dtype).eps) * np.abs(alone).max()
     same = scores[(0,) * scores.ndim]
     if not abs(alone[0] - same) <= tolerance:
@@ -80,16 +85,6 @@ def check_game(game: Game, num_runs: int) -> None:
             "`game` must pay the same for `self_play` as for `cross_play` of equal arguments, "
             f"not {alone[0]:.6g} and {same:.6g}."
         )
-
-
-@eqx.filter_jit
-def _try_out(game: Game) -> tuple[Float[Array, " runs"], Float[Array, "..."]]:
-    """Random policies, one for each player: their self-play and cross-play."""
-    problem = game_problem(game)
-    shape = (num_players(game), problem.size)
-    x = problem.x0[None] + jax.random.normal(jax.random.key(0), shape, problem.dtype)
-    policies = jax.vmap(problem.unravel)(x)
-    return jax.vmap(game.self_play)(policies), cross_play(game, policies)
 
 
 @eqx.filter_jit

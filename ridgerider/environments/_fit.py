@@ -14,9 +14,9 @@ used for neither: mean accuracy minus five times the gap between environments. T
 the differences of signals with those of groups that are shuffled inside each class.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any, Literal, Self
 
 import equinox as eqx
@@ -272,7 +272,7 @@ def _check_table(inputs: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> 
     names, classes = np.unique(groups), np.unique(labels)
     if len(names) < 2:
         raise ValueError(f"`group` must name two environments or more, not {len(names)}.")
-    for name, label in itertools.product(names.tolist(), classes.tolist()):
+    for name, label in product(names.tolist(), classes.tolist()):
         count = int(np.sum((groups == name) & (labels == label)))
         if count < NUM_PARTS:
             raise ValueError(
@@ -346,47 +346,41 @@ def _accuracies(rows: _Rows, head: _Head) -> Float[np.ndarray, " environments"]:
 def _network(rows: _Rows, seed: int) -> Callable[[Table], Table]:
     """The last hidden layer of a network that was trained on these rows for a short time."""
     center, scale = rows.inputs.mean(axis=0), rows.inputs.std() + 1e-12
-    shares = rows.weights() / rows.weights().sum()
-    inputs = jnp.asarray((rows.inputs - center) / scale, jnp.float32)
-    layers = _trained(
-        inputs,
-        jnp.asarray(rows.labels),
-        jnp.asarray(shares, jnp.float32),
-        int(rows.labels.max()) + 1,
-        jax.random.key(seed),
-    )
 
-    def features(inputs: Table) -> Table:
-        return np.asarray(_hidden(layers, jnp.asarray((inputs - center) / scale, jnp.float32)))
+    def scaled(inputs: Table) -> Array:
+        return jnp.asarray((inputs - center) / scale, jnp.float32)
 
-    return features
+    shares = jnp.asarray(rows.weights() / rows.weights().sum(), jnp.float32)
+    labels, num_classes = jnp.asarray(rows.labels), int(rows.labels.max()) + 1
+    layers = _trained(scaled(rows.inputs), labels, shares, num_classes, jax.random.key(seed))
+    return lambda inputs: np.asarray(_hidden(layers, scaled(inputs)))
+
+
+Layers = list[tuple[Array, Array]]  # bias and weights
 
 
 @jax.jit
-def _hidden(layers: list[dict[str, Array]], inputs: Array) -> Array:
-    for layer in layers[:-1]:
-        inputs = jax.nn.relu(inputs @ layer["weights"] + layer["bias"][None])
+def _hidden(layers: Layers, inputs: Array) -> Array:
+    for bias, weights in layers[:-1]:
+        inputs = jax.nn.relu(inputs @ weights + bias[None])
     return inputs
 
 
 @eqx.filter_jit
 def _trained(
     inputs: Array, labels: Array, shares: Array, num_classes: int, key: PRNGKeyArray
-) -> list[dict[str, Array]]:
+) -> Layers:
     sizes = (inputs.shape[1], WIDTH, WIDTH, num_classes)
     keys = jax.random.split(key, len(sizes))
-    layers = [
-        {
-            "weights": jax.random.normal(own, (fan_in, fan_out), inputs.dtype)
-            * float(np.sqrt(2 / fan_in)),
-            "bias": jnp.zeros(fan_out, inputs.dtype),
-        }
-        for own, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
-    ]
+    layers = []
+    for own, shape in zip(keys, pairwise(sizes), strict=False):
+        weights = jax.random.normal(own, shape, inputs.dtype) * float(np.sqrt(2 / shape[0]))
+        layers.append((jnp.zeros(shape[1], inputs.dtype), weights))
     optimizer = optax.adam(RATE)
 
-    def loss(layers: list[dict[str, Array]], rows: Array) -> Array:
-        outputs = _hidden(layers, inputs[rows]) @ layers[-1]["weights"] + layers[-1]["bias"][None]
+    def loss(layers: Layers, rows: Array) -> Array:
+        bias, weights = layers[-1]
+        outputs = _hidden(layers, inputs[rows]) @ weights + bias[None]
         logs = jnp.take_along_axis(jax.nn.log_softmax(outputs), labels[rows][:, None], axis=1)
         squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers)])
         return -jnp.mean(logs) + DECAY * jnp.sum(squares)
