@@ -312,6 +312,8 @@ def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> 
     if not 0 < worn < 1:
         raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
     count = len(first)
+    if count < 2:
+        raise ValueError(f"`first` must hold the payoffs of two levers or more, not of {count}.")
 
     def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
         one, two = act(0, "first", count), act(1, "first", count)
