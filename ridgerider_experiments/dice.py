@@ -228,15 +228,14 @@ def draw(depths: dict[str, Any], out: Path) -> None:
 
 def table(results: dict[str, Any]) -> str:
     depths = results["depths"]
-    methods = {
-        "rr": ("Ridge Rider", "above at depths 4 and 6"),
-        "actor_critic": ("actor-critic, best step size", "below"),
-        "actor_critic_0.1": ("actor-critic, step size 0.1", "-"),
-        "actor_critic_T": (f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
-    }
     rows = [
         [label, said, *(percent(of.get(name)) for of in depths.values())]
-        for name, (label, said) in methods.items()
+        for name, label, said in (
+            ("rr", "Ridge Rider", "above at depths 4 and 6"),
+            ("actor_critic", "actor-critic, best step size", "below"),
+            ("actor_critic_0.1", "actor-critic, step size 0.1", "-"),
+            ("actor_critic_T", f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
+        )
     ]
     sizes = [of["actor_critic"].get("step_size", "-") for of in depths.values()]
     rows.append(["that best step size", "-", *sizes])

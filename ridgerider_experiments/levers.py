@@ -59,7 +59,10 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "best": {
             "fingerprint": [r.best.fingerprint for r in repeats],
             "cross_play": [r.best.cross_play for r in repeats],
-            "by_printed_mean": [printed_choice(r).fingerprint for r in repeats],
+            # Algorithm 3 as printed: by the mean over N^2 pairs, each run with itself too.
+            "by_printed_mean": [
+                max(r.candidates, key=lambda one: one.cross_play).fingerprint for r in repeats
+            ],
         },
         "seconds": seconds,
         "self_play_baseline": {"cross_play": float(np.mean(alone))},
@@ -82,11 +85,6 @@ def ridge(repeats: tuple[Candidate, ...]) -> dict[str, Any]:
         "sign_confidence": min(one.sign_confidence for one in repeats),
         "same_greedy_action": sum(len(set(greedy(one).ravel())) == 1 for one in repeats),
     }
-
-
-def printed_choice(result: Coordination) -> Candidate:
-    """What Algorithm 3 as printed deploys: by the mean over N^2 pairs, each run with itself too."""
-    return max(result.candidates, key=lambda one: one.cross_play)
 
 
 def greedy(candidate: Candidate) -> np.ndarray:

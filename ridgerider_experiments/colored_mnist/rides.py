@@ -12,7 +12,6 @@ to the ten features is trained. A whole featurizer learns by heart where environ
 its accuracies are equal in both on training images and apart on others.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -93,12 +92,7 @@ def whiten(layers: Layers, data: Data, num_features: int) -> Whitened:
     return Whitened(layers, center, columns[:, leading] / jnp.sqrt(variances[leading])[None])
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A featurizer with the heads along a ride, stacked."""
-
-    features: Whitened
-    heads: dict[str, Array]
+Fold = tuple[Whitened, dict[str, Array]]  # a featurizer with the heads along a ride, stacked
 
 
 def ride_consistent(
@@ -124,13 +118,8 @@ def ride_consistent(
         for name, of in folds.items():
             part = shuffle(halves[1], key) if name == "shuffled" else halves[1]
             of.append(ride_fold(features, part, key, is_projected=name != "no_projection"))
-    return {
-        name: Trained(
-            steps=list(range(1, NUM_STEPS + 1)),
-            logits=partial(mean_logits, of),
-        )
-        for name, of in folds.items()
-    }
+    steps = list(range(1, NUM_STEPS + 1))
+    return {name: Trained(steps, partial(mean_logits, of)) for name, of in folds.items()}
 
 
 def shuffle(data: Data, key: PRNGKeyArray) -> Data:
@@ -160,10 +149,7 @@ def ride_fold(features: Whitened, data: Data, key: PRNGKeyArray, is_projected: b
     assert path is not None
     # A ride that ended early stays where it is.
     taken = jnp.minimum(1 + jnp.arange(NUM_STEPS), ride.num_steps)
-    return Fold(
-        features=features,
-        heads=jax.vmap(lambda x: both.with_ridden(start, x))(path[taken]),
-    )
+    return features, jax.vmap(lambda x: both.with_ridden(start, x))(path[taken])
 
 
 @eqx.filter_jit
@@ -182,9 +168,9 @@ def _ride(environments: Environments, key: PRNGKeyArray) -> Ride:
 
 def mean_logits(folds: list[Fold], images: np.ndarray) -> Float[Array, "candidates examples"]:
     each = []
-    for one in folds:
-        seen = one.features(jnp.asarray(images))
-        each.append(jax.lax.map(lambda head, seen=seen: head_logits(head, seen), one.heads))
+    for features, heads in folds:
+        seen = features(jnp.asarray(images))
+        each.append(jax.lax.map(lambda head, seen=seen: head_logits(head, seen), heads))
     return jnp.mean(jnp.stack(each), axis=0)
 
 
@@ -313,10 +299,7 @@ def ride_algorithm_4(
     warm_start = None if is_literal else WarmStart(data, batch_size)
     ride = ride_common(both, common, warm_start=warm_start, seed=seed)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])
-    return Trained(
-        steps=list(range(1, NUM_STEPS + 1)),
-        logits=partial(stacked_logits, stacked),
-    )
+    return Trained(list(range(1, NUM_STEPS + 1)), partial(stacked_logits, stacked))
 
 
 @jax.jit
