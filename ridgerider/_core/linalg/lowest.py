@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ridgerider._core.linalg.probe import probe
-from ridgerider._core.linalg.space import Hvp, Ritz, Space
+from ridgerider._core.linalg.space import Hvp, Krylov, Ritz, outside, unit_outside
 from ridgerider._core.problem.problem import Number, Scalar, Vector
 
 
@@ -65,79 +65,100 @@ class Pairs(eqx.Module):
 
 
 class _State(eqx.Module):
-    """A space with its Ritz pairs, and the vector to add next if there is one."""
+    """A space with its Ritz pairs.
 
-    space: Space
+    The first rows of the space may be pairs of an earlier one. They lead on to `remainders`, of
+    which the rows now have the shares `mix`.
+    """
+
+    space: Krylov
     ritz: Ritz
-    pairs: Pairs
-    next_vector: Vector
+    scale: Scalar
+    num_hvps: Int[Array, ""]
     has_next: Bool[Array, ""]
+    mix: Float[Array, "m k"]
+    remainders: Float[Array, "k n"]
+
+    def pairs(self) -> Pairs:
+        k, coefficients = len(self.remainders), self.ritz.coefficients
+        lowest = coefficients[:, :k]
+        earlier = (lowest.T @ self.mix) @ self.remainders
+        remainders = self.space.beyond(lowest) + outside(self.space.rows, earlier)
+        floor = jnp.full_like(self.scale, -jnp.inf)
+        rows, values = lowest.T @ self.space.rows, self.ritz.eigenvalues[:k]
+        return Pairs(values, rows, remainders, self.scale, self.num_hvps, floor)
 
 
 def lowest_pairs(
     hvp: Hvp,
-    start: Float[Array, "b n"],
+    start: Vector,
     k: int,
     tolerance: Number,
     max_hvps: int,
     max_rows: int,
-    key: PRNGKeyArray | None = None,
+    key: PRNGKeyArray,
     width: Number = 0.0,
 ) -> Pairs:
-    """The `k` lowest eigenpairs by Rayleigh-Ritz with thick restarts.
+    """The `k` lowest eigenpairs from the Krylov space of `start`, with thick restarts and probes.
 
-    Each round appends the residual of the lowest Ritz pair that has not converged. When `max_rows`
-    rows are held, the lowest Ritz vectors are kept and the others dropped.
+    When `max_rows` rows are held, the lowest Ritz vectors are kept and the others dropped. Where
+    the space is exhausted it continues with a random vector.
 
-    All pairs may converge before a copy of a repeated eigenvalue has shown itself. With a `key`,
-    the complement of the converged pairs is then probed with a fresh random vector (see
-    `linalg.probe`). What it finds below them is added, and so on, until a probe finds
-    nothing. A probe costs at most half of the HVPs spent before. It leads to the highest
-    `floor` it can, up to where a last cluster that is `width` times `scale` wide would be complete.
+    Such a space finds one copy of a repeated eigenvalue. So the complement of the converged pairs
+    is probed with a fresh random vector (see `linalg.probe`). If something lies below the last of
+    them, the space starts again from the pairs and what was found, and so on, until a probe finds
+    nothing. A probe costs at most half of the HVPs spent before. It leads to the highest `floor` it
+    can, up to where a last cluster that is `width` times `scale` wide would be complete.
     """
+    dtype = start.dtype
 
-    def solved(space: Space, scale: Scalar, num_hvps: Int[Array, ""]) -> _State:
+    def solved(state: _State, space: Krylov, num_hvps: Int[Array, ""]) -> _State:
         ritz = space.ritz()
-        lowest = ritz.coefficients[:, :k].T
-        rows, images = lowest @ space.rows, lowest @ space.images
-        pairs = Pairs(
-            eigenvalues=ritz.eigenvalues[:k],
-            rows=rows,
-            remainders=images - ritz.eigenvalues[:k, None] * rows,
-            scale=jnp.maximum(scale, ritz.scale),
-            num_hvps=num_hvps,
-            floor=jnp.full_like(scale, -jnp.inf),
-        )
-        is_converged = pairs.is_converged(tolerance)
-        next_vector = pairs.remainders[jnp.argmin(is_converged)]
-        return _State(space, ritz, pairs, next_vector, ~jnp.all(is_converged))
+        scale = jnp.maximum(state.scale, ritz.scale)
+        # Half, since the remainders of earlier pairs are added to these.
+        is_good = space.residuals(ritz.coefficients[:, :k]) <= tolerance / 2 * scale
+        has_next = ~(jnp.all(is_good) & ritz.is_there[k - 1])
+        return _State(space, ritz, scale, num_hvps, has_next, state.mix, state.remainders)
 
     def should_continue(state: _State) -> Bool[Array, ""]:
-        is_finite = jnp.all(jnp.isfinite(state.pairs.eigenvalues))
-        return state.has_next & is_finite & (state.pairs.num_hvps < max_hvps)
+        is_finite = jnp.all(jnp.isfinite(state.ritz.eigenvalues))
+        return state.has_next & is_finite & (state.num_hvps < max_hvps)
 
     def step(state: _State) -> _State:
-        space = state.space.add(hvp, state.next_vector)
-        return solved(space, state.pairs.scale, state.pairs.num_hvps + 1)
+        row = state.space.next_row
+        row = jax.lax.cond(
+            jnp.any(row != 0), lambda: row, lambda: unit_outside(state.space.rows, random(state))
+        )
+        return solved(state, state.space.extend(hvp, row), state.num_hvps + 1)
+
+    def random(state: _State) -> Vector:
+        return jax.random.normal(jax.random.fold_in(key, state.num_hvps), start.shape, dtype)
 
     def fill(state: _State) -> _State:
         # Restarts are not in the loop over HVPs, where a branch would copy the space each time.
-        space = jax.lax.cond(
-            state.space.count == max_rows,
-            lambda: state.space.keep(state.ritz, (k + max_rows) // 2),
-            lambda: state.space,
-        )
+        num_kept = (k + max_rows) // 2
+
+        def restart() -> _State:
+            rows, old = state.space.rows, state.remainders
+            kept = state.ritz.coefficients[:, :num_kept].T @ state.mix
+            return dataclasses.replace(
+                state,
+                space=state.space.keep(state.ritz, num_kept),
+                mix=jnp.zeros_like(state.mix).at[:num_kept].set(kept),
+                remainders=jax.lax.cond(
+                    jnp.any(kept != 0), lambda: outside(rows, old), lambda: old
+                ),
+            )
+
         return jax.lax.while_loop(
             lambda state: should_continue(state) & (state.space.count < max_rows),
             step,
-            dataclasses.replace(state, space=space),
+            jax.lax.cond(state.space.count == max_rows, restart, lambda: state),
         )
 
-    def solve_and_probe(state: _State, key: PRNGKeyArray) -> _State:
-        state = jax.lax.while_loop(should_continue, fill, state)
-        pairs = state.pairs
-        key = jax.random.fold_in(key, pairs.num_hvps)
-        random = jax.random.normal(key, start.shape[1:], start.dtype)
+    def solve_and_probe(carry: tuple[_State, Pairs]) -> tuple[_State, Pairs]:
+        state = jax.lax.while_loop(should_continue, fill, carry[0])
+        pairs = state.pairs()
         # Floors that would make each pair's cluster complete: by `Pairs.is_complete` the coupling
         # then moves no eigenvalue by more than half of the width. Then what is below the last pair.
         wide = jnp.maximum(width * pairs.scale, pairs.rounding)
@@ -146,21 +167,34 @@ def lowest_pairs(
         levels = jnp.concatenate([pairs.eigenvalues + distance, lower])
         budget = jnp.minimum(pairs.num_hvps // 2, max_hvps - pairs.num_hvps)
         budget = jnp.where(state.has_next, 0, budget)
-        probed = probe(hvp, pairs.rows, random, levels, pairs.scale, budget)
-        pairs = dataclasses.replace(
-            pairs,
-            num_hvps=pairs.num_hvps + probed.num_hvps,
-            floor=jnp.max(jnp.where(probed.is_clear, levels, -jnp.inf)),
+        probed = probe(hvp, pairs.rows, random(state), levels, pairs.scale, budget)
+        num_hvps = pairs.num_hvps + probed.num_hvps
+        floor = jnp.max(jnp.where(probed.is_clear, levels, -jnp.inf))
+        pairs = dataclasses.replace(pairs, num_hvps=num_hvps, floor=floor)
+        space = Krylov.of(unit_outside(pairs.rows, probed.direction)[None], max_rows)
+        space = dataclasses.replace(
+            space,
+            rows=space.rows.at[:k].set(pairs.rows),
+            matrix=jnp.diag(jnp.where(jnp.arange(max_rows) < k, state.ritz.eigenvalues, 0)),
+            is_filled=jnp.arange(max_rows) < k,
+            count=jnp.array(k),
         )
-        has_next = state.has_next | probed.has_some[-1]
-        return _State(state.space, state.ritz, pairs, probed.direction, has_next)
+        has_next = probed.has_some[-1]
+        mix = jnp.eye(max_rows, k, dtype=dtype)
+        return _State(
+            space, state.ritz, state.scale, num_hvps, has_next, mix, pairs.remainders
+        ), pairs
 
-    space = Space.empty(max_rows, start.shape[1], start.dtype).add_all(hvp, start)
-    state = solved(space, jnp.zeros((), start.dtype), jnp.array(len(start)))
-    if key is None:
-        return jax.lax.while_loop(should_continue, fill, state).pairs
+    space, none = Krylov.of(start[None], max_rows), jnp.zeros((max_rows, k), dtype)
+    nothing = _State(
+        space,
+        space.ritz(),
+        jnp.zeros((), dtype),
+        jnp.array(0),
+        jnp.array(True),
+        none,
+        jnp.zeros((k, start.size), dtype),
+    )
     return jax.lax.while_loop(
-        lambda carry: should_continue(carry[0]) | carry[2],
-        lambda carry: (solve_and_probe(*carry[:2]), carry[1], jnp.array(False)),
-        (state, key, jnp.array(True)),  # probe once in any case
-    )[0].pairs
+        lambda carry: should_continue(carry[0]), solve_and_probe, (nothing, nothing.pairs())
+    )[1]

@@ -76,7 +76,8 @@ def probe(
     def step(state: Probe) -> Probe:
         image = hvp(state.row)
         alpha = state.row @ image
-        image = outside(rows, image - alpha * state.row - state.beta * state.last_row)
+        image = image - alpha * state.row - state.beta * state.last_row
+        image = image - (rows @ image) @ rows
         beta = jnp.linalg.norm(image)
         pivots = alpha - levels - state.beta**2 / state.pivots
         has_some = state.has_some | ~(pivots > 0)

@@ -4,9 +4,9 @@ A `Space` holds orthonormal rows V, the projected Hessian T = V H V^T, and image
 fixed size, so that it lives inside compiled loops. With T s = theta s, the Ritz vector u = V^T s
 has the residual |H u - theta u|, and some eigenvalue of H lies within that residual of theta.
 
-Each row costs one Hessian-vector product (HVP), once. All images are held, or the last b of them:
-in the Krylov space of b starting vectors row i + b is the image of row i, made orthonormal to all
-rows before it, so images of earlier rows lie in the span of the rows, and T knows them.
+Each row costs one Hessian-vector product (HVP), once. A `Krylov` space of b starting vectors holds
+the last b images alone: row i + b is the image of row i, made orthonormal to all rows before it, so
+images of earlier rows lie in the span of the rows, and T knows them.
 """
 
 import math
@@ -40,63 +40,36 @@ class Ritz(eqx.Module):
 
 
 class Space(eqx.Module):
-    """Orthonormal rows, those not yet filled zero, with what is known of the Hessian on them.
-
-    The image of row i is in place i modulo the number of images held.
-    """
+    """Orthonormal rows, those not yet filled zero, with what is known of the Hessian on them."""
 
     rows: Float[Array, "m n"]
     images: Float[Array, "b n"]
     matrix: Float[Array, "m m"]  # rows @ H @ rows.T, its upper triangle
+    is_filled: Bool[Array, " m"]
     count: Int[Array, ""]  # where the next row goes
 
     @staticmethod
-    def empty(max_rows: int, size: int, dtype: np.dtype, num_images: int | None = None) -> "Space":
-        """Room for rows, and for an image of each or of the last `num_images` of them."""
-        return Space(
-            rows=jnp.zeros((max_rows, size), dtype),
-            images=jnp.zeros((num_images or max_rows, size), dtype),
-            matrix=jnp.zeros((max_rows, max_rows), dtype),
-            count=jnp.array(0),
-        )
+    def empty(max_rows: int, size: int, dtype: np.dtype) -> "Space":
+        """Room for rows with their images."""
+        rows, matrix = (jnp.zeros((max_rows, width), dtype) for width in (size, max_rows))
+        return Space(rows, rows, matrix, jnp.zeros(max_rows, bool), jnp.array(0))
 
-    @staticmethod
-    def krylov(starts: Float[Array, "b n"], max_rows: int) -> "Space":
-        """The Krylov space of `starts` before its first row: see `extend`."""
-        space = Space.empty(max_rows, starts.shape[1], starts.dtype, len(starts))
-        return eqx.tree_at(lambda space: space.images, space, starts)
-
-    def add(self, hvp: Hvp, vector: Vector, scale: Number = 0.0) -> "Space":
+    def add(self, hvp: Hvp, vector: Vector) -> "Space":
         """Orthonormalise `vector` against the rows and append it with its image.
 
-        What lies in the space already is appended as a row of zeros, which no Ritz pair uses; so is
-        what is rounding of numbers as large as `scale`.
+        What lies in the space already is appended as a row of zeros, which no Ritz pair uses.
         """
-        row = unit_outside(self.rows, vector, scale)
+        row = unit_outside(self.rows, vector)
         # A zero row needs no HVP, but a branch would cost more than it saves.
         image, rows = hvp(row), _put(self.rows, row, self.count)
-        return Space(
-            rows=rows,
-            images=_put(self.images, image, self.count % len(self.images)),
-            matrix=_put(self.matrix, rows @ image, self.count, axis=1),
-            count=self.count + 1,
-        )
-
-    def add_all(self, hvp: Hvp, vectors: Float[Array, "j n"]) -> "Space":
-        return jax.lax.fori_loop(
-            0, len(vectors), lambda index, space: space.add(hvp, vectors[index]), self
-        )
-
-    def extend(self, hvp: Hvp) -> "Space":
-        """Append the next vector of a Krylov space: the oldest of the images that are held."""
-        num_images = len(self.images)
-        # Behind the last vector of the space comes the rounding of the largest images.
-        scale = jnp.where(self.count < num_images, 0, jnp.max(jnp.abs(self.matrix)))
-        return self.add(hvp, self.images[self.count % num_images], scale)
+        images = _put(self.images, image, self.count)
+        matrix = _put(self.matrix, rows @ image, self.count, axis=1)
+        is_filled = _put(self.is_filled, jnp.any(row != 0), self.count)
+        return Space(rows, images, matrix, is_filled, self.count + 1)
 
     def ritz(self) -> Ritz:
         """The Ritz pairs of the space."""
-        is_filled = jnp.sum(self.rows**2, axis=1) > 0.5
+        is_filled = self.is_filled
         matrix = jnp.where(is_filled[:, None] & is_filled[None, :], self._symmetric(), 0)
         above = 2 * jnp.sqrt(jnp.sum(matrix**2)) + 1  # beyond every Ritz value
         matrix = matrix + jnp.diag(jnp.where(is_filled, jnp.zeros_like(above), above))
@@ -104,40 +77,104 @@ class Space(eqx.Module):
         is_there = jnp.arange(len(eigenvalues)) < jnp.sum(is_filled)
         return Ritz(eigenvalues, coefficients, is_there)
 
-    def residuals(self, coefficients: Float[Array, "m j"]) -> Float[Array, " j"]:
-        """|H u - (u . H u) u| of each unit vector u, given by its coefficients in the rows."""
-        images = self._symmetric() @ coefficients
-        inside = images - jnp.sum(coefficients * images, axis=0)[None, :] * coefficients
-        # The image in place p belongs to the last row whose number is p modulo their number.
-        size = len(self.images)
-        last = self.count - 1 - (self.count - 1 - jnp.arange(size)) % size
-        beyond = outside(self.rows, self.images)
-        gram = beyond @ beyond.T
-        squares = jnp.sum(coefficients[last] * (gram @ coefficients[last]), axis=0)
-        return jnp.sqrt(jnp.sum(inside**2, axis=0) + jnp.maximum(squares, 0))
-
-    def keep(self, ritz: Ritz, num_kept: int) -> "Space":
-        """The space spanned by the first few Ritz vectors only; it must hold all images."""
-        kept = ritz.coefficients[:, :num_kept].T
-        values = jnp.where(jnp.arange(len(self.rows)) < num_kept, ritz.eigenvalues, 0)
-        return Space(
-            rows=jnp.zeros_like(self.rows).at[:num_kept].set(kept @ self.rows),
-            images=jnp.zeros_like(self.images).at[:num_kept].set(kept @ self.images),
-            matrix=jnp.diag(values),
-            count=jnp.array(num_kept),
-        )
-
     def _symmetric(self) -> Float[Array, "m m"]:
         return self.matrix + self.matrix.T - jnp.diag(jnp.diagonal(self.matrix))
 
 
-def krylov(hvp: Hvp, starts: Float[Array, "b n"], num_hvps: int) -> Space:
+class Krylov(Space):
+    """The Krylov space of b vectors, in place of `images` the parts of the last b outside the rows.
+
+    What row i leads to is in place i modulo b. Before the first rows, these are the vectors.
+    """
+
+    @staticmethod
+    def of(starts: Float[Array, "b n"], max_rows: int) -> "Krylov":
+        space = Space.empty(max_rows, starts.shape[1], starts.dtype)
+        return Krylov(space.rows, starts, space.matrix, space.is_filled, space.count)
+
+    @property
+    def next_row(self) -> Vector:
+        """What is next, orthonormal to the rows; zero if the space is exhausted."""
+        num_starts = len(self.images)
+        # Behind the last vector of the space comes the rounding of the largest images.
+        scale = jnp.where(self.count < num_starts, 0, jnp.max(jnp.abs(self.matrix)))
+        oldest = self.images[self.count % num_starts]
+        rows = self.rows if num_starts > 1 else self.rows[:0]  # of one, it is outside already
+        return unit_outside(rows, oldest, scale)
+
+    def extend(self, hvp: Hvp, row: Vector | None = None) -> "Krylov":
+        """Append the next row, or this one; if the space is exhausted a row of zeros."""
+        row = self.next_row if row is None else row
+        rows = _put(self.rows, row, self.count)
+        column, rest = self._reduced(rows, hvp(row))
+        images = _put(self.images, rest, self.count % len(self.images))
+        matrix = _put(self.matrix, column, self.count, axis=1)
+        is_filled = _put(self.is_filled, jnp.any(row != 0), self.count)
+        return Krylov(rows, images, matrix, is_filled, self.count + 1)
+
+    def _reduced(self, rows: Float[Array, "m n"], image: Vector) -> tuple[Array, Vector]:
+        """The coefficients of the last row's image in the rows, and the part of it outside.
+
+        From one start the image has a part along the last two rows alone, but for the first one
+        after a restart, and for rounding. What is left is reduced by all rows, once more as long as
+        that takes away more than rounding: errors of orthogonality would grow from row to row.
+        """
+        place = jnp.maximum(self.count - 1, 0)
+        near = jax.lax.dynamic_slice_in_dim(rows, place, min(2, len(rows)))
+        along = near @ image
+        column = jax.lax.dynamic_update_slice_in_dim(self.matrix[0] * 0, along, place, 0)
+        most = float(jnp.finfo(rows.dtype).eps) ** 0.5
+
+        def again(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            column, rest, _ = state
+            along = rows @ rest
+            rest = rest - along @ rows
+            is_open = jnp.linalg.norm(along) > most * jnp.linalg.norm(rest)
+            return column + along, rest, is_open
+
+        start = (column, image - along @ near, jnp.array(True))
+        return jax.lax.while_loop(lambda state: state[2], again, start)[:2]
+
+    def beyond(self, coefficients: Float[Array, "m j"]) -> Float[Array, "j n"]:
+        """The parts outside the space of the images of vectors, given by their coefficients."""
+        return coefficients[self._last()].T @ self._remainders()
+
+    def residuals(self, coefficients: Float[Array, "m j"]) -> Float[Array, " j"]:
+        """|H u - (u . H u) u| of each unit vector u, given by its coefficients in the rows."""
+        images = self._symmetric() @ coefficients
+        inside = images - jnp.sum(coefficients * images, axis=0)[None, :] * coefficients
+        remainders, last = self._remainders(), coefficients[self._last()]
+        squares = jnp.sum(last * (remainders @ remainders.T @ last), axis=0)
+        return jnp.sqrt(jnp.sum(inside**2, axis=0) + jnp.maximum(squares, 0))
+
+    def keep(self, ritz: Ritz, num_kept: int) -> "Krylov":
+        """The space of the first few Ritz vectors only, for spaces of one start."""
+        kept = ritz.coefficients[:, :num_kept].T
+        values = jnp.where(jnp.arange(len(self.rows)) < num_kept, ritz.eigenvalues, 0)
+        return Krylov(
+            rows=jnp.zeros_like(self.rows).at[:num_kept].set(kept @ self.rows),
+            images=self.images,
+            matrix=jnp.diag(values),
+            is_filled=ritz.is_there & (jnp.arange(len(self.rows)) < num_kept),
+            count=jnp.array(num_kept),
+        )
+
+    def _last(self) -> Int[Array, " b"]:
+        """The row of each image: the last one whose number is its place modulo their number."""
+        size = len(self.images)
+        return self.count - 1 - (self.count - 1 - jnp.arange(size)) % size
+
+    def _remainders(self) -> Float[Array, "b n"]:
+        return outside(self.rows, self.images) if len(self.images) > 1 else self.images
+
+
+def krylov(hvp: Hvp, starts: Float[Array, "b n"], num_hvps: int) -> Krylov:
     """The Krylov space of one or more starting vectors, fully orthogonalised.
 
     From one start, exactly one vector of each eigenspace is in it: the projection of the start.
     """
     return jax.lax.fori_loop(
-        0, num_hvps, lambda _, space: space.extend(hvp), Space.krylov(starts, num_hvps)
+        0, num_hvps, lambda _, space: space.extend(hvp), Krylov.of(starts, num_hvps)
     )
 
 

@@ -405,15 +405,9 @@ def curvature_of(
 
 
 def _lowest(problem: Problem, x: Vector, key: PRNGKeyArray, max_hvps: int) -> Pairs:
-    start, tolerance = jax.random.normal(key, (NUM_PAIRS, problem.size), x.dtype), None
-    return lowest_pairs(
-        problem.hvp_at(x),
-        start,
-        NUM_PAIRS,
-        tolerance_of(tolerance, x.dtype),
-        max_hvps,
-        2 * NUM_PAIRS + 20,
-    )
+    start, tolerance = jax.random.normal(key, x.shape, x.dtype), tolerance_of(None, x.dtype)
+    settings = (NUM_PAIRS, tolerance, max_hvps, 2 * NUM_PAIRS + 20, key)
+    return lowest_pairs(problem.hvp_at(x), start, *settings)
 
 
 def _lean_step(

@@ -417,10 +417,10 @@ def _lowest(
     grad, null = problem.grad(x), orthonormal(problem, symmetry, x)
     num_all = problem.size - null.shape[1]
     k, key, tolerance = min(num_modes, num_all), jax.random.key(0), tolerance_of(None, x.dtype)
-    start = jax.random.normal(key, (k, problem.size), x.dtype)
+    start = jax.random.normal(key, x.shape, x.dtype)
     num_first, width = min(NUM_FIRST, problem.size), max(WIDTH, cluster_width(None, x.dtype))
     # Above all modes that are wanted.
-    level = 2 * krylov(problem.hvp_at(x), start[:1], num_first).ritz().scale
+    level = 2 * krylov(problem.hvp_at(x), start[None], num_first).ritz().scale
     product = without(null, problem.hvp_at(x), level)
     pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
     eps = float(jnp.finfo(x.dtype).eps)

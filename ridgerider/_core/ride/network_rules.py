@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._check import Positive, check_fields, whole
-from ridgerider._core.linalg.space import Hvp, Space
+from ridgerider._core.linalg.space import Hvp, Krylov
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Counted, Problem, Scalar, Vector
 from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
@@ -166,16 +166,16 @@ class Follow(eqx.Module):
 
     def _grow(
         self, hvp: Hvp, direction: Vector, grad: Vector, error: Vector, damping: Scalar
-    ) -> tuple[Space, "_Found"]:
+    ) -> tuple[Krylov, "_Found"]:
         """The Krylov space of ridge and gradient, two HVPs at a time as long as they pay."""
         most = min(self.max_hvps // 2 * 2, 2 * grad.size)
         least = min(MIN_HVPS, most)
 
-        def should_continue(growth: tuple[Space, _Found, Array]) -> Bool[Array, ""]:
+        def should_continue(growth: tuple[Krylov, _Found, Array]) -> Bool[Array, ""]:
             space, _, pays = growth
             return (space.count < least) | (pays & (space.count < most))
 
-        def grow(growth: tuple[Space, _Found, Array]) -> tuple[Space, _Found, Array]:
+        def grow(growth: tuple[Krylov, _Found, Array]) -> tuple[Krylov, _Found, Array]:
             space, old, _ = growth
             # A loop of two, so that the HVP is compiled once.
             space = jax.lax.fori_loop(0, 2, lambda _, space: space.extend(hvp), space)
@@ -183,7 +183,7 @@ class Follow(eqx.Module):
             # A move gains minus its slope, to first order.
             return space, found, -found.slope > -(1 + WORTH_MORE) * old.slope
 
-        space = Space.krylov(jnp.stack([direction, grad]), most)
+        space = Krylov.of(jnp.stack([direction, grad]), most)
         nothing = zeros_of(_ridge_and_move, space, grad, error, damping)
         growth = (space, nothing, jnp.array(True))
         return jax.lax.while_loop(should_continue, grow, growth)[:2]
@@ -211,7 +211,7 @@ def _error(counted: Counted, x: Vector, grad: Vector) -> Vector:
     return one.grad(x) - grad  # `grad` is the mean of both
 
 
-def _ridge_and_move(space: Space, grad: Vector, error: Vector, damping: Scalar) -> _Found:
+def _ridge_and_move(space: Krylov, grad: Vector, error: Vector, damping: Scalar) -> _Found:
     ritz = space.ritz()
     own = jnp.argmax(ritz.coefficients[0] ** 2)  # the first row is the old direction
     overlap = ritz.coefficients[0, own]

@@ -59,8 +59,8 @@ class BlockSpectrum(eqx.Module):
       cluster, before the gauge turns them. Default: eps^(1/2), which makes the eigenvalues exact to
       rounding. The error of an eigenvalue is at most residual^2 / gap.
     - `max_hvps`: at most this many. Pairs that have not converged are marked. Default: 1000.
-    - `max_rows`: basis vectors held, with an image for each; with the compiled loop's own copy
-      about 3 * max_rows vectors of memory. Default: k + 20. Fewer rows cost more HVPs.
+    - `max_rows`: basis vectors held; with the compiled loop's own copy about 2 * max_rows vectors
+      of memory. Default: 2 k + 20. Fewer rows cost more HVPs.
     - `dense_below`: smaller problems, and those with fewer than 2 k parameters, are solved by
       `eigh`, which is then faster.
     - `gauge`, `cluster_tolerance`, `downhill_tolerance`: as for `DenseSpectrum`.
@@ -164,11 +164,11 @@ class BlockSpectrum(eqx.Module):
             return _lowest(dense(problem, x, key), self.k)
         pairs = lowest_pairs(
             problem.hvp_at(x),
-            jax.random.normal(key, (self.k, problem.size), x.dtype),
+            jax.random.normal(key, x.shape, x.dtype),
             self.k,
             settings.tolerance,
             settings.max_hvps,
-            self.max_rows or self.k + 20,
+            self.max_rows or 2 * self.k + 20,
             key,
             settings.width,
         )

@@ -124,7 +124,7 @@ def test_an_index_is_known_if_nothing_is_left_out():
         return lowest_pairs(hvp, start, k, 1e-8, 2000, 2 * k + 20, KEY)
 
     for k, is_known in ((2, False), (6, True)):
-        start = jax.random.normal(KEY, (k, 320))
+        start = jax.random.normal(KEY, (320,))
         pairs = find(start, k)
         curvature = classify.curvature_of(Calls(problem), np.zeros(320), np.zeros(320), pairs)
         assert curvature.is_known == is_known
