@@ -107,8 +107,8 @@ def lowest_pairs(
     Such a space finds one copy of a repeated eigenvalue. So the complement of the converged pairs
     is probed with a fresh random vector (see `linalg.probe`). If something lies below the last of
     them, the space starts again from the pairs and what was found, and so on, until a probe finds
-    nothing. A probe costs at most half of the HVPs spent before. It leads to the highest `floor` it
-    can, up to where a last cluster that is `width` times `scale` wide would be complete.
+    nothing. A probe costs at most as many HVPs as were spent before. It leads to the highest
+    `floor` it can, up to where a last cluster that is `width` times `scale` wide would be complete.
     """
     dtype = start.dtype
 
@@ -165,7 +165,7 @@ def lowest_pairs(
         distance = 3 * wide + 2 * pairs.coupling / wide
         lower = pairs.eigenvalues[-1:] - tolerance * pairs.scale - pairs.rounding
         levels = jnp.concatenate([pairs.eigenvalues + distance, lower])
-        budget = jnp.minimum(pairs.num_hvps // 2, max_hvps - pairs.num_hvps)
+        budget = jnp.minimum(pairs.num_hvps, max_hvps - pairs.num_hvps)
         budget = jnp.where(state.has_next, 0, budget)
         probed = probe(hvp, pairs.rows, random(state), levels, pairs.scale, budget)
         num_hvps = pairs.num_hvps + probed.num_hvps

@@ -44,8 +44,8 @@ class BlockSpectrum(eqx.Module):
 
     Each pair has its residual and whether it converged. Once all have, their orthogonal complement
     is probed with a new random vector: copies of a repeated eigenvalue that were missed, and
-    whatever else lies below, take the places of the highest pairs. A probe spends at most half of
-    the HVPs spent before it.
+    whatever else lies below, take the places of the highest pairs. A probe spends at most as many
+    HVPs as were spent before it.
 
     A cluster is complete (`Cluster.is_complete`) if a probe ruled out that an eigenvalue in it or
     below it is missing, and if residuals are so small that they cannot make two clusters of one. A
