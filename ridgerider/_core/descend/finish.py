@@ -298,6 +298,8 @@ class Descend(eqx.Module):
             limit=np.asarray(np.nan if ahead is None else ahead[0], here.x.dtype),
             runaway=np.zeros_like(here.x) if ahead is None else ahead[1],
         )
+        if ahead is not None:  # there is no stationary point: no other end is as near as that
+            end = replace(end, error=100 * here.eps * here.size)
         return end, here.curvature.rows
 
     def _descended(

@@ -2,7 +2,6 @@
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +15,11 @@ from ridgerider.problems import levers, wells
 
 def classes_of(problem, starts):
     """The ends of descents, and the number of the class of each."""
-    run = eqx.filter_jit(lambda p, x: rr.Descend()(p, x, jax.random.key(0), None))
     known, numbers = {}, {}
     ends = StationaryPoints(problem, None, known.__getitem__)
     for number, start in enumerate(starts):
         name = Fingerprint((Turn(number, 1),))
-        known[name] = jax.device_get(run(problem, jnp.asarray(start)))
+        known[name] = rr.Descend()(problem, jnp.asarray(start), jax.random.key(0))
         same = ends.add(name, known[name])
         numbers[name] = len(numbers) if same is None else numbers[same]
     return list(known.values()), list(numbers.values())
