@@ -239,7 +239,8 @@ class Trial:
             replace(share, name=f"{name} {number}", x=x)
             for number, x in enumerate(joint.x.reshape(self.k, -1))
         ]
-        return replace(like, members=tuple(members), dropped={}, work=self.k * joint.work)
+        spent = {"cost": joint.cost, "work": self.k * joint.work}
+        return replace(like, members=tuple(members), dropped={}, **spent)
 
 
 def _one(name: str, x: Array, problem: rr.Problem, key: PRNGKeyArray) -> Any:

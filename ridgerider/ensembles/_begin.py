@@ -1,12 +1,13 @@
 """Where the members of an ensemble begin: along ridges, along random directions, or anywhere.
 
 A rule is a callable `begin(problem, key)` that yields beginnings, each made when it is asked for.
-Where it ends too early, `ensemble` continues with `Fresh`.
+Where it ends too early, `ensemble` continues with `Fresh`. A generator may return a beginning at
+its end: it is charged to the ensemble, and not trained.
 """
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count, product
 from typing import Annotated
@@ -80,7 +81,9 @@ class AlongRidges(eqx.Module):
 
     __check_init__ = check_fields
 
-    def __call__(self, problem: Problem, key: PRNGKeyArray) -> Iterator[Beginning]:
+    def __call__(
+        self, problem: Problem, key: PRNGKeyArray
+    ) -> Generator[Beginning, None, Beginning]:
         seen = FixedRows(NUM_ROWS)(problem, key, 0)
         num_rows = 1 if seen.rows is None else seen.rows.size
         ridges: list[Ridge] = []
@@ -119,6 +122,7 @@ class AlongRidges(eqx.Module):
             along = signs[0] * ridges[one].direction + signs[1] * ridges[two].direction
             along = along / jnp.linalg.norm(along)
             yield straight(name, f"the sum of ridges {one} and {two}, {name}", along)
+        return beginning("", "a spectrum without further ridges", problem.x0, Cost(), 0)
 
 
 SIGNS = {1: "+", -1: "-"}

@@ -42,8 +42,10 @@ CHUNK = 1024  # inputs that are predicted at a time
 class Member:
     """One network of an ensemble: where it began ("0+": along ridge 0), and what became of it.
 
-    `how` says in words how it began. `work` is what it cost in gradients of one example, where a
-    value counts as a third of one and a Hessian-vector product as two.
+    `how` says in words how it began. `cost` is what its beginning and its training took; a spectrum
+    at the start, which is shared, is charged to the first beginning after it. `work` is that cost
+    in gradients of one example, where a value counts as a third of one and a Hessian-vector product
+    as two.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Ensemble:
     """Networks that were trained alike from different beginnings; `print` shows a table of them.
 
     `dropped` says which beginnings were discarded, and why; others took their places.
+
+    `cost` and `work` are those of all that was computed: the members, beginnings that were dropped
+    or not trained, and spectra in which no further ridge was found. So they can be more than the
+    sum over the members. The products of a spectrum share one pass through the loss, which is part
+    of them. Predictions and the metrics of `Train` are not counted. What an earlier call left in
+    the `folder` of `Train` is counted as if it had been computed now.
     """
 
     problem: Problem = field(repr=False)
@@ -68,6 +76,7 @@ class Ensemble:
     finish: Train = field(repr=False)
     members: tuple[Member, ...]
     dropped: dict[str, str]
+    cost: Cost
     work: float
     seed: int = 0
 
@@ -132,20 +141,21 @@ class Ensemble:
         Without a target all members are. The optimizer's state begins anew.
         """
         finish, key = replace(self.finish, epochs=epochs), jax.random.key(self.seed)
+        trained: list[Member] = []
 
         def further(member: Member) -> Member:
             if finish.target is not None and member.is_at_target:
                 return member
             x = jnp.asarray(member.x)
-            here = Beginning(member.name, x, member.work, member.cost, member.how)
+            here = Beginning(member.name, x, how=member.how)
             more = _trained(self.problem, finish, here, jax.random.fold_in(key, 1))
+            trained.append(more)
             before = member.history.items()
             history = {name: np.append(old, more.history[name][1:]) for name, old in before}
-            return replace(more, history=history)
+            return replace(more, history=history, **_total(member, more))
 
         members = tuple(map(further, self.members))
-        work = sum(new.work - old.work for new, old in zip(members, self.members, strict=True))
-        return _told(replace(self, members=members, work=self.work + work))
+        return _told(replace(self, members=members, **_total(self, *trained)))
 
     def missed(self) -> str:
         """Which members are above the target, in words; empty if none is."""
@@ -272,7 +282,15 @@ def ensemble(
     finish, apply = _checked(problem, apply, finish)
     has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
     key = jax.random.key(seed)
-    more = begin(problem, key)
+    unused: list[Beginning] = []
+
+    def asked() -> Iterator[Beginning]:
+        source: Any = begin(problem, key)
+        rest = yield from source
+        if isinstance(rest, Beginning):
+            unused.append(rest)
+
+    more = asked()
     first = list(islice(more, 2 * k if has_straight_steps else k))
     if len(first) < k:
         why = ", for `problem.start` has no negative curvature" if not first else ""
@@ -288,17 +306,23 @@ def ensemble(
         first = [first[row] for row in farthest_first(np.nan_to_num(distances))]
     members: list[Member] = []
     dropped: dict[str, str] = {}
-    work = sum(one.work for one in first)
+    tried: list[Member] = []
+
+    def spent() -> dict[str, Any]:
+        return _total(*tried, *first[len(tried) :], *unused)
+
+    def is_complete() -> bool:
+        if len(members) < k or budget is None:
+            return len(members) >= k
+        mean_work = sum(member.work for member in members) / len(members)
+        return bool(spent()["work"] + mean_work > budget)
+
     fresh = islice(Fresh()(problem, key), 2 * k)  # not for ever, where no loss is finite
-    for number, one in enumerate(chain(first, more, fresh)):
-        if len(members) >= k:
-            mean_work = sum(member.work for member in members) / len(members)
-            if budget is None or work + mean_work > budget:
-                break
+    beginnings = chain(first, more, fresh)
+    while not is_complete() and (one := next(beginnings, None)):  # none is made in vain
         with listening(progress and partial(_say, progress, one.name)):
             member = _trained(problem, finish, one, key)
-        # What it took to begin is part of the work already, for the first ones.
-        work += member.work - (one.work if number < len(first) else 0)
+        tried.append(member)
         losses = member.history["loss"]
         if np.isfinite(losses[-1]):
             members.append(member)
@@ -310,7 +334,14 @@ def ensemble(
             f"the loss must stay finite in training, but only {len(members)} of "
             f"{len(members) + len(dropped)} trainings did, for {k} members ({reasons})."
         )
-    return _told(Ensemble(problem, apply, finish, tuple(members), dropped, work, seed))
+    made = Ensemble(problem, apply, finish, tuple(members), dropped, **spent(), seed=seed)
+    return _told(made)
+
+
+def _total(*spent: Beginning | Member | Ensemble) -> dict[str, Any]:
+    """The sums of their `cost` and `work`."""
+    cost = sum((one.cost for one in spent), Cost())
+    return {"cost": cost, "work": sum(one.work for one in spent)}
 
 
 def _told(made: Ensemble) -> Ensemble:

@@ -1,7 +1,9 @@
 """Ensembles along ridges: where members begin, what becomes of them, and those that fail."""
 
 import dataclasses
-from itertools import islice
+from collections import Counter
+from functools import partial
+from itertools import islice, product
 
 import equinox as eqx
 import jax
@@ -21,11 +23,9 @@ ADAM = jax.tree_util.Partial(optax.adam, 0.02)
 IMAGES = digits().some(256, 128)
 
 
-def small_problem(dtype=np.float32, **settings):
+def small_problem(dtype=np.float32, labels=IMAGES.train_labels, **settings):
     images = IMAGES.train_images[:, ::2, ::2].astype(dtype)
-    return classifier(
-        images, IMAGES.train_labels, **{"widths": (6,), "init_scale": 1e-3, **settings}
-    )
+    return classifier(images, labels, **{"widths": (6,), "init_scale": 1e-3, **settings})
 
 
 def inputs(dtype=np.float32):
@@ -383,3 +383,94 @@ def test_bad_beginnings_are_refused():
     wrong = Fresh(lambda key: jnp.zeros(3))(wells(2), jax.random.key(0))
     with pytest.raises(ValueError, match=r"`init` must return 2 parameters, .* not 3"):
         next(wrong)
+
+
+# --- what it costs
+
+EXECUTED = Counter[str]()
+
+
+def tell(what, operand):
+    """Counts when the program runs; in a `vmap` once for each lane in which the operand differs."""
+    jax.debug.callback(lambda _: EXECUTED.update([what]), operand)
+
+
+@jax.custom_vjp
+def watched(weights):
+    return weights
+
+
+@jax.custom_jvp
+def watched_gradient(gradient):
+    return gradient
+
+
+@watched_gradient.defjvp
+def _(primals, tangents):
+    tell("products", tangents[0])
+    return primals[0], tangents[0]
+
+
+watched.defvjp(lambda weights: (weights, None), lambda _, grad: (watched_gradient(grad),))
+
+
+class Watched(eqx.Module):
+    """Counts passes through the loss, and products with its Hessian."""
+
+    inner: eqx.Module
+
+    def __call__(self, params, images, labels):
+        tell("passes", params[0]["weights"])
+        first = params[0] | {"weights": watched(params[0]["weights"])}
+        return self.inner([first, *params[1:]], images, labels)
+
+    def logits(self, params, images):
+        return self.inner.logits(params, images)
+
+
+def executed(call):
+    EXECUTED.clear()
+    result = call()
+    jax.effects_barrier()
+    return result, EXECUTED["passes"], EXECUTED["products"]
+
+
+def check_cost(found, passes, products):
+    # The products of a spectrum share one pass.
+    num_spectra = found.cost.hvps // 40
+    assert passes == found.cost.values + found.cost.gradients + num_spectra
+    assert products == found.cost.hvps
+
+
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_the_cost_is_what_was_executed(num_classes):
+    # Two classes have one ridge: a second spectrum looks for more, and there are none.
+    problem = small_problem(widths=(3,), labels=IMAGES.train_labels % num_classes)
+    problem = rr.Problem(Watched(problem.loss), problem.start, *problem.args)
+    for k, epochs in product((1, 2), (1, 3)):
+        found, *counts = executed(partial(rr.ensemble, problem, k, finish=train(epochs=epochs)))
+        check_cost(found, *counts)
+        num_spectra = 2 if (num_classes, k) == (2, 2) else 1
+        assert found.cost.hvps == num_spectra * 40
+    more, *further = executed(partial(found.train_on, 1))
+    check_cost(more, *np.add(counts, further))
+    twice, *counts = executed(partial(rr.ensemble, problem, 1, finish=train(epochs=1), budget=1e5))
+    check_cost(twice, *counts)
+    assert len(twice) > 2
+
+
+def test_members_that_are_dropped_are_paid_for():
+    problem = poisoned()
+    problem = rr.Problem(Watched(problem.loss), problem.start, *problem.args)
+    begin, made = poisoned_beginnings(True, False, False), []
+
+    def noted(problem, key):
+        for one in begin(problem, key):
+            made.append(one.name)
+            yield one
+
+    found, *counts = executed(partial(rr.ensemble, problem, 1, finish=train(epochs=1), begin=noted))
+    check_cost(found, *counts)
+    assert list(found.dropped) == ["start 0"] and found.members[0].name == "start 1"
+    assert found.cost.values > found.members[0].cost.values
+    assert made == ["start 0", "start 1"]  # none that nobody asked for
