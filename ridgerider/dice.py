@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import Share, check_fields, checked
+from ridgerider._check import Share, check_fields, checked, told_of
 
 Times = Float[Array, "samples time"]  # a number for each sample and time
 
@@ -145,7 +145,8 @@ def dice_loss(
     0.0
     """
     _check(trajectories, advantages)
-    log_probabilities = environment.log_probabilities(params, trajectories)
+    with told_of("environment", "log_probabilities(params, trajectories), for these `params`"):
+        log_probabilities = environment.log_probabilities(params, trajectories)
     return jnp.mean(dice.contributions(log_probabilities, advantages, trajectories.mask))
 
 

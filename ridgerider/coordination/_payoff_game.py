@@ -252,6 +252,8 @@ def signalling(
     0.96
     """
     shares, paid = jnp.asarray(probabilities, float), jnp.asarray(costs, float)
+    if not shares.size or not paid.size:
+        raise ValueError("`probabilities` and `costs` must have one or more numbers each.")
 
     def payoff(sender: Policy, receiver: Policy) -> Scalar:
         return jnp.einsum("s,sm,ms->", shares, sender, receiver) - shares @ sender @ paid

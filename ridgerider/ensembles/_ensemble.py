@@ -15,7 +15,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ridgerider._check import Count, Positive, Seed, Whole, check_count, check_labels, checked
+from ridgerider._check import (
+    Count,
+    Positive,
+    Seed,
+    Whole,
+    check_count,
+    check_labels,
+    checked,
+    told_of,
+)
 from ridgerider._core.descend.finish import Epoch, listening
 from ridgerider._core.descend.train import Train
 from ridgerider._core.problem.batches import Batches
@@ -94,7 +103,8 @@ class Ensemble:
         if not np.ndim(inputs):
             raise ValueError("`inputs`, `inside` and `outside` must have a row for each example.")
         xs = jnp.stack([jnp.asarray(member.x) for member in self.members])
-        return predict(self.problem, self.apply, xs, inputs)
+        with told_of("apply", "apply(params, inputs), for these `inputs` (`inside`, `outside`)"):
+            return predict(self.problem, self.apply, xs, inputs)
 
     @checked
     def disagreement(self, inputs: Array | np.ndarray) -> Float[np.ndarray, "members members"]:
@@ -205,9 +215,10 @@ class Ensemble:
             "`labels`", np.asarray(labels), len(inputs), _classes(self.problem, self.apply)
         )
         shifted = inputs if shifted is None else shifted
-        if len(shifted) != len(inputs):
+        if np.shape(shifted) != np.shape(inputs):
             raise ValueError(
-                f"`shifted` must have as many rows as `inputs`, {len(inputs)}, not {len(shifted)}."
+                f"`shifted` must have the shape of `inputs`, {np.shape(inputs)}, not "
+                f"{np.shape(shifted)}."
             )
         loss = max(member.loss for member in self.members)
         with warnings.catch_warnings():  # a target that is missed stands in the table

@@ -167,7 +167,7 @@ def network_start(
         )
     inputs, targets = jnp.asarray(inputs), jnp.asarray(targets)
     leaves = jax.tree.leaves(params)
-    if not leaves or not all(fits(float | np.ndarray, leaf) for leaf in leaves):
+    if not leaves or not all(isinstance(leaf, float) or fits(np.ndarray, leaf) for leaf in leaves):
         raise ValueError(f"`params` must be a pytree of arrays, one or more, not {came(params)}.")
     if inputs.ndim < 1 or not len(inputs) or inputs.shape[:1] != targets.shape[:1]:
         raise ValueError(

@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from ridgerider._check import came
 from ridgerider._core.problem.problem import Problem, Vector
 
 
@@ -72,7 +73,14 @@ def periodic(period: Sequence[float] | Float[np.ndarray, " n"]) -> Symmetry:
     >>> bool(jnp.allclose(*(turn.signature(jnp.array([x, 1.0])) for x in (0.5, 4.5)), atol=1e-6))
     True
     """
-    lengths = tuple(map(float, period))
+    try:
+        lengths = tuple(map(float, period))
+    except (TypeError, ValueError):
+        lengths = (-1.0,)
+    if not all(0 <= length < np.inf for length in lengths):
+        raise ValueError(
+            f"`period` must be a length of at least 0 for each parameter, not {came(period)}."
+        )
     return Symmetry(None, PeriodSignature(lengths), PeriodCopy(lengths))
 
 

@@ -32,8 +32,8 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from ridgerider._check import MAX_COUNT, Positive, came, check_finite, check_takes, checked
 from ridgerider._check import Number as Number
-from ridgerider._check import Positive, came, check_finite, check_takes, checked
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.functions import Functions, call_host
 from ridgerider._core.problem.numpy_functions import NumpyFunctions
@@ -339,10 +339,11 @@ class Problem(eqx.Module):
         ...     print(problem.timed().value(problem.x0))
         nan
         """
-        latest = clock.deadline()
-        if isinstance(self.loss, Functions) or latest == math.inf:  # those have their own clock
+        latest = 1000 * (clock.deadline() - BEGAN)
+        # Those have their own clock. A limit of weeks is left to the loops between programs.
+        if isinstance(self.loss, Functions) or latest > MAX_COUNT:
             return self
-        return self._with_deadline(jax.device_put(np.int32(max(0, 1000 * (latest - BEGAN)))))
+        return self._with_deadline(jax.device_put(np.int32(max(0, latest))))
 
     def timeless(self) -> "Problem":
         return self if self.deadline is None else self._with_deadline(None)

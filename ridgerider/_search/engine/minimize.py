@@ -128,7 +128,7 @@ def minimize_all(
     >>> sorted(np.round(one.x, 2).tolist() for one in found)
     [[-1.02, -1.0], [-1.02, 1.0], [0.97, -1.0], [0.97, 1.0]]
     """
-    if constraints is not None and constraints != () and constraints != []:
+    if constraints is not None and np.size(constraints):
         raise ValueError(
             "`constraints` must be empty: use `bounds`, or add a penalty for what violates them to "
             "`fun`."

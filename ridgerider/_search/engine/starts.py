@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._check import came
 from ridgerider._search.tree import Fingerprint, Leg
 
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
@@ -196,10 +197,13 @@ def periods_of(period: Any, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         lengths = np.array([-1.0])
     if not ((lengths >= 0) & np.isfinite(lengths)).all():
         raise ValueError(
-            f"`period` must be a positive number, or {len(low)} of them or None, not {period!r}."
+            f"`period` must be a positive number, or {len(low)} of them or None, not "
+            f"{came(period)}."
         )
     is_periodic = lengths > 0
     if not (high - low >= (1 - 1e-9) * lengths)[is_periodic].all():
-        raise ValueError("`bounds` of a parameter with a period must be at least as wide as that.")
+        raise ValueError(
+            "`period` must be at most as long as the `bounds` of its parameter are wide."
+        )
     low[is_periodic], high[is_periodic] = -np.inf, np.inf
     return lengths

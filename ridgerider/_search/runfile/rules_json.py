@@ -230,7 +230,7 @@ def load_problem(name: str) -> Problem:
     >>> load_problem("wells").size
     3
     """
-    choices = f"the problem must be one of {', '.join(BUILT_IN)} or"
+    choices = f"the problem (`name`) must be one of {', '.join(BUILT_IN)} or"
     problem = load_attribute(choices, BUILT_IN.get(name, name))
     # What is built in makes no problem, but may well end the process.
     if callable(problem) and not isinstance(problem, Problem | BuiltinFunctionType):
