@@ -33,7 +33,7 @@ from ridgerider._core.points.classify import (
     view_of,
 )
 from ridgerider._core.points.climb import modes_of
-from ridgerider._core.points.domain import Domain
+from ridgerider._core.points.domain import Domain, Mask
 from ridgerider._core.points.symmetry import Symmetry, orthonormal
 from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
@@ -53,6 +53,7 @@ FLAT = 1e4  # times the tolerance: no stationary point is as far from where a de
 # Where losses outside of JAX are compared, in units of the problem.
 LENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 FARTHER = (0.03, 0.1, 0.3)  # of the bounds: where losses are compared that are level before
+ULPS, NOISE = (8, -64, 256), 10  # where rounding is measured; times what is seen of it
 SOFT = 1e-3  # of the largest curvature: whether one that is less is positive, values say
 KEPT = 0.2  # a Newton step that leaves less than this of the gradient needs no new Hessian
 FARTHEST = 0.05  # of them all, relative to the size of the parameters
@@ -215,6 +216,8 @@ def _compared(
     is_open &= is_free
     if not _is_quadratic(calls, domain, here, is_free & ~is_open, lengths, slack):
         is_open = is_free
+    if is_open.any():
+        slack = max(slack, _noise(calls, domain, here, ~held))
     is_stiff = ~is_open & (values > 0) & np.isfinite(values)
     stiff = rows[is_stiff].T / np.sqrt(values[is_stiff])
     slack += float(np.sum(slopes[is_stiff] ** 2 / values[is_stiff]))  # twice what is left to relax
@@ -276,9 +279,24 @@ def _is_quadratic(
     return False
 
 
+def _noise(calls: Calls, domain: Domain, here: View, free: Mask) -> float:
+    """What of a difference of losses may be rounding: that of terms which cancel is more than eps.
+
+    It is measured along `free` coordinates, a few units in the last place beside the point.
+    """
+    sizes = here.eps * np.where(free, np.maximum(np.abs(here.x), here.unit), 0)
+    values = np.array([calls.value(domain.inside(here.x + ulps * sizes)) for ulps in ULPS])
+    seen = np.abs(values - here.loss)
+    return NOISE * float(seen[np.isfinite(seen)].max(initial=0))
+
+
 def _falls_inward(calls: Calls, domain: Domain, here: View) -> bool:
     """Whether the loss falls from a bound, which a slope that is hardly steep does not tell."""
-    slack, ways = 1000 * here.eps * abs(here.loss), domain.inward(here.x).astype(here.x.dtype)
+    ways = domain.inward(here.x).astype(here.x.dtype)
+    if not len(ways):
+        return False
+    free = ~domain.held(here.x, calls.value_and_grad(here.x)[1])
+    slack = max(1000 * here.eps * abs(here.loss), _noise(calls, domain, here, free))
     return any(_rise(calls, domain, here.x, here.loss, here.unit * way, slack) < 0 for way in ways)
 
 

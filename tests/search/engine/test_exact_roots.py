@@ -256,3 +256,14 @@ def test_a_soft_saddle_is_one():
     minima = rr.minimize_all(loss, [0.5, 0.2], bounds=[(-2, 2)] * 2, max_calls=3000)
     (saddle,) = minima.landscape.saddles()
     assert abs(saddle.loss - 0.01) < 1e-8 and abs(np.asarray(saddle.params)).max() < 1e-4
+
+
+def test_an_inflection_is_no_minimum_where_values_are_rounded():
+    def loss(x):
+        rounding = 1e-14 * np.cos(1e15 * x[1])  # of terms that cancel
+        slope = np.array([2 * x[0], x[1] ** 4 + x[1] ** 5])
+        return x[0] ** 2 + x[1] ** 5 / 5 + x[1] ** 6 / 6 + rounding, slope
+
+    for start in (0.3, 0.45, 0.6, 0.8):
+        minima = rr.minimize_all(loss, [0.3, start], jac=True, max_calls=200)
+        assert all(abs(one.x[1] + 1) < 1e-3 for one in minima if one.success)
