@@ -231,8 +231,9 @@ class Descend(eqx.Module):
         short = np.array([tolerance, here.eps**0.25 * here.unit])
         num_steps = num_rounds = num_polish = num_back = 0
         is_settled = is_new = has_looked = False  # the last Newton step did not help; a descent did
-        ahead, scale = None, here.curvature.scale
+        ahead, scale, largest = None, here.curvature.scale, 0.0
         while True:
+            largest = max(largest, here.curvature.scale)
             # Of the curvature that can be told from rounding.
             floor = min(100 * here.eps * abs(here.loss) / here.unit**2, 1e-3 * scale)
             if not (np.isfinite(here.loss) and np.isfinite(here.grad).all()):
@@ -287,7 +288,7 @@ class Descend(eqx.Module):
             here = replace(here, curvature=found)
         # At infinity negative curvature fades, unless it is that of a saddle.
         may_be_saddle = ahead is None or ahead[2]
-        modes = verdict(calls, Domain(calls.problem), here, may_be_saddle)
+        modes = verdict(calls, Domain(calls.problem), here, may_be_saddle, largest)
         end = finish_of(
             here,
             LEVEL if is_level and not modes.doubt else modes.doubt,

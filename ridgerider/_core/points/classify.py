@@ -23,10 +23,14 @@ that is flat, or within this change, is *undecided*, and the loss decides: it is
 point along the mode, both ways, with the other modes relaxed, and its slope at the shortest
 distance at which that is more than noise says whether it rises or falls.
 
+Where terms cancel, as those of a cross-entropy do at large weights, the rounding of all of this is
+that of the terms, and not seen nearby. So where hardly any curvature is left of what there was on
+the way, values must confirm the Hessian; else all modes are undecided, and a level one is no proof.
+
 All of this runs on the host, for the ends of rides and for the points of a map alike.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -63,6 +67,7 @@ CLOSER, MIDDLE, LAST = (1e-5, 1e-4, 1e-3), 1e-2, 1e-1
 MAX_OPEN = 3  # modes along which they are, besides a mixture of all
 MAX_RELAX = 12  # evaluations at each, with Newton steps of the other modes between them
 MAX_BENDS = 6  # of these, how many turn the open modes, each by half of the angle before
+CONFIRMING = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # at which values confirm a curvature, two in a row
 NOISE = 30  # times the differences of a gradient that are measured
 NUM_PAIRS = 8  # lowest eigenpairs that are computed where the Hessian does not fit
 MAX_SOLVE = 100  # HVPs for one Newton step there
@@ -165,10 +170,16 @@ class Verdict:
     tilt: Point
     doubt: int
     is_open: bool = False  # not all of it was decided by curvature
+    is_rising: bool = True  # the loss rises both ways wherever it was followed
 
 
-def verdict(calls: Calls, domain: Domain, here: View, may_be_saddle: bool = True) -> Verdict:
-    """Decide what the modes of a stationary point do, by curvature alone unless it is a saddle."""
+def verdict(
+    calls: Calls, domain: Domain, here: View, may_be_saddle: bool = True, largest: float = 0.0
+) -> Verdict:
+    """Decide what the modes of a stationary point do, by curvature alone unless it is a saddle.
+
+    `largest`: the largest curvature on the way there.
+    """
     curvature, rows, problem = here.curvature, here.curvature.rows, calls.problem
     if problem.rows is not None and problem.rows.size < problem.num_examples:
         return Verdict(curvature.is_down, np.zeros_like(curvature.residuals), BATCH)
@@ -194,7 +205,30 @@ def verdict(calls: Calls, domain: Domain, here: View, may_be_saddle: bool = True
     is_open &= is_there & ~is_negative
     if not may_be_saddle:
         is_open = np.zeros_like(is_open)
-    return _followed(calls, here, noise, is_negative, is_open, ~held)
+    found = _followed(calls, here, noise, is_negative, is_open, ~held)
+    has_faded = may_be_saddle and curvature.scale <= 1000 * here.eps * largest
+    if not has_faded or found.doubt or _is_confirmed(calls, here):
+        return found
+    whole = _followed(calls, here, noise, is_negative, is_there & ~is_negative, ~held)
+    is_proof = found.is_rising and whole.is_rising and is_dense and is_there.sum() <= MAX_OPEN
+    return whole if whole.doubt or is_proof else replace(whole, doubt=LEVEL)
+
+
+def _is_confirmed(calls: Calls, here: View) -> bool:
+    """Whether losses on both sides rise as the Hessian says, along a direction that is stiff."""
+    row = _fixed(here.curvature.rows)
+    for _ in range(3):
+        image = calls.hvps(here.x, row[None])[0]
+        row = image / max(_norm(image), float(np.finfo(row.dtype).tiny))
+    value, agreed = float(row @ calls.hvps(here.x, row[None])[0]), False
+    for length in CONFIRMING:
+        aside = length * here.unit * row
+        rise = (calls.value(here.x + aside) + calls.value(here.x - aside)) / 2 - here.loss
+        expected = value * float(aside @ aside) / 2
+        before, agreed = agreed, abs(rise - expected) < abs(expected) / 2
+        if before and agreed:
+            return True
+    return False
 
 
 def noise_of(calls: Calls, domain: Domain, here: View) -> Point:
@@ -287,7 +321,8 @@ def _followed(
     doubt = FALLS if (found < 0).any() else LEVEL if is_blind else 0
     tilt = (lower[:, 0] - lower[:, 1]).astype(rows.dtype)
     known = here.curvature.is_known
-    return Verdict(is_down, tilt, doubt if known else UNKNOWN, bool(len(order)))
+    is_rising = bool((found[: len(order) + (len(order) > 1)] > 0).all())
+    return Verdict(is_down, tilt, doubt if known else UNKNOWN, bool(len(order)), is_rising)
 
 
 def _norm(vector: Point) -> float:

@@ -24,8 +24,8 @@ def dense_view(problem, x):
     return classify.view_of(problem, x, loss, grad, hessian, eigh(hessian), 0.0)
 
 
-def verdict(problem, here):
-    return classify.verdict(Calls(problem), Domain(problem), here)
+def verdict(problem, here, **more):
+    return classify.verdict(Calls(problem), Domain(problem), here, **more)
 
 
 def half_square(x, matrix):
@@ -190,3 +190,15 @@ def test_an_eigenvalue_is_known_to_within_its_change_over_a_newton_step():
         assert here.curvature.is_flat.sum() == 0 and float(here.curvature.eigenvalues[0]) != 0
         found = verdict(cubic, here)
         assert abs(float(found.tilt[0])) == 1 and not found.is_down.any()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_where_curvature_has_faded_values_confirm_what_is_left(offset):
+    # With the offset, all values are zero as far as they are compared.
+    def loss(x, offset):
+        return (offset + 5e-8 * x[0] ** 2) - offset
+
+    problem = rr.Problem(loss, jnp.zeros(2, "float32"), jnp.asarray(offset, "float32"))
+    here = dense_view(problem, problem.x0)
+    assert verdict(problem, here).doubt == 0
+    assert verdict(problem, here, largest=1.0).doubt == (classify.LEVEL if offset else 0)

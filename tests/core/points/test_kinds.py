@@ -205,3 +205,37 @@ def test_solutions_at_infinity(which):
 def test_what_is_at_hand_is_not_at_infinity(which):
     problem = rr.Problem(any_of_them, jnp.ones(2), jnp.array(len(AT_INFINITY) + which))
     assert settle(problem, AT_HAND[which][1]).kind in ("minimum", "unconverged")
+
+
+# --- where rounding hides that there is nothing
+
+SEPARABLE = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
+CLASSES = (SEPARABLE @ np.array([1.0, 0.5]) > 0).astype(int)[:, None]
+
+
+def cross_entropy(x):
+    hidden = jnp.tanh(SEPARABLE @ x[:8].reshape(2, 4) + x[None, 8:12])
+    outputs = hidden @ x[12:20].reshape(4, 2) + x[None, 20:]
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(outputs), CLASSES, axis=1))
+
+
+def test_a_loss_that_underflows_has_no_minimum():
+    # It falls as long as weights grow, but the sums of its terms are zero in single precision.
+    problem = rr.Problem(cross_entropy, jnp.zeros(22, "float32"))
+    starts = [10 * np.random.default_rng(seed).normal(size=22) for seed in range(2, 6)]
+    ends = [settle(problem, start) for start in starts]
+    assert min(float(end.loss) for end in ends) < 1e-6
+    assert not any(end.kind == "minimum" for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("loss", "x"),
+    [
+        (lambda x: jnp.sum(x**4), [30.0, 20.0]),
+        (lambda x: jnp.sum(x**6) + jnp.sum((x - 1) ** 2), [30.0, 20.0]),
+        (cluster, [0, 0, 0.1, 0.05, 1, 0.3, 0.6, 0.9]),
+    ],
+)
+def test_a_minimum_far_below_is_one_in_single_precision(loss, x):
+    problem = rr.Problem(loss, jnp.asarray(x, "float32"))
+    assert settle(problem, x).kind == "minimum"
