@@ -319,7 +319,7 @@ def test_bad_input_is_refused():
     refused("`options` must be maxfun", wells, [0.0], options={"gtol": 1e-3})
     refused("`period` must be a positive number", wells, [0.0], period=-1)
     refused("`period` must be a positive number", wells, [0.0], period=[1, 2])
-    refused("as wide as that", wells, [0.5], period=2, bounds=[(0, 1)])
+    refused("`period` must be at most as long as", wells, [0.5], period=2, bounds=[(0, 1)])
     refused("`period` must leave the loss unchanged", wells, [0.3], period=1)
     refused("not one of .* calls did: failed: ZeroDivisionError", lambda x: 1 / 0, [0.0])
     refused("not one of .* calls did: failed: .*not shape", lambda x: x, [0.0, 1.0])
