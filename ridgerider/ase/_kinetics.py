@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgerider._check import Positive, came, checked, needs
+from ridgerider._check import Positive, Whole, came, checked, needs
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
 from ridgerider.ase._motions import Motions, point_group
@@ -127,8 +127,8 @@ def rate_matrix(landscape: Landscape, temperature: Positive) -> np.ndarray:
 @checked
 def rate(
     rates: np.ndarray,
-    begin: int | Sequence[int],
-    end: int | Sequence[int],
+    begin: Whole | Sequence[Whole],
+    end: Whole | Sequence[Whole],
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> float:
     """The rate from one set of minima to another in the steady state, by graph transformation.
@@ -149,7 +149,9 @@ def rate(
         raise ValueError(f"`rates` must be a square matrix, not of shape {rates.shape}.")
     if not len(sources) or not len(sinks) or set(sources) & set(sinks):
         raise ValueError("`begin` and `end` must be different minima, at least one of each.")
-    if weights is not None and len(weights) != len(sources):
+    if max(*sources, *sinks) >= len(rates):
+        raise ValueError(f"`begin` and `end` must be numbers of minima below {len(rates)}.")
+    if weights is not None and np.shape(weights) != sources.shape:
         raise ValueError(f"`weights` must be one for each of `begin`, not {came(weights)}.")
     np.fill_diagonal(rates, 0)
     out = rates.sum(axis=1)

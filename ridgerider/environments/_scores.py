@@ -194,8 +194,8 @@ def agreement(accuracies: Sequence[float] | np.ndarray) -> float:
     >>> agreement(shape) > agreement(colour)
     True
     """
-    if not len(accuracies):
-        raise ValueError("`accuracies` must hold one for each environment, but it is empty.")
+    if not np.ndim(accuracies) or not len(accuracies):
+        raise ValueError("`accuracies` must hold one for each environment.")
     return float(np.mean(accuracies) - KAPPA * round(float(np.ptp(accuracies)), 12))
 
 

@@ -259,6 +259,8 @@ def landscape(
         raise ValueError(
             "to draw a landscape, load the run with its `problem`: rr.load(path, problem)."
         )
+    if len(rides) != 2:
+        raise ValueError(f"`rides` must be two fingerprints, not {rides!r}.")
     ways = [ridden(result, name) for name in rides]
     plane = plane_of(result, ways[0][-1], ways[1][-1])
     own = {leg.fingerprint: (leg, number) for number, way in enumerate(ways) for leg in way}

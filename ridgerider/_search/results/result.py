@@ -320,7 +320,8 @@ class RunView:
             raise ValueError(
                 "to replay, load the run with its `problem` (and `rider`): rr.load(path, problem)."
             )
-        fingerprint = Fingerprint.parse(fingerprint)
+        if not (fingerprint := Fingerprint.parse(fingerprint)):
+            raise ValueError("`fingerprint` must have one turn or more, such as 0+.")
         settings = replace(self._store.settings, max_ridges=None, max_depth=None)
         if settings.members == "branches":
             settings = replace(settings, members="all")
