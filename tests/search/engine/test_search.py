@@ -230,6 +230,7 @@ class ShuffledExecutor(ThreadPoolExecutor):
     def __init__(self, seed):
         super().__init__(1)
         self.random, self.waiting = np.random.default_rng(seed), []
+        self.lock = threading.Lock()
 
     def submit(self, work, *args):
         self.waiting.append((future := Future(), work, args))
@@ -237,8 +238,12 @@ class ShuffledExecutor(ThreadPoolExecutor):
         return future
 
     def work_on_any(self):
-        future, work, args = self.waiting.pop(self.random.integers(len(self.waiting)))
-        future.set_result(work(*args))
+        with self.lock:
+            future, work, args = self.waiting.pop(self.random.integers(len(self.waiting)))
+        try:
+            future.set_result(work(*args))
+        except BaseException as error:  # or whoever waits for it waits for ever
+            future.set_exception(error)
 
 
 @pytest.mark.parametrize("order", ["breadth_first", "best_first"])
