@@ -41,7 +41,7 @@ def report(
     """
     path = Path(path)
     name = "report.html" if path.stem == "run" else f"{path.stem}.html"
-    out = place_for(out, path.with_name(name))
+    out = place_for(out, path.parent / name)
     reader = Reader(path)
     reader.read()
     return write_page(out, page(reader, claim=claim, index=index))
