@@ -195,9 +195,8 @@ def minimize_all(
         except OutOfTime:
             reason = "no minimum was found within the budget"
         except NoMinimum as error:
-            if functions.lowest is None:
-                why = error.leg.ended_by[-1].replace("not_finite", "the value is not finite")
-                count = functions.num_fun
+            why, count = error.leg.ended_by[-1], functions.num_fun
+            if functions.lowest is None and why != "not_finite":
                 raise ValueError(
                     f"`fun` must return a real scalar, but not one of {count} calls did: {why}."
                 ) from error
