@@ -16,7 +16,7 @@ function showLedger() {
   const rides = total.map((value, i) => (i === 5 ? NaN : value - descents[i]));
   descents[5] = NaN;
   const head = make("tr", {}, ["part", ...COSTS].map((name) => make("th", { scope: "col" }, name)));
-  fill($("ledger"), make("div", { class: "scroll" }, make("table", { class: "plain-table" }, make("thead", {}, head),
+  fill($("ledger"), make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table" }, make("thead", {}, head),
     make("tbody", {}, row("rides and spectra", rides), row("descents", descents), row("in total", total)))), make("p", { class: "caption" }, compilation(total[5])));
   putSaves("ledger-bar", "ledger", { table: () => ({ names: ["what", ...COSTS], rows: [["rides and spectra", ...rides], ["descents", ...descents], ["in total", ...total]] }) });
 }
@@ -55,7 +55,7 @@ function showDistances() {
   canvas.style.width = canvas.style.height = `${side}px`;
   const where = make("p", { class: "caption", id: "distance" }, "Lowest loss first. Point at a field for its two solutions.");
   fill(box, make("div", { class: "figure" }, canvas), where, num < data.groups.length && make("p", { class: "caption" }, `The ${num} lowest of ${data.groups.length}.`),
-    lazily("As numbers", () => make("div", { class: "scroll" }, make("table", { class: "plain-table" },
+    lazily("As numbers", () => make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table" },
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "solution"), names.map((leg) => make("th", { scope: "col", class: "fp" }, short(nameOf(leg), 14))))),
       make("tbody", {}, names.map((leg, i) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, short(nameOf(leg))), distances[i].map((value) => make("td", {}, show(value, 4))))))))));
   const [context, width] = sharp(canvas);

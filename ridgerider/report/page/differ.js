@@ -272,7 +272,7 @@ function showCompared() {
     make("p", { class: "story" }, `They are ${show(apart, 5)} apart in parameters and ${show(Math.abs(levelAt(one) - levelAt(two)), 4)} in loss. `,
       fork ? ["Their paths parted at ", jump(fork), `: one took ${turn(one)}, the other ${turn(two)}.`] : ""),
     make("h4", {}, "Difference in each part of the parameters"),
-    make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "leaves" }, make("thead", {}, make("tr", {}, ["part", "size", "distance", "per parameter", "share"].map((name, k) => make("th", { scope: "col", class: k ? null : "text" }, name)))),
+    make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table", id: "leaves" }, make("thead", {}, make("tr", {}, ["part", "size", "distance", "per parameter", "share"].map((name, k) => make("th", { scope: "col", class: k ? null : "text" }, name)))),
       make("tbody", {}, data.differ.leaves.map((leaf) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, leaf.name), make("td", {}, count(leaf.size)), make("td", {}, show(leaf.apart[pair], 4)), make("td", {}, show(leaf.apart[pair] / Math.sqrt(leaf.size || 1), 3)), make("td", {}, bar(leaf.apart[pair] / longest))))))),
     data.differ.columns.length === data.differ.num_parameters && data.differ.columns.length <= 128 && lazily("Every parameter", () => parameterTable(i, j, one, two)));
   $("compared-bar").append(saves("two-solutions", { table: () => comparedTable(i, j, pair) }));
@@ -288,5 +288,5 @@ function comparedTable(i, j, pair) {
 function parameterTable(i, j, one, two) {
   const head = make("tr", {}, ["parameter", short(nameOf(one)), short(nameOf(two)), "difference"].map((name) => make("th", { scope: "col" }, name)));
   const rows = data.differ.columns.map((name, k) => make("tr", {}, make("th", { scope: "row", class: "text fp" }, name), [valueAt(i, k), valueAt(j, k), valueAt(j, k) - valueAt(i, k)].map((value) => make("td", {}, show(value, 5)))));
-  return make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "parameters" }, make("thead", {}, head), make("tbody", {}, rows)));
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table", id: "parameters" }, make("thead", {}, head), make("tbody", {}, rows)));
 }

@@ -142,7 +142,7 @@ function traceTable(trace) {
   const names = Object.keys(trace).filter((name) => !name.startsWith("neighbour"));
   const head = make("tr", {}, names.map((name) => make("th", { scope: "col" }, name.replace("_", " "))));
   const rows = Array.from(trace.step, (_, i) => make("tr", {}, names.map((name) => make("td", {}, show(trace[name][i], 6)))));
-  return make("div", { class: "scroll" }, make("table", { class: "plain-table", id: "trace-table" }, make("thead", {}, head), make("tbody", {}, rows)));
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table", id: "trace-table" }, make("thead", {}, head), make("tbody", {}, rows)));
 }
 
 /** Eigenvalues as stems, as high as they are repeated. */
@@ -175,5 +175,5 @@ function clusterTable(details) {
   const rows = details.clusters.map(([eigenvalue, multiplicity, spread, gap, complete]) =>
     make("tr", {}, [show(eigenvalue, 6), `${multiplicity}${complete ? "" : " or more"}`, show(spread, 2), show(gap, 4)].map((text) => make("td", {}, text))));
   const more = details.num_clusters > details.clusters.length ? `, the first ${details.clusters.length}` : "";
-  return lazily(`${plural(details.num_clusters, "cluster", "clusters")}${more}`, () => make("div", { class: "scroll" }, make("table", { class: "plain-table" }, make("thead", {}, head), make("tbody", {}, rows))));
+  return lazily(`${plural(details.num_clusters, "cluster", "clusters")}${more}`, () => make("div", { class: "scroll", tabindex: "0" }, make("table", { class: "plain-table" }, make("thead", {}, head), make("tbody", {}, rows))));
 }

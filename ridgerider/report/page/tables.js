@@ -16,7 +16,7 @@ class Table {
     this.body = make("tbody");
     this.head = make("tr", {}, columns.map((column, i) => make("th", { scope: "col", class: column.text ? "text" : null, title: column.term ? TERMS[column.term] : null },
       make("button", { onclick: () => this.sortBy(i) }, column.name))));
-    this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${label}` },
       make("table", {}, make("thead", {}, this.head), this.body));
     // Asked for while the page changes, where it is scrolled to would cost a layout.
     this.scroll.addEventListener("scroll", () => { this.top = this.scroll.scrollTop; this.draw(); });
