@@ -252,7 +252,7 @@ def draw(groups: dict[str, Any], out: Path) -> None:
     with drawing(out / "mnist-diversity", 4 * len(groups), 6, 2, len(groups)) as axes:
         for column, (name, group) in zip(axes.T, groups.items(), strict=True):
             for ax, part in zip(column, ("early", "late"), strict=True):
-                if part not in group:  # so many steps were not ridden
+                if part not in group:  # the ride had fewer steps
                     ax.set_axis_off()
                     continue
                 matrix, indices = np.asarray(group[part]).T, group["indices"]

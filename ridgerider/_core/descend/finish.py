@@ -306,7 +306,7 @@ class Descend(eqx.Module):
     def _descended(
         self, calls: Calls, here: View, short: Point, max_steps: int
     ) -> tuple[Point, int]:
-        """The end of a descent, not yet looked at, and how many steps it took."""
+        """The end of a descent, not yet classified, and how many steps it took."""
         problem, scale = calls.problem, here.curvature.scale
         scale = scale if scale > 0 else 1.0
         if self.optimizer is not None:

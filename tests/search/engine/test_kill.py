@@ -107,7 +107,7 @@ def finish(kind, path):
 
 
 def kill_and_continue(kind, path, random, most, longest):
-    """Kill a run up to so many times, each a moment after it has said something; how often?"""
+    """Kill a run up to `most` times, each a moment after it printed a line; return how often."""
     for number in range(most):
         child = begin(kind, path)
         child.stdout.readline()
