@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ridgerider._core.problem.problem import Problem as Problem
     from ridgerider._core.ride.correct import Valley as Valley
     from ridgerider._core.ride.davidson import Davidson as Davidson
-    from ridgerider._core.ride.network_rules import Follow as Follow
     from ridgerider._core.ride.quasi_newton import QuasiNewton as QuasiNewton
     from ridgerider._core.ride.residual import Residual as Residual
     from ridgerider._core.ride.rider import Rider as Rider
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from ridgerider._core.ride.stop import Stalled as Stalled
     from ridgerider._core.ride.stop import curvature_gone as curvature_gone
     from ridgerider._core.ride.stop import not_finite as not_finite
+    from ridgerider._core.ride.trust_region import Follow as Follow
     from ridgerider._core.ride.update import Keep as Keep
     from ridgerider._core.ride.update import Project as Project
     from ridgerider._core.ride.update import RandomRidge as RandomRidge

@@ -14,7 +14,7 @@ from distributed import Future as DaskFuture
 from distributed.cfexecutor import ClientExecutor
 
 from ridgerider._check import Seconds
-from ridgerider._search.crew.crew import Job, open_job
+from ridgerider._search.crew.lost_workers import Job, open_job
 from ridgerider._search.tree import Leg
 from ridgerider.workers._pool import ONE_THREAD
 

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from ridgerider._check import Count, Seconds, checked, needs
-from ridgerider._search.crew.crew import Job, open_job, opened_job
+from ridgerider._search.crew.lost_workers import Job, open_job, opened_job
 from ridgerider._search.tree import Leg
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ import pytest
 
 import ridgerider as rr
 from ridgerider import workers
-from ridgerider._search.crew.crew import Job, check_versions, open_job, wrong_with
+from ridgerider._search.crew.lost_workers import Job, check_versions, open_job, wrong_with
 from ridgerider._search.engine import rides as _rides
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.store import versions

@@ -33,7 +33,7 @@ from ridgerider._core.points.climb import (
     move_of,
 )
 from ridgerider._core.points.domain import Domain
-from ridgerider._core.points.stationary import Place, look_around
+from ridgerider._core.points.morse_index import Place, look_around
 from ridgerider._core.points.symmetry import PeriodSignature, Symmetry
 from ridgerider._core.problem.calls import Calls
 from ridgerider._core.problem.cost import Cost

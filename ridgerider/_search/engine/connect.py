@@ -15,7 +15,7 @@ from ridgerider._core.points.band import NoPath, aligned, maxima, relaxed
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem, check_params
-from ridgerider._search.crew.crew import Job
+from ridgerider._search.crew.lost_workers import Job
 from ridgerider._search.engine.climbs import Climbs, host, plan_of, with_starts
 from ridgerider._search.engine.explore import explore
 from ridgerider._search.engine.loop import Engine, Means

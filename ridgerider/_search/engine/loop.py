@@ -35,8 +35,8 @@ from ridgerider._check import Count, check_fields
 from ridgerider._core.descend.finish import Epoch, listening
 from ridgerider._core.problem.problem import fetch
 from ridgerider._core.runtime.clock import OutOfTime, check_time
-from ridgerider._search.crew.crew import Crew, Job, check_executor
 from ridgerider._search.crew.interrupt import interruptible
+from ridgerider._search.crew.lost_workers import Crew, Job, check_executor
 from ridgerider._search.engine.climbs import Climbs, Valid
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.engine.starts import Yields, is_special

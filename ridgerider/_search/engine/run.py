@@ -27,8 +27,8 @@ from ridgerider._core.problem.problem import Problem, check_params, fetch
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.runtime.clock import OutOfTime, check_time, limited, now
 from ridgerider._core.runtime.compile import seconds_compiling
-from ridgerider._search.crew.crew import Job, check_sendable
 from ridgerider._search.crew.interrupt import interruptible
+from ridgerider._search.crew.lost_workers import Job, check_sendable
 from ridgerider._search.engine.climbs import Climbs, Valid, with_starts
 from ridgerider._search.engine.loop import Engine, Means, Mover
 from ridgerider._search.engine.rides import Rides

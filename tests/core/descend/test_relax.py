@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ridgerider as rr
-from tests.core.ride.test_network_rules import KEY, network
+from tests.core.ride.test_trust_region import KEY, network
 
 
 def test_relax_takes_no_more_steps_than_it_may():

@@ -7,7 +7,7 @@ import pytest
 import ridgerider as rr
 from ridgerider._core.points.climb import ENDINGS, TRACE, Climb, Plan, move_from, updated
 from ridgerider._core.points.domain import Domain
-from ridgerider._core.points.stationary import without
+from ridgerider._core.points.morse_index import without
 from ridgerider._core.problem.calls import Calls
 from ridgerider.problems import himmelblau
 

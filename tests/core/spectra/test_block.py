@@ -9,7 +9,7 @@ import pytest
 import ridgerider as rr
 from ridgerider.problems import wells
 from tests.cases import factorization, make_blocks, make_quadratic
-from tests.core.ride.test_network_rules import with_spectrum
+from tests.core.ride.test_trust_region import with_spectrum
 
 KEY = jax.random.key(0)
 REPEATED = [-5.0, *[-3.0] * 6, *[-2.0] * 2, -1.5]

@@ -8,7 +8,7 @@ import pytest
 import ridgerider as rr
 from ridgerider._core.points.climb import Plan, move_from
 from ridgerider._core.points.domain import Domain
-from ridgerider._core.points.stationary import _lowest, look_around
+from ridgerider._core.points.morse_index import _lowest, look_around
 from ridgerider._core.problem.calls import Calls
 from ridgerider.problems import (
     himmelblau,

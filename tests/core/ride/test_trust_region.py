@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.ride import network_rules as follow
+from ridgerider._core.ride import trust_region as follow
 from tests.cases import reasons
 
 KEY = jax.random.key(0)
