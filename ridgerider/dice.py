@@ -85,32 +85,30 @@ class Dice(eqx.Module):
         after = jnp.pad(values[:, 1:], ((0, 0), (0, 1)))
         deltas = (rewards + self.discount * after - values) * mask
 
-        def back(carry: Array, delta: Array) -> tuple[Array, Array]:
-            carry = delta + self.discount * self.tau * carry
-            return carry, carry
-
-        start = jnp.zeros(len(rewards), rewards.dtype)
-        return jax.lax.scan(back, start, deltas.T, reverse=True)[1].T
+        return _summed(deltas, self.discount * self.tau, is_reversed=True)
 
     def contributions(
-        self,
-        log_probabilities: Times,
-        advantages: Times,
-        mask: Times,
+        self, log_probabilities: Times, advantages: Times, mask: Times
     ) -> Float[Array, " samples"]:
         """What each trajectory adds to the loss: zero, with the right derivatives."""
         log_probabilities = jnp.where(mask > 0, log_probabilities, 0)
 
-        def forward(carry: Array, now: Array) -> tuple[Array, tuple[Array, Array]]:
-            before = self.decay * carry
-            return before + now, (before + now, before)
-
-        start = jnp.zeros(len(mask), mask.dtype)
-        _, (with_now, without) = jax.lax.scan(forward, start, log_probabilities.T)
+        with_now = _summed(log_probabilities, self.decay)
         time = jnp.arange(mask.shape[1], dtype=mask.dtype)
         weight = jnp.asarray(self.discount, mask.dtype) ** time[None] * mask
-        gain = (_box(with_now.T) - _box(without.T)) * jax.lax.stop_gradient(advantages) * weight
+        gain = _box(with_now) - _box(with_now - log_probabilities)
+        gain = gain * jax.lax.stop_gradient(advantages) * weight
         return -jnp.sum(gain, axis=1)
+
+
+def _summed(x: Times, factor: Array | float, is_reversed: bool = False) -> Times:
+    """The sum so far, or from here on, in which what is one step away counts `factor` times."""
+
+    def step(total: Array, now: Array) -> tuple[Array, Array]:
+        return (total := now + factor * total), total
+
+    start = jnp.zeros(len(x), x.dtype)
+    return jax.lax.scan(step, start, x.T, reverse=is_reversed)[1].T
 
 
 def _box(x: Float[Array, "..."]) -> Float[Array, "..."]:

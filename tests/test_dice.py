@@ -15,7 +15,7 @@ PAIRS = range(20)
 @eqx.filter_jit
 def estimates(environment, policy, key, num_samples, settings=dice.Dice(), values=None):
     paths = environment.sample(policy, key, num_samples)
-    values = jnp.zeros(environment.rewards.shape) if values is None else values
+    values = jnp.zeros(environment.right.shape[1]) if values is None else values
     advantages = settings.advantages(paths, values[paths.states])
     given = (environment, paths, advantages, settings)
     vector = jnp.linspace(-1, 1, len(policy))
@@ -84,7 +84,7 @@ def test_the_error_falls_as_one_over_the_root_of_the_samples():
 def test_a_value_function_changes_the_variance_and_not_the_mean():
     tree, environment, policy = make_pair(0)
     exact = padded(tree, policy)[0]
-    values = jnp.full(9, float(tree.returns(policy)))
+    values = jnp.full(8, float(tree.returns(policy)))
     x, key = jnp.asarray(policy), jax.random.key(3)
     _, plain, *_ = estimates(environment, x, key, 2000)
     _, better, *_ = estimates(environment, x, key, 2000, dice.Dice(), values)
@@ -157,7 +157,7 @@ def test_bad_settings():
     with pytest.raises(ValueError, match="`decay` must be between 0 and 1, not 2"):
         dice.Dice(decay=2)
     tree, environment, policy = make_pair(0)
-    with pytest.raises(ValueError, match="`num_times` must be at least the longest way"):
+    with pytest.raises(ValueError, match="`num_times` must be a whole number of at least"):
         TreeEnvironment(tree, num_times=1)
     with pytest.raises(
         ValueError, match="`num_samples` must be a whole number of at least 1, not 0"

@@ -12,9 +12,7 @@ Logits are padded to a few sizes, so that trees of different size share compiled
 lies behind a padded decision, and its row of the Hessian is exactly zero.
 """
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
@@ -36,9 +34,6 @@ SIZES = (8, 16, 32, 48, 64, 96, 128)  # and then multiples of 64
 MAX_ATTEMPTS = 1000
 MAX_DEPTH = 20
 Depth = Annotated[int, between(1, MAX_DEPTH)]
-
-Subtree = float | tuple["Subtree", "Subtree"]
-Place = tuple[tuple[float, float], tuple[float, float], list[int]]  # where, its parent, its leaves
 
 
 def tree_loss(
@@ -174,26 +169,18 @@ class Tree:
         14
         """
         likely = None if params is None else self.probabilities(params)
-        for (x, y), (above_x, above_y), rows in self._places(range(len(self.rewards)), 0):
+        below = [np.flatnonzero(column) for column in self.turns.T]  # the leaves of each decision
+        leaves = [(self.num_decisions, np.array([leaf])) for leaf in range(len(self.rewards))]
+        for last, rows in (*enumerate(below), *leaves):
+            above = np.flatnonzero(self.turns[rows[0], :last])  # the decisions on the way
+            x, y, top = rows.mean(), -len(above), max(len(above) - 1, 0)
+            way = [below[above[-1]].mean() if len(above) else x, x]
             width = 1.2 if likely is None else 0.4 + 5 * float(likely[rows].sum())
-            ax.plot([above_x, x], [above_y, y], color="#888888", linewidth=width, zorder=1)
-            reward = self.rewards[rows[0]]
-            color = "#FFFFFF" if len(rows) > 1 else "#0072B2" if reward > 0 else "#D55E00"
+            ax.plot(way, [-top, y], color="#888888", linewidth=width, zorder=1)
+            color = "#0072B2" if self.rewards[rows[0]] > 0 else "#D55E00"
+            color = "#FFFFFF" if len(rows) > 1 else color
             ax.plot(x, y, "o", color=color, markeredgecolor="#444444", markersize=9, zorder=2)
         ax.set_axis_off()
-
-    def _places(self, rows: Sequence[int], depth: int) -> list[Place]:
-        """The place that holds the leaves `rows`, and all below it; the topmost comes first."""
-        if len(rows) == 1:
-            return [((float(rows[0]), -depth), (float(rows[0]), -depth), list(rows))]
-        decision = np.flatnonzero(np.all(self.turns[list(rows)] != 0, axis=0))[depth]
-        sides = [
-            self._places([row for row in rows if self.turns[row, decision] == way], depth + 1)
-            for way in (-1, 1)
-        ]
-        here = (float(np.mean([side[0][0][0] for side in sides])), -depth)
-        below = [[(side[0][0], here, side[0][2]), *side[1:]] for side in sides]
-        return [(here, here, list(rows)), *below[0], *below[1]]
 
     def _checked(self, params: ArrayLike) -> Float[np.ndarray, "... n"]:
         x = np.asarray(params, float)
@@ -246,36 +233,35 @@ def make_tree(
     """
     random = np.random.default_rng([seed, depth])
 
-    def grow(depth: int, is_root: bool = False) -> Subtree:
+    def grow(depth: int, is_root: bool = False) -> list[tuple[str, float]]:
+        """The way to each leaf, as turns, and its reward."""
         if depth == 0 or (not is_root and random.random() < p_terminal):
-            return POSITIVE if random.random() < p_positive else NEGATIVE
-        left, right = grow(depth - 1), grow(depth - 1)
-        return left if isinstance(left, float) and left == right else (left, right)
+            return [("", POSITIVE if random.random() < p_positive else NEGATIVE)]
+        sides = grow(depth - 1), grow(depth - 1)
+        if len(sides[0]) == 1 and sides[0] == sides[1]:
+            return sides[0]
+        return [
+            (turn + way, reward)
+            for turn, side in zip("LR", sides, strict=True)
+            for way, reward in side
+        ]
 
     for _ in range(MAX_ATTEMPTS):
-        numbers = itertools.count()
-        leaves = list(_leaves(grow(depth, is_root=True), {}, numbers))
-        rewards, count = np.array([reward for reward, _ in leaves]), next(numbers)
-        if count >= 2 and POSITIVE in rewards:
-            turns = np.zeros((len(leaves), count), int)
-            for row, (_, way) in zip(turns, leaves, strict=True):
-                row[list(way)] = list(way.values())
+        ways, rewards = zip(*grow(depth, is_root=True), strict=True)
+        # A decision is what ways to leaves begin with; so sorted, a walk from the left meets them.
+        decisions = sorted({way[:length] for way in ways for length in range(len(way))})
+        if (count := len(decisions)) >= 2 and POSITIVE in rewards:
+            column, turns = (
+                {way: n for n, way in enumerate(decisions)},
+                np.zeros((len(ways), count)),
+            )
+            for row, way in zip(turns, ways, strict=True):
+                for length, turn in enumerate(way):
+                    row[column[way[:length]]] = 1 if turn == "R" else -1
             if size is None:
                 size = next((one for one in SIZES if count <= one), 64 * math.ceil(count / 64))
-            return Tree(turns, rewards, size)
+            return Tree(turns.astype(int), np.array(rewards), size)
     raise ValueError(
         f"no tree with two decisions and a positive leaf came up in {MAX_ATTEMPTS} attempts with "
         f"`depth` {depth}, `p_terminal` {p_terminal} and `p_positive` {p_positive}."
     )
-
-
-def _leaves(
-    place: Subtree, way: dict[int, int], numbers: Iterator[int]
-) -> Iterator[tuple[float, dict[int, int]]]:
-    """The reward of each leaf, and the turns on the way to it, by the number of the decision."""
-    if isinstance(place, float):
-        yield place, way
-        return
-    here = next(numbers)
-    for side, turn in zip(place, (-1, 1), strict=True):
-        yield from _leaves(side, {**way, here: turn}, numbers)
