@@ -110,6 +110,8 @@ class Train(eqx.Module):
 
         path = None if self.folder is None else Path(self.folder) / self._name(problem, x, key)
         state = _built(self.optimizer).init(problem.unravel(x))
+        for left in path.parent.glob(f"{path.stem}.*.part") if path is not None else ():
+            left.unlink(missing_ok=True)  # by a process that was killed while it wrote
         if path is not None and path.exists():
             x, state, history = _read(path, state)
         else:

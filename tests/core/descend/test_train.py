@@ -120,6 +120,8 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path, monkeypatch):
 
     with pytest.raises(Stopped), listening(stop):
         kept(problem, x, key)
+    (file,) = tmp_path.iterdir()
+    file.with_suffix(".1234.part").write_bytes(b"half")  # as a kill leaves it
     seen = []
     with listening(lambda epoch: seen.append(epoch.number)):
         again = kept(problem, x, key)
