@@ -201,8 +201,8 @@ class Ridges:
     ways: tuple[Way, ...]
 
 
-@dataclass(frozen=True)
-class Leg:
+@dataclass(frozen=True, kw_only=True)
+class Leg(Ridges):
     """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
 
     - `ended_by`: the names of the rules that fired.
@@ -228,18 +228,12 @@ class Leg:
     fingerprint: Fingerprint
     x: np.ndarray
     loss: float
-    num_steps: int
+    num_steps: int = 0
     ended_by: tuple[str, ...]
-    eigenvalues: np.ndarray
-    clusters: tuple[Cluster, ...]
-    num_ridges: int
-    turns: tuple[tuple[int, int], ...]
-    directions: np.ndarray
-    trace: dict[str, np.ndarray]
-    cost: Cost
+    trace: dict[str, np.ndarray] = field(default_factory=dict)
+    cost: Cost = Cost()
     finish: Finish | None = None
     same_as: Fingerprint | None = None
-    ways: tuple[Way, ...] = ()
     below: Ridges | None = None
     linked_to: Fingerprint | None = None
     is_settled: bool = False
@@ -247,14 +241,11 @@ class Leg:
 
     @staticmethod
     def without_ridges(
-        fingerprint: Fingerprint,
-        x: np.ndarray,
-        loss: float,
-        ended_by: tuple[str, ...],
+        fingerprint: Fingerprint, x: np.ndarray, loss: float, ended_by: tuple[str, ...]
     ) -> "Leg":
         """A leg of no steps at whose end no spectrum was computed, so that nothing leaves it."""
-        nothing = np.zeros((0, x.size), x.dtype)
-        return Leg(fingerprint, x, loss, 0, ended_by, x[:0], (), 0, (), nothing, {}, Cost())
+        here: Any = {"fingerprint": fingerprint, "x": x, "loss": loss, "ended_by": ended_by}
+        return Leg(x[:0], (), 0, (), np.zeros((0, x.size), x.dtype), (), **here)
 
     def to_pandas(self) -> Any:
         """A row for the start and for each step; a column for each number of the trace.
@@ -271,37 +262,10 @@ class Leg:
         rows.index.name = "step"
         return rows
 
-    def _repr_html_(self) -> str:
-        from ridgerider._search.results.export import summary
-
-        numbers = {
-            "steps": self.num_steps,
-            "loss": f"{self.loss:.6g}",
-            "ended by": ", ".join(self.ended_by) or "-",
-            "ridges lead on": self.num_ridges,
-            "Hessian-vector products": f"{int(self.cost.hvps):,}",
-        }
-        if self.finish is not None:
-            numbers["descent"] = f"{self.finish.kind} at {float(self.finish.loss):.6g}"
-        title = f"leg {self.fingerprint}" if self.fingerprint else "the start"
-        return summary(title, numbers)
-
-    @property
-    def ridges(self) -> Ridges:
-        """Those that leave its end."""
-        return Ridges(
-            self.eigenvalues,
-            self.clusters,
-            self.num_ridges,
-            self.turns,
-            self.directions,
-            self.ways or tuple(Way() for _ in self.turns),
-        )
-
     def place(self, turn: Turn) -> tuple[np.ndarray, float, Ridges]:
         """Where a turn is taken: the point, the loss, and the ridges there."""
         if not turn.below:
-            return self.x, self.loss, self.ridges
+            return self.x, self.loss, self
         assert self.finish is not None and self.below is not None
         return np.asarray(self.finish.x), float(self.finish.loss), self.below
 

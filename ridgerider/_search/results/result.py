@@ -279,7 +279,7 @@ class RunView:
         minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
         classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
         is_stored = tolerance is None and signature is None
-        same, marks = self._store.same() if is_stored else {}, {}
+        same, marks = self._store.links("same_as") if is_stored else {}, {}
         for one in minima:
             mark = flat(one.params if signature is None else signature(one.params))
             reach = reach_of(mark, TOLERANCE if tolerance is None else float(tolerance))

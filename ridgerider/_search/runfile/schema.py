@@ -50,15 +50,11 @@ class DamagedRun(ValueError):
 
 
 class Damage(ValueError):
-    """One column of one row."""
-
-    def __init__(self, where: object, column: str, why: object):
-        self.column = column
-        super().__init__(f"{where}, column {column}: {one_line(why)}")
+    """What is damaged, and why."""
 
 
 @contextlib.contextmanager
-def reading(where: object, column: str) -> Iterator[None]:
+def reading(where: str) -> Iterator[None]:
     """Whatever goes wrong in here is a `Damage`."""
     try:
         yield
@@ -66,7 +62,7 @@ def reading(where: object, column: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise Damage(where, column, why) from error
+        raise Damage(f"{where}: {one_line(why)}") from error
 
 
 # --- values with their checks
@@ -265,10 +261,9 @@ def encode(table: str, values: Mapping[str, Any]) -> Row:
 def decode(table: str, row: Row) -> dict[str, Any]:
     """The values of a row, or of some of its columns, each checked."""
     found = {}
-    for name, stored in row.items():
-        if name != "digest":
-            with reading(row_name(table, row), name):
-                found[name] = TABLES[table][name].read(stored)
+    for name in row.keys() & TABLES[table].keys():
+        with reading(f"{row_name(table, row)}, column {name}"):
+            found[name] = TABLES[table][name].read(row[name])
     return found
 
 
@@ -315,7 +310,7 @@ META: dict[str, Callable[[Any], Any]] = {
 
 def read_meta(key: str, value: Any) -> Any:
     """One entry of the table `meta`, checked as far as anybody relies on it."""
-    with reading("the run", key):
+    with reading(f"the run, column {key}"):
         found = plain(value)
         if key in META and not META[key](found):
             raise ValueError(f"it cannot be {one_line(value)[:60]}")
@@ -355,57 +350,53 @@ END = ("fingerprint", "finish", "end_arrays")  # what is read of where a descent
 
 
 def leg_to_row(leg: Leg) -> Row:
-    end, below = leg.finish, leg.below
-    named = {"x": leg.x, "hessian": leg.hessian, **_arrays(leg.ridges)}
+    end = leg.finish
     ends: dict[str, Any] | None = None
     if end is not None:
         ends = {"x": end.x, "runaway": end.runaway if end.is_at_infinity else None}
         ends |= {f"{HISTORY}{name}": column for name, column in (end.history or {}).items()}
-        ends |= {} if below is None else _arrays(below)
-    more = {"depth": leg.fingerprint.depth, "arrays": named, "end_arrays": ends}
-    return encode("legs", {**vars(leg), "ridges": leg.ridges, **more})
+        ends |= {} if leg.below is None else _arrays(leg.below)
+    named = {"x": leg.x, "hessian": leg.hessian, **_arrays(leg)}
+    more = {"depth": leg.fingerprint.depth, "ridges": leg, "arrays": named, "end_arrays": ends}
+    return encode("legs", vars(leg) | more)
 
 
 def leg_from_row(row: Row, size: int | None = None) -> Leg:
     """The leg again; `size` is the number of parameters, if it is known."""
-    name, values = leg_name(row["fingerprint"]), decode("legs", row)
-    named, below, num_steps = values["arrays"], values["below"], values["num_steps"]
-    with reading(name, "arrays"):
-        x = points(named["x"], (size,))
-        hessian = points(named["hessian"], (x.size, x.size)) if "hessian" in named else None
-        ridges = _ridges(values["ridges"], named, x.size)
-    with reading(name, "trace"):
+    values = decode("legs", row)
+    named, ends, num_steps = values.pop("arrays"), values.pop("end_arrays"), values["num_steps"]
+    with reading(leg_name(row["fingerprint"])):
+        x = values["x"] = points(named["x"], (size,))
+        if "hessian" in named:
+            values["hessian"] = points(named["hessian"], (x.size, x.size))
+        values |= vars(_ridges(values.pop("ridges"), named, x.size))
         if values["trace"] and "eigenvalue" not in values["trace"]:
             raise ValueError("there is no eigenvalue")
         for column, array in values["trace"].items():
             num_axes = 1 + (column in ("neighbours", "path"))
             if array.ndim != num_axes or len(array) != num_steps + 1:
                 raise ValueError(f"{column} has shape {array.shape}, not that of {num_steps} steps")
-    finish = None if values["finish"] is None else end_from_row(row, x.size)
-    if below is not None:
-        with reading(name, "end_arrays"):
-            below = _ridges(below, values["end_arrays"], x.size)
-    kept = ("fingerprint", "loss", "num_steps", "ended_by", "linked_to", "same_as", "is_settled")
-    more = {name: values[name] for name in (*kept, "cost", "trace")}
-    return Leg(**more, **vars(ridges), x=x, hessian=hessian, finish=finish, below=below)
+        if values["finish"] is not None:
+            values["finish"] = end_from_row(row, x.size)
+        if values["below"] is not None:
+            values["below"] = _ridges(values["below"], ends, x.size)
+        del values["depth"]
+        return Leg(**values)
 
 
 def end_from_row(row: Row, size: int | None = None) -> Finish:
     """Where a descent ended."""
-    name, values = leg_name(row["fingerprint"]), decode("legs", {key: row[key] for key in END})
+    values = decode("legs", {key: row[key] for key in END})
     found, named = values["finish"], values["end_arrays"]
-    with reading(name, "end_arrays"):
-        x = points(named["x"], (size,))
-        runaway = points(named["runaway"], x.shape) if "runaway" in named else None
-    history = {
-        key.removeprefix(HISTORY): array for key, array in named.items() if key.startswith(HISTORY)
-    }
-    with reading(name, "finish"):
+    past = {key.removeprefix(HISTORY): named[key] for key in named if key.startswith(HISTORY)}
+    with reading(leg_name(row["fingerprint"])):
+        found["x"] = points(named["x"], (size,))
+        if "runaway" in named:
+            found["runaway"] = points(named["runaway"], found["x"].shape)
         cost = {key.removeprefix("cost."): found.pop(key) for key in [*found] if "." in key}
-        more: Any = {"x": x, "runaway": runaway, "history": history or None}
-        finish = Finish(**found, cost=Cost(**cost), **more)
+        finish = Finish(**found, cost=Cost(**cost), history=past or None)
         finish.doubt  # noqa: B018  # one that is known
-    return finish
+        return finish
 
 
 def branch_to_row(branch: Branch) -> Row:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from ridgerider._check import one_line
 from ridgerider._core.descend.finish import Finish
@@ -120,13 +120,13 @@ class RunFile:
             }
             missing = [name for name in schema.NEEDED if name not in found]
             if self.path is not None and missing:
-                raise Damage("the run", missing[0], "it is missing")
+                raise Damage(f"the run: {missing[0]} is missing")
         return found
 
     @property
     def settings(self) -> Settings:
         """What decides the tree."""
-        with self._readable(), schema.reading("the run", "settings"):
+        with self._readable(), schema.reading("the run, column settings"):
             return Settings(**self.meta["settings"])
 
     # --- the tree
@@ -141,7 +141,7 @@ class RunFile:
         with self._readable():
             row = self._row(fingerprint)
             if row is None and not fingerprint:
-                raise Damage("the start", "fingerprint", "it is missing")
+                raise Damage("the start is missing")
             if row is None:
                 raise KeyError(str(fingerprint))
             return leg_from_row(row, self._size)
@@ -159,16 +159,16 @@ class RunFile:
         with self._readable():
             row = self._row(fingerprint, END)
             if row is None or row["finish"] is None:
-                raise Damage(schema.leg_name(fingerprint), "finish", "it is missing")
+                raise Damage(f"{schema.leg_name(fingerprint)}: its finish is missing")
             return end_from_row(row, self._size)
 
-    def links(self) -> dict[Fingerprint, Fingerprint]:
-        """The legs that reached a point that another had reached before, with that one."""
-        return self._pairs("linked_to")
+    def links(self, column: str = "linked_to") -> dict[Fingerprint, Fingerprint]:
+        """The legs that reached a point that another had reached before, with that one.
 
-    def same(self) -> dict[Fingerprint, Fingerprint]:
-        """The ends that are the same solution as one before them, with that one."""
-        return self._pairs("same_as")
+        With "same_as", the ends that are the same solution as one before them.
+        """
+        rows = self._values("legs", ("fingerprint", column), f"WHERE {column} IS NOT NULL")
+        return {row["fingerprint"]: row[column] for row in rows}
 
     def class_sizes(self) -> dict[Fingerprint, int]:
         """By fingerprint of a branch: how many directions are equivalent to its own, if several."""
@@ -225,7 +225,7 @@ class RunFile:
         settled = "SELECT fingerprint FROM legs WHERE is_settled"
         where = f"WHERE round IS NOT NULL AND fingerprint NOT IN ({settled})"
         rows = list(self._values("branches", (*BRANCH, "round"), where))
-        with self._readable(), schema.reading("the branches", "priority"):
+        with self._readable(), schema.reading("the branches, column priority"):
             rows.sort(
                 key=lambda row: (row["round"], row["priority"], row["fingerprint"].sort_key())
             )
@@ -240,7 +240,7 @@ class RunFile:
         """The branch with its arrays, ready to ride."""
         turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
         columns = ("below", "end_arrays") if turn.below else ("ridges", "arrays")
-        with self._readable(), schema.reading(schema.leg_name(parent), columns[1]):
+        with self._readable(), schema.reading(schema.leg_name(parent)):
             row = self._row(parent, ("fingerprint", *columns))
             if row is None:
                 raise ValueError("it is missing, but a branch leaves it")
@@ -281,7 +281,7 @@ class RunFile:
 
     def _sum(self) -> int:
         """Of all digests, as the file has it."""
-        with schema.reading("the run", schema.SUM):
+        with schema.reading("the run, column sum"):
             row = select_one(self._db, "meta", ("value",), "WHERE key = ?", [schema.SUM])
             return int(schema.is_a(str, json.loads(schema.is_a(dict, row)["value"])), 16)
 
@@ -299,10 +299,6 @@ class RunFile:
         with self._readable():
             for row in select(self._db, table, names, where, values):
                 yield schema.decode(table, row)
-
-    def _pairs(self, column: str) -> dict[Fingerprint, Fingerprint]:
-        rows = self._values("legs", ("fingerprint", column), f"WHERE {column} IS NOT NULL")
-        return {row["fingerprint"]: row[column] for row in rows}
 
     def _row(self, fingerprint: Fingerprint, names: Sequence[str] = ()) -> Row | None:
         names = names or tuple(schema.TABLES["legs"])
@@ -520,7 +516,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
         is_odd = kind in ("view", "trigger") or str(sql).upper().startswith("CREATE VIRTUAL")
         is_ours = kind == "table" and name in schema.TABLES
         if is_odd or (is_ours and any(row[6] for row in db.execute(f"PRAGMA table_xinfo({name})"))):
-            raise Damage("the file", one_line(name), "it is not a plain table")
+            raise Damage(f"{one_line(name)} is not a plain table")
     if _pragma(db, "application_id") != schema.APPLICATION_ID:
         raise ValueError(f"{one_line(path)} is not a run file of ridgerider.")
     found = _pragma(db, "user_version")
@@ -531,7 +527,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
         )
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     if missing := [table for table in schema.TABLES if table not in known]:
-        raise Damage("the file", missing[0], "there is no such table")
+        raise Damage(f"there is no table {missing[0]}")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
@@ -612,36 +608,28 @@ def held(path: Path | None) -> Iterator[None]:
         yield
         return
     place = path.with_name(f".{path.name}.lock")
-    with _locked(place, path) as file:
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
-        try:
-            yield
-        finally:
-            place.unlink(missing_ok=True)
-
-
-def _locked(place: Path, path: Path) -> IO[str]:
-    """The lock file, open and ours."""
-    for _ in range(100):  # whoever held it may be taking it away just now
-        file = place.open("a+")
+    with place.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             who = one_line(file.read(200) or "another process")
-            file.close()
             raise OSError(
                 f"{one_line(path)} is being searched by {who}: wait for it, or stop it first."
             ) from None
         except OSError:  # a file system without locks
-            return file
+            pass
         if place.exists() and os.path.samestat(place.stat(), os.fstat(file.fileno())):
-            return file
-        file.close()
-    raise OSError(f"{one_line(path)} cannot be locked: its lock file comes and goes.")
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                place.unlink(missing_ok=True)
+            return
+    with held(path):  # whoever held it has just taken it away
+        yield
 
 
 def is_growing(path: Path) -> bool:

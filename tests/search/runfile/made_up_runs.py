@@ -8,7 +8,7 @@ import ridgerider as rr
 from ridgerider._search.engine.rides import Rides
 from ridgerider._search.runfile.schema import KEYS, SUM, TABLES, row_digest
 from ridgerider._search.runfile.store import Store, select
-from ridgerider._search.tree import Fingerprint, Leg, Settings, named_order, with_priority
+from ridgerider._search.tree import Fingerprint, Leg, Settings, Way, named_order, with_priority
 
 META = {
     "problem": {"params": [["", [6], "float64"]], "start": "0123", "data": "4567"},
@@ -65,6 +65,7 @@ def make_leg(fingerprint, num_ridges=2):
         num_ridges=num_ridges,
         turns=tuple((i, 0) for i in range(num_ridges)),
         directions=np.eye(6)[:num_ridges],
+        ways=(Way(),) * num_ridges,
         trace=trace if fingerprint else {},
         cost=rr.types.Cost(
             values=3, gradients=10, hvps=6 * num_steps, hessians=num_steps, seconds=0.25

@@ -19,7 +19,7 @@ def legs():
     yield from (searched.leg(""), *searched)
     yield from rr.explore(six_hump_camel(), max_rides=6)
     made = make_leg("0+")
-    yield replace(made, loss=math.nan, same_as=rr.types.Fingerprint.parse("1-"), below=made.ridges)
+    yield replace(made, loss=math.nan, same_as=rr.types.Fingerprint.parse("1-"), below=made)
     far = replace(made.finish, is_at_infinity=True, limit=-1.0, runaway=np.ones(6))
     yield replace(made, finish=replace(far, history={"loss": np.arange(3.0)}))
 
@@ -42,15 +42,14 @@ def test_a_leg_comes_back_from_its_rows():
 
 
 def test_a_column_that_holds_another_thing_is_named():
-    row = leg_to_row(replace(make_leg("0+"), below=make_leg("0-").ridges))
+    row = leg_to_row(replace(make_leg("0+"), below=make_leg("0-")))
     for name in schema.TABLES["legs"]:
-        with pytest.raises(schema.Damage) as error:
+        with pytest.raises(schema.Damage, match=f"column {name}: "):
             leg_from_row({**row, name: b"rust"})
-        assert error.value.column == name
 
 
 def test_parameters_of_another_size_are_named():
-    with pytest.raises(schema.Damage, match=r"leg 0\+, column arrays"):
+    with pytest.raises(schema.Damage, match=r"leg 0\+: it has float64 of shape"):
         leg_from_row(leg_to_row(make_leg("0+")), 7)
 
 
