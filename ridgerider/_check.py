@@ -396,6 +396,15 @@ def one_line(what: object) -> str:
     return text.rstrip(".") or type(what).__name__
 
 
+def count(number: int, one: str, many: str = "") -> str:
+    """So many of a thing.
+
+    >>> count(1, "leg"), count(2000, "leg"), count(2, "minimum", "minima")
+    ('1 leg', '2,000 legs', '2 minima')
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def printable(text: str) -> str:
     """Text that cannot control a terminal: a space for each character that is not to be printed.
 

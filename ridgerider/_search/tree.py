@@ -126,6 +126,11 @@ class Fingerprint(tuple[Turn, ...]):
     def child(self, turn: Turn) -> "Fingerprint":
         return Fingerprint((*self, turn))
 
+    @property
+    def rank(self) -> tuple[int, bytes]:
+        """Shallow before deep, then by `sort_key`."""
+        return self.depth, self.sort_key()
+
     def sort_key(self) -> bytes:
         """Steepest ridge first, then by member, + before -. Bytes: a million of them must fit."""
         return b"".join(

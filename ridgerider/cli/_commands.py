@@ -351,7 +351,7 @@ def export(
         str,
         typer.Option(
             help="solutions, every end of a descent, of a map all stationary points; minima, the "
-            "different ones; or legs, rides and costs (csv and json only)."
+            "different ones; or legs, rides and costs."
         ),
     ] = "solutions",
     out: Annotated[

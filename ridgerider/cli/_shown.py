@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
-from ridgerider._check import printable
+from ridgerider._check import count, printable
 from ridgerider.report._read import Reader
-from ridgerider.report._verdict import count, verdict
+from ridgerider.report._verdict import verdict
 
 TEXT = ("fingerprint", "does", "kind", "between")  # columns that are not numbers
 MAX_ROWS = 20
@@ -106,12 +106,12 @@ def _print_search(path: Path, result: rr.Result) -> None:
     # By a signature the headline counts solutions, and points that are one minimum may be several.
     by_points = "" if reader.signature else f"{count(len(minima), 'minimum', 'minima')}; "
     say(
-        f"{count(len(result), 'leg', 'legs')}, "
+        f"{count(len(result), 'leg')}, "
         f"{count(result.num_open(), 'branch', 'branches')} open; "
         f"{by_points}legs ended by: {ends or '-'}"
     )
     if num_links:
-        say(f"{count(num_links, 'leg', 'legs')} reached points that were known, linked to these")
+        say(f"{count(num_links, 'leg')} reached points that were known, linked to these")
     if any(one.num_copies > 1 for one in minima):
         say("symmetric copies were not followed: --members all follows them, too")
 
@@ -157,8 +157,8 @@ def _print_map(landscape: rr.Landscape) -> None:
         print_table({names.get(name, name): cells[:MAX_ROWS] for name, cells in columns.items()})
     say(
         f"{count(len(minima), 'minimum', 'minima')}, "
-        f"{count(len(saddles), 'transition state', 'transition states')}, "
-        f"{count(len(landscape.components()), 'component', 'components')}; "
+        f"{count(len(saddles), 'transition state')}, "
+        f"{count(len(landscape.components()), 'component')}; "
         f"{landscape.completeness()}"
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import checked
+from ridgerider._check import checked, count
 from ridgerider._core.problem.problem import Problem
 from ridgerider._search.engine.run import load
 from ridgerider._search.results.export import plain
@@ -18,7 +18,6 @@ from ridgerider._search.same import Classes, StationaryPoints
 from ridgerider._search.tree import Fingerprint, Turn
 from ridgerider.report._page import fill_page, place_for, write_page
 from ridgerider.report._read import COSTS, Reader
-from ridgerider.report._verdict import count
 
 MAX_SHOWN = 200
 NOTHING = "\N{EN DASH}"
@@ -150,7 +149,7 @@ def _verdict(runs: Runs, found: Found | None) -> str:
         return "No run found a minimum."
     each = [f"{name} {sum(name in by for by in found)}" for name in runs]
     common = sum(len(by) == len(runs) for by in found)
-    total = count(len(found), "different solution", "different solutions")
+    total = count(len(found), "different solution")
     return (
         f"{total} altogether: {', '.join(each)}; {common} found by all. "
         f"The lowest loss, {_lowest(runs, found[0]):.6g}, was found by {', '.join(found[0])}."

@@ -93,14 +93,11 @@ def certificate_of(trace: dict[str, np.ndarray]) -> str | None:
     overlap, residual = trace["overlap"][1:], trace["residual"][1:]
     if not np.all(overlap >= ENOUGH):
         return "overlap"
-    gap = (
-        np.array(trace["gap"][1:], dtype=float) if "gap" in trace else np.full(len(overlap), np.nan)
-    )
+    gap = trace.get("gap", np.full(len(overlap) + 1, np.nan))[1:]
     if "neighbours" in trace and "multiplicity" in trace:
         away = np.abs(trace["neighbours"][1:] - trace["eigenvalue"][1:, None])
         seen = np.min(np.where(np.isnan(away), np.inf, away), axis=1, initial=np.inf)
-        is_known = (trace["multiplicity"][1:] > 0) & np.isnan(gap)
-        gap = np.where(is_known, seen, gap)
+        gap = np.where((trace["multiplicity"][1:] > 0) & np.isnan(gap), seen, gap)
     return "complete" if np.all(residual <= 0.1 * gap) else "gap"
 
 
@@ -145,14 +142,14 @@ class Reader:
     meta: dict[str, Any] = field(default_factory=dict)
     num_open: int = 0
     trouble: str = ""
+    class_of: dict[str, int] = field(default_factory=dict)  # of each leg to a minimum
+    members: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # of each group
+    measured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name and fingerprint
 
     def __post_init__(self) -> None:
         self._known = set[Fingerprint]()
-        self.class_of: dict[str, int] = {}  # of each leg to a minimum, whatever a signature says
-        self.members: dict[int, list[dict[str, Any]]] = {}  # of each group, in order
-        self.measured: dict[str, dict[str, Any]] = {}  # by name and fingerprint
         self._differ: tuple[int, dict[str, Any]] | None = None
-        self._max_points = self._max_clusters = 0
+        self._num_first = 0  # how many legs were read first
 
     def read(self) -> int:
         """Read what is new, and return how many legs that are.
@@ -160,7 +157,24 @@ class Reader:
         Raises ValueError if it is not a run file, or damaged, and `AnotherRun` if it is another.
         """
         with self._opened() as run:
-            return self._read(run)
+            names, meta = run.fingerprints(), plain(run.meta, str)
+            is_same = all(meta.get(key) == self.meta.get(key) for key in IDENTITY)
+            if self._known and not (is_same and self._known <= set(names)):
+                raise AnotherRun(f"another run has taken the place of {self.path}")
+            legs = [run.leg(name) for name in names if name not in self._known]
+            self._known |= set(names)
+            self.meta, self.num_open, measured = meta, run.num_open(), run.measures()
+            if legs:  # the minima, as `Result.classes` has them
+                groups = enumerate(Result(run).classes())
+                self.class_of = {str(one.fingerprint): n for n, group in groups for one in group}
+        self._num_first = self._num_first or len(legs)
+        for leg in legs:
+            self.legs.append(plain(_shown_leg(leg)))
+            self.details.append(plain(_details(leg, max(1, self._num_first))))
+        if legs or measured != self.measured:
+            self.measured = measured
+            self._group()
+        return len(legs)
 
     def _opened(self) -> contextlib.AbstractContextManager[RunFile]:
         """The file for a moment, checked whole the first time, then only what is read.
@@ -170,36 +184,6 @@ class Reader:
         if self._known:
             return RunFile.open_damaged(self.path)
         return contextlib.closing(RunFile.open(self.path))
-
-    def _read(self, run: RunFile) -> int:
-        names, meta = run.fingerprints(), plain(run.meta, str)
-        is_same = all(meta.get(key) == self.meta.get(key) for key in IDENTITY)
-        if self._known and not (is_same and self._known <= set(names)):
-            raise AnotherRun(f"another run has taken the place of {self.path}")
-        legs = [run.leg(name) for name in names if name not in self._known]
-        self._known |= set(names)
-        self.meta, self.num_open, measured = meta, run.num_open(), run.measures()
-        if not self._max_points:  # a page of ten thousand legs stays small
-            num_legs = max(1, len(legs))
-            self._max_points = max(24, min(240, MAX_POINTS // num_legs))
-            self._max_clusters = max(12, min(200, MAX_CLUSTERS // num_legs))
-        parts = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
-        for leg in legs:
-            self.legs.append(plain(_shown_leg(leg)))
-            some = leg.clusters[: self._max_clusters]
-            details = {
-                "clusters": [[getattr(one, part) for part in parts] for one in some],
-                "num_clusters": len(leg.clusters),
-                "trace": pack_trace(leg.trace, self._max_points),
-            }
-            self.details.append(plain(details))
-        if legs:  # the minima, as `Result.classes` has them
-            groups = enumerate(Result(run).classes())
-            self.class_of = {str(one.fingerprint): n for n, group in groups for one in group}
-        if legs or measured != self.measured:
-            self.measured = measured
-            self._group()
-        return len(legs)
 
     @property
     def notes(self) -> list[str]:
@@ -267,12 +251,12 @@ class Reader:
 
     def compared(self) -> list[int]:
         """The groups of lowest loss, as many as fit side by side."""
-        groups = self.groups
-        return sorted(range(len(groups)), key=lambda one: self._rank(groups[one]))[:MAX_COMPARED]
+        ranks = list(map(self._rank, self.groups))
+        return sorted(range(len(ranks)), key=ranks.__getitem__)[:MAX_COMPARED]
 
     def points(self) -> np.ndarray:
         """The points of the groups that are compared."""
-        if not self._known:
+        if not self.groups:
             return np.zeros((0, 0))
         names = [Fingerprint.parse(self.groups[one]["fingerprint"]) for one in self.compared()]
         with self._opened() as run:
@@ -285,16 +269,15 @@ class Reader:
             points = self.points()
             apart = [np.linalg.norm(points - point, axis=1) for point in points]
             found = {
-                "groups": self.compared()[: len(points)],
+                "groups": self.compared(),
                 "distances": [[float(f"{value:.5g}") for value in row] for row in apart],
                 **differences(points, self.meta.get("problem", {}).get("params", [])),
             }
             self._differ = self.num_points, plain({**found, "values": encoded(found["values"])})
         return self._differ[1]
 
-    def _rank(self, leg: dict[str, Any]) -> tuple[float, int, bytes]:
-        name = Fingerprint.parse(leg["fingerprint"])
-        return float(f"{self.level(leg):.6g}"), name.depth, name.sort_key()
+    def _rank(self, leg: dict[str, Any]) -> tuple[float, tuple[int, bytes]]:
+        return float(f"{self.level(leg):.6g}"), Fingerprint.parse(leg["fingerprint"]).rank
 
     # --- the groups
 
@@ -357,6 +340,18 @@ def _shown_leg(leg: Leg) -> dict[str, Any]:
     if leg.linked_to is not None:
         shown["linked_to"] = str(leg.linked_to)
     return shown
+
+
+def _details(leg: Leg, num_legs: int) -> dict[str, Any]:
+    """What is shown of a chosen leg; a page of ten thousand legs stays small."""
+    max_points = max(24, min(240, MAX_POINTS // num_legs))
+    some = leg.clusters[: max(12, min(200, MAX_CLUSTERS // num_legs))]
+    parts = ("eigenvalue", "multiplicity", "spread", "gap", "is_complete")
+    return {
+        "clusters": [[getattr(one, part) for part in parts] for one in some],
+        "num_clusters": len(leg.clusters),
+        "trace": pack_trace(leg.trace, max_points),
+    }
 
 
 def _label(signature: Any) -> str:

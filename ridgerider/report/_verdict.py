@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from typing import Any
 
+from ridgerider._check import count
 from ridgerider._search.results.measures import has_descents
 from ridgerider._search.same import IS_SOLUTION
 from ridgerider.report._read import Reader
@@ -16,15 +17,6 @@ KINDS = {
     "unconverged": ("a point not stationary", "points not stationary"),
 }
 SPENT = {"max_steps": "steps", "max_hvps": "Hessian-vector products", "max_seconds": "seconds"}
-
-
-def count(number: int, one: str, many: str) -> str:
-    """So many of a thing.
-
-    >>> count(1, "leg", "legs"), count(2000, "leg", "legs")
-    ('1 leg', '2,000 legs')
-    """
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def verdict(reader: Reader) -> dict[str, Any]:
@@ -48,9 +40,9 @@ def verdict(reader: Reader) -> dict[str, Any]:
     state, first, go_on = _state(reader)
     what = count(len(reader.groups), "different minimum", "different minima")
     if reader.signature is not None:
-        num = count(len(reader.groups), "different solution", "different solutions")
+        num = count(len(reader.groups), "different solution")
         what = f"{num} by `{reader.signature}`"
-    headline = f"{what} ({count(reader.num_points, 'point', 'points')})"
+    headline = f"{what} ({count(reader.num_points, 'point')})"
     parts, best = [first, _certificates(reader), _ends(reader)], reader.best()
     if best is not None:
         where = best["fingerprint"] or "the start"
@@ -84,12 +76,12 @@ def _state(reader: Reader) -> tuple[str, str, str]:
     left = f"{count(waiting, 'branch', 'branches')} open"
     for name, (done, limit) in reader.spent().items():
         if done >= limit:
-            spent = count(num, "ride", "rides")
+            spent = count(num, "ride")
             if name != "max_rides":
                 spent = f"{done:,.4g} {SPENT[name]}"
             say = f"Stopped after {spent}, as `{name}` says, with {left}."
             return "stopped", say, f"{go_on} --{name.replace('_', '-')} {2 * max(done, limit):g}"
-    return "open", f"Not finished: {count(num, 'ride', 'rides')}, {left}.", go_on
+    return "open", f"Not finished: {count(num, 'ride')}, {left}.", go_on
 
 
 def _certificates(reader: Reader) -> str:
@@ -97,7 +89,7 @@ def _certificates(reader: Reader) -> str:
     total = sum(found.values())
     if not total:
         return ""
-    say = f"{found['complete']:,} of {count(total, 'ride', 'rides')} with a complete certificate"
+    say = f"{found['complete']:,} of {count(total, 'ride')} with a complete certificate"
     if total < reader.num_rides:
         say += f" ({reader.num_rides - total:,} more took no step)"
     why = [
@@ -123,15 +115,14 @@ def _doubts(reader: Reader) -> list[str]:
         leg["solution"]["doubt"] for leg in reader.legs if leg.get("solution", {}).get("doubt")
     )
     said = [
-        f"Doubtful: {count(number, 'end', 'ends')}, because {why}."
-        for why, number in doubts.most_common(2)
+        f"Doubtful: {count(number, 'end')}, because {why}." for why, number in doubts.most_common(2)
     ]
     lost = sum("RidgeLost" in leg["ended_by"] for leg in reader.legs)
     if lost:
-        said.append(f"{count(lost, 'ride', 'rides')} lost the ridge and ended there.")
+        said.append(f"{count(lost, 'ride')} lost the ridge and ended there.")
     broken = sum("not_finite" in leg["ended_by"] for leg in reader.legs)
     if broken:
-        said.append(f"{count(broken, 'ride', 'rides')} came to NaN or infinity.")
+        said.append(f"{count(broken, 'ride')} came to NaN or infinity.")
     if reader.signature is not None and has_descents(reader.meta):
         unsure = sum(
             not any(leg.get("solution", {}).get("kind") in IS_SOLUTION for leg in members)

@@ -93,6 +93,8 @@ class Completeness:
 
     def __str__(self) -> str:
         ridden, total = (sum(counts) for counts in zip(*self.climbed, strict=True))
+        if not ridden:
+            return "No minimum was climbed from: what is missing cannot be estimated."
         done = sum(one == most for one, most in self.climbed)
         rest = "no climb from these points is left, others may exist"
         if not self.is_exhausted:

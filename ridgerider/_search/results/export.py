@@ -65,15 +65,9 @@ def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def solution_row(one: "Solution", params: Params, suffix: str) -> Row:
-    """A solution with its parameters: in CSV a column for each number, else an array per leaf."""
-    row, named = one.as_row(), leaves(params, flat(one.params))
-    if suffix != ".csv":
-        return {**row, "params": named}
-    for name, leaf in named.items():
-        for place, value in np.ndenumerate(leaf):
-            row[f"{name}[{','.join(map(str, place))}]" if place else name] = float(value)
-    return row
+def solution_row(one: "Solution", params: Params) -> Row:
+    """A solution with its parameters, an array for each leaf."""
+    return {**one.as_row(), **leaves(params, flat(one.params))}
 
 
 def check_export(path: Path, table: str, params: Params) -> None:
@@ -82,8 +76,6 @@ def check_export(path: Path, table: str, params: Params) -> None:
     if kind not in FORMATS:
         *first, last = (f".{one}" for one in FORMATS)
         raise ValueError(f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}.")
-    if table == "legs" and kind not in ("csv", "json"):
-        raise ValueError(f"`table` 'legs' must go to .csv or .json, not {path.suffix!r}.")
     if not path.parent.is_dir():
         raise ValueError(f"`path` must be in a directory that exists, but {path.parent} does not.")
     size = sum(math.prod(shape) for _, shape, *_ in params)
@@ -95,31 +87,30 @@ def check_export(path: Path, table: str, params: Params) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[Row], table: str, about: Mapping[str, Any]) -> Path:
-    """As CSV; or as JSON, which also says `about` what run they are."""
+    """As JSON, which also says `about` what run they are; as stacked arrays; or as CSV."""
     if path.suffix == ".json":
         text = json.dumps(plain({**about, table: rows}), indent=1, allow_nan=False)
         path.write_text(f"{text}\n", encoding="utf-8")
-        return path
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
+    elif path.suffix == ".npz":
+        names = rows[0] if rows else ()
+        arrays: Any = {name: np.stack([row[name] for row in rows]) for name in names}
+        np.savez(path, **arrays)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            lines = list(map(_cells, rows))
+            writer = csv.DictWriter(file, list(lines[0]) if lines else [])
+            writer.writeheader()
+            writer.writerows(lines)
     return path
 
 
-def write_arrays(path: Path, solutions: "Sequence[Solution]", params: Params) -> Path:
-    """As stacked arrays, one for each quantity and leaf of the parameters."""
-    names = ("loss", "grad_norm", "least_eigenvalue")
-    text = {
-        "fingerprint": [str(one.fingerprint) for one in solutions],
-        "kind": [str(one.kind) for one in solutions],
-    }
-    arrays = {
-        **{name: np.array([getattr(one, name) for one in solutions]) for name in names},
-        **leaves(params, np.stack([flat(one.params) for one in solutions])),
-    }
-    np.savez(path, **text, **arrays)  # type: ignore[arg-type]  # keywords are typed as bool
-    return path
+def _cells(row: Row) -> Row:
+    """A row with a column for each number of its arrays."""
+    cells = {}
+    for name, value in row.items():
+        for place, one in np.ndenumerate(value):
+            cells[f"{name}[{','.join(map(str, place))}]" if place else name] = one
+    return cells
 
 
 def plain(value: Any, infinite: Callable[[float], Any] = lambda value: None) -> Any:

@@ -328,12 +328,7 @@ class Landscape(RunView):
             found["multiplicity"] = 1 + visits[name]
             points.append(Stationary(**found, morse_index=leg.num_ridges))
         points.sort(
-            key=lambda one: (
-                one.morse_index,
-                float(f"{one.loss:.9g}"),
-                one.fingerprint.depth,
-                one.fingerprint.sort_key(),
-            )
+            key=lambda one: (one.morse_index, float(f"{one.loss:.9g}"), one.fingerprint.rank)
         )
         numbers = Counter[int]()
         for place, one in enumerate(points):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from ridgerider._check import count
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile.store import Store
@@ -53,12 +54,14 @@ class Progress:
         )
 
     def __str__(self) -> str:
-        limit = "" if self.max_rides is None else f"/{self.max_rides}"
+        rides = count(self.num_rides, "ride")
+        if self.max_rides is not None:
+            rides = f"{self.num_rides}/{self.max_rides} rides"
         best = f", lowest loss {self.best_loss:.6g}" if self.num_minima else ""
-        return (
-            f"{self.num_rides}{limit} rides, {self.num_open} open, {self.num_minima} minima{best}, "
-            f"{self.cost.seconds:.1f} s{f', {self.training}' if self.training else ''}"
-        )
+        training = f", {self.training}" if self.training else ""
+        minima = count(self.num_minima, "minimum", "minima")
+        seconds = f"{self.cost.seconds:.1f} s"
+        return f"{rides}, {self.num_open} open, {minima}{best}, {seconds}{training}"
 
     def _repr_html_(self) -> str:
         full = f"width:{100 * self.fraction:.1f}%;height:100%;background:#3B8FC4;border-radius:5px"

@@ -276,7 +276,7 @@ class RunView:
     ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
-        minima.sort(key=lambda one: (one.fingerprint.depth, one.fingerprint.sort_key()))
+        minima.sort(key=lambda one: one.fingerprint.rank)
         classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
         is_stored = tolerance is None and signature is None
         same, marks = self._store.links("same_as") if is_stored else {}, {}
@@ -349,7 +349,7 @@ class RunView:
         **Arguments**
 
         - `table`: "solutions", every end of a descent; "minima", the different ones; or "legs",
-          rides and costs without parameters, as CSV or JSON only.
+          rides and costs without parameters.
 
         A CSV file has a column for each parameter. JSON also says what was run; NaN is null. Arrays
         are named by the leaves of the parameters.
@@ -367,11 +367,9 @@ class RunView:
             rows = self._leg_rows()
         else:
             found = self._listed() if table == "solutions" else self.minima()
-            if not found:
-                raise ValueError(f"there is nothing to export: the run holds no {table}.")
-            if path.suffix == ".npz":
-                return files.write_arrays(path, found, params)
-            rows = [files.solution_row(one, params, path.suffix) for one in found]
+            rows = [files.solution_row(one, params) for one in found]
+        if not rows:
+            raise ValueError(f"there is nothing to export: the run holds no {table}.")
         return files.write_rows(path, rows, table, {"run": self.meta, "cost": vars(self.cost)})
 
     def minima(self) -> Solutions:
@@ -448,15 +446,9 @@ class Result(RunView):
         classes = self.classes(tolerance, signature=signature)
         # Losses that agree to six digits are equal but for rounding; the fingerprint decides
         # between them.
+        minima = (group[0] for group in classes)
         return Solutions(
-            sorted(
-                (group[0] for group in classes),
-                key=lambda one: (
-                    float(f"{one.level:.6g}"),
-                    one.fingerprint.depth,
-                    one.fingerprint.sort_key(),
-                ),
-            )
+            sorted(minima, key=lambda one: (float(f"{one.level:.6g}"), one.fingerprint.rank))
         )
 
     def kinds(self) -> Counter[str]:

@@ -38,10 +38,8 @@ def test_json_says_what_was_run(result, tmp_path):
     content = json.loads(result.export(tmp_path / "minima.json", table="minima").read_text())
     assert content["run"]["settings"]["seed"] == 0 and content["cost"]["hvps"] == result.cost.hvps
     first = result.minima()[0]
-    assert content["minima"][0]["params"] == {
-        "params['a']": first.params["a"].tolist(),
-        "params['b']": first.params["b"].tolist(),
-    }
+    for name in ("a", "b"):
+        assert content["minima"][0][f"params['{name}']"] == first.params[name].tolist()
 
 
 def test_arrays_have_the_names_of_the_leaves_also_without_the_problem(result, tmp_path):
@@ -59,7 +57,6 @@ def test_arrays_have_the_names_of_the_leaves_also_without_the_problem(result, tm
     [
         ("a.txt", "minima", r"`path` must end in .csv, .json or .npz, not '.txt'"),
         ("a.csv", "rides", "`table` must be 'solutions', 'minima' or 'legs', not 'rides'"),
-        ("a.npz", "legs", "`table` 'legs' must go to .csv or .json, not '.npz'"),
         ("no/where/a.csv", "minima", "`path` must be in a directory that exists"),
     ],
 )
