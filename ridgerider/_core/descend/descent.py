@@ -8,7 +8,8 @@ among the coordinates f that no bound holds, no longer than a radius. B is a mat
 Powell does) or, for many parameters and where `is_over` is given, what the last steps make of a
 multiple of 1 (L-BFGS), which stays on the axis of a symmetry to the last digit. A step
 that is not low enough is shortened to the minimum of a parabola; where values are cheaper than
-gradients, a trial needs the value alone.
+gradients, a trial needs the value alone. Inside of bounds, without a gradient, the matrix is
+a new Hessian every dozen steps: in a bent valley, or below a wall, what BFGS remembers is stale.
 """
 
 import math
@@ -32,6 +33,7 @@ ENOUGH = 1e-4  # a step gains at least this share of what the slope promises
 FARTHER, FARTHEST = 8, 40  # times the first step: radii, at first and at most, inside of bounds
 MAX_HALVED = 5  # times that the first step from a saddle is halved
 MEMORY = 10  # steps that L-BFGS remembers
+REFRESH = 12  # steps, or twice the parameters if more, after which a Hessian is the model again
 
 
 @dataclass
@@ -156,6 +158,8 @@ def descend(
         model = Dense(hessian, softest, float(np.linalg.norm(here.grad)) / farthest)
     falls, is_small = deque[float](maxlen=2), size < DENSE_BELOW and is_over is None
 
+    has_hessian = is_small and domain.is_bounded and calls.has_values
+
     def fresh(level: float) -> Dense | Limited:
         return Dense(level * np.eye(size)) if is_small else Limited(level)
 
@@ -164,6 +168,10 @@ def descend(
             here.is_long = True
             break
         is_fresh = model is None
+        if has_hessian and len(here.losses) % max(REFRESH, 2 * size) == 0:
+            matrix = calls.hessian(here.x)
+            if np.isfinite(matrix).all() and matrix.any():
+                model = Dense(matrix, softest, float(np.linalg.norm(here.grad)) / farthest)
         if model is None:
             model = fresh(max(domain.slope(here.x, here.grad) / first, 1e-300))
         step, length = _step(domain, model, here, radius)

@@ -48,6 +48,7 @@ class Calls:
     def __init__(self, problem: Problem):
         self.problem, self.dtype, loss = problem, problem.dtype, problem.loss
         self.is_outside = isinstance(loss, Functions)
+        self.has_values = getattr(loss, "has_values", False)  # which cost less than gradients
         self._functions = _outside(loss) if isinstance(loss, Functions) else _programs(problem)
         self._counts = dict.fromkeys(COUNTED, 0)
 
@@ -72,8 +73,7 @@ class Calls:
 
     def trial(self, x: Point) -> tuple[float, Point | None]:
         """The value, where a gradient is likely to follow: with it, if that costs no call more."""
-        is_cheaper = getattr(self.problem.loss, "has_values", False)
-        return (self.value(x), None) if is_cheaper else self.value_and_grad(x)
+        return (self.value(x), None) if self.has_values else self.value_and_grad(x)
 
     def value_and_grad(self, x: Point) -> tuple[float, Point]:
         self._count(values=1, gradients=1)

@@ -185,7 +185,7 @@ class Climbs(eqx.Module):
         finish = around.finish
         leg = replace(leg, cost=leg.cost + ledger.charge(finish.cost))
         if not finish.is_converged:
-            return replace(leg, ended_by=("unconverged",))
+            return replace(leg, ended_by=("unconverged",), hessian=around.hessian)
         index = int(around.morse_index)
         turns, directions, ways = _ways_on(problem, self, around)
         ended_by = leg.ended_by
@@ -216,7 +216,8 @@ class Climbs(eqx.Module):
             calls, domain = host(problem, self)
             with problem.ledger() as ledger:
                 first, x = plan_of(problem, self).radius / 4, np.asarray(leg.x)
-                end = descend(calls, domain, x, first, hessian=calls.expansion(x)[2])
+                matrix = calls.expansion(x)[2] if leg.hessian is None else leg.hessian
+                end = descend(calls, domain, x, first, hessian=matrix)
             cost = leg.cost + ledger.charge(calls.cost)
             ended_by = (ENDINGS[STATIONARY if end.is_finite else NOT_FINITE],)
             leg = replace(leg, x=end.x, loss=end.loss, ended_by=ended_by, cost=cost)
