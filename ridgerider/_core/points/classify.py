@@ -232,13 +232,24 @@ def _is_confirmed(calls: Calls, here: View) -> bool:
 
 
 def noise_of(calls: Calls, domain: Domain, here: View) -> Point:
-    """What of a gradient is rounding, along each mode: a few units in the last place beside."""
+    """What of a gradient is rounding, along each mode: a few units in the last place beside.
+
+    Where it is the same there to the last bit, by how much it changes at last, farther away.
+    """
     curvature, sizes = here.curvature, np.maximum(np.abs(here.x), here.unit)
     signs = np.where(np.arange(len(here.x)) % 2 == 0, 1, -1).astype(here.x.dtype)
     steps = np.stack([4 + 0 * signs, -8 * signs, 64 * signs, -256 + 0 * signs])
-    points = [domain.inside(one) for one in here.x + here.eps * steps * sizes]
-    grads = np.stack([calls.value_and_grad(one)[1] for one in points])
-    differences = np.abs((grads - here.grad) @ curvature.rows.T).max(axis=0)
+    differences = np.zeros_like(curvature.eigenvalues)
+    while True:
+        points = [domain.inside(one) for one in here.x + here.eps * steps * sizes]
+        grads = np.stack([calls.value_and_grad(one)[1] for one in points])
+        differences = np.maximum(
+            differences, np.abs((grads - here.grad) @ curvature.rows.T).max(axis=0)
+        )
+        steps = -16 * steps[-1:]
+        is_same = (differences == 0) & ~curvature.is_weak
+        if not is_same.any() or here.eps * abs(steps).max() > MIDDLE:
+            break
     # No less than the rounding of the terms that add up to it.
     terms = np.abs((curvature.rows.T * curvature.eigenvalues) @ curvature.rows) @ sizes
     tiny = float(np.finfo(here.x.dtype).tiny)
