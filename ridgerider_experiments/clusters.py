@@ -4,15 +4,10 @@
 
 Lennard-Jones clusters and functions of the plane. Published: minima of 7 to 13
 atoms 4, 8, 21, 64, 170, 515, 1510; transition states of 7 to 10 about 12, 42, 165, 635. The peers:
-descents from random balls by L-BFGS, basin hopping (SciPy), and TopSearch, if `TOPSEARCH_PYTHON`
-names a Python that has it. Costs are gradient-equivalents: gradients and Hessian-vector products.
+descents from random balls by L-BFGS, and basin hopping (SciPy). Costs are gradient-equivalents:
+gradients and Hessian-vector products.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
@@ -44,7 +38,6 @@ from ridgerider_experiments.bench.peers import Gradients
 from ridgerider_experiments.settings import Base, sized
 from ridgerider_experiments.show import markdown, save
 
-PATIENCE = 480  # seconds for TopSearch
 DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
 
 
@@ -58,7 +51,6 @@ class Settings(Base):
     max_rides: int = sized(40_000, quick=400)
     peer_atoms: tuple[int, ...] = sized((7, 9, 10), quick=(7,))  # the peers are slow
     peer_gradients: int = sized(200_000, quick=8_000)  # of each peer, at most
-    topsearch_atoms: int = sized(7, quick=0)  # some minutes
     workers: int = 1  # processes that climb, of 13 atoms
 
 
@@ -90,7 +82,6 @@ def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, 
                 say(
                     f"{atoms} atoms, {name}: {peer['minima']} minima, {peer['gradients']} gradients"
                 )
-    results["topsearch"] = _topsearch(settings, say)
     return results
 
 
@@ -268,58 +259,6 @@ def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
     return found.summary()
 
 
-TOPSEARCH = Path(__file__).with_name("clusters_topsearch.py")
-
-
-def _topsearch(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    """TopSearch in another Python, if there is one that has it; else why it was left out."""
-    python, atoms = os.environ.get("TOPSEARCH_PYTHON", ""), settings.topsearch_atoms
-    began, why = time.perf_counter(), ""
-    if not atoms or not Path(python).is_file():
-        why = "set TOPSEARCH_PYTHON to a Python that has it (it needs an older NumPy than this "
-        why += "library)"
-    else:
-        start = np.asarray(lennard_jones(atoms).x0, float).tolist()
-        command = [python, "-W", "ignore", str(TOPSEARCH), json.dumps(start)]
-        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE}
-        try:
-            with tempfile.TemporaryDirectory() as folder:  # it leaves a logfile behind
-                done = subprocess.run(command, check=True, cwd=folder, **options)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            why = f"{error} {str(error.stderr or '').strip()[-300:]}"
-    if why:
-        say(f"TopSearch was left out: {why}.")
-        return {"left_out": f"TopSearch was left out: {why}."}
-    found = json.loads(done.stdout.splitlines()[-1])
-    minima, saddles = (
-        _different(atoms, found[part], index) for part, index in (("minima", 0), ("saddles", 1))
-    )
-    gradients, listed = found["gradients"], len(found["minima"]) + len(found["saddles"])
-    say(
-        f"TopSearch: {minima} minima, {saddles} transition states, {gradients} gradients; "
-        f"{listed} points in its own count, with clusters that have lost atoms"
-    )
-    return {
-        "atoms": atoms,
-        "minima": minima,
-        "saddles": saddles,
-        "listed": listed,
-        "gradients": gradients,
-        "per_point": gradients / max(minima + saddles, 1),
-        "seconds": time.perf_counter() - began,
-        "python": sys.version.split()[0],
-    }
-
-
-def _different(atoms: int, points: list[list[float]], index: int) -> int:
-    """How many of these are stationary, of this index, in one piece, and different."""
-    problem, found = lennard_jones(atoms), _Found(atoms)
-    for x in (jnp.asarray(point, problem.dtype) for point in points):
-        if _index(problem.hessian(x), 1e-3) == index:
-            found.add(np.asarray(x), float(problem.value(x)))
-    return len(found.losses)
-
-
 HEAD = ["landscape", "published minima", "found", "published transition states", "found"]
 HEAD += ["gradient-equivalents", "per point", "to the last minimum", "the map, for as many minima"]
 HEAD += ["wrong indices"]
@@ -338,13 +277,8 @@ def table(results: dict[str, Any]) -> str:
             spent = (peer["gradients"], "-", peer["to_the_last_minimum"], as_many, "-")
             counts = (one["published_minima"], peer["minima"], "-", "-")
             rows.append((f"{atoms} atoms, {name}", *counts, *spent))
-    top = results["topsearch"]
-    if "left_out" not in top:
-        counts = ("-", top["minima"], "-", top["saddles"])
-        spent = (top["gradients"], round(top["per_point"]), "-", "-", "-")
-        rows.append((f"{top['atoms']} atoms, TopSearch", *counts, *spent))
     shown = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
-    return (markdown(HEAD, shown) + "\n" + top.get("left_out", "")).rstrip() + "\n"
+    return markdown(HEAD, shown)
 
 
 def _spent(one: dict[str, Any]) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ BENCHES = {
     "large-maps": "large_maps",
     "rides": "rides",
     "workers": "workers",
+    "topsearch": "topsearch_peer",
     "global": "global_minima",  # a keyword of Python
 }
 
