@@ -1,5 +1,8 @@
 """Normal modes, free energies, rates by closed forms and dense solutions; files and movies."""
 
+import pickle
+import sqlite3
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -117,11 +120,19 @@ def test_detailed_balance_and_files(tmp_path):
     assert len(free) == 2 and (rates[0, 1] > 0) and not np.diag(rates).any()
     assert weights[0] * rates[0, 1] == pytest.approx(weights[1] * rates[1, 0], rel=1e-9)
     folder = ridgerider.ase.write_pathsample(landscape, tmp_path / "sample")
-    minima, saddles = ridgerider.ase.read_pathsample(folder, atoms)
-    assert len(minima) == 2 and saddles
-    for ours, theirs in zip(landscape.minima(), minima, strict=True):
-        assert theirs.get_potential_energy() == pytest.approx(ours.loss, abs=1e-9)
-        np.testing.assert_allclose(theirs.positions, ours.params, atol=1e-12)
+    database = ridgerider.ase.write_pele(landscape, tmp_path / "pele.sqlite")
+    edges = [one for one in landscape.edges() if None not in one.minima]
+    for minima, saddles in (
+        ridgerider.ase.read_pathsample(folder, atoms),
+        ridgerider.ase.read_pele(database, atoms),
+    ):
+        assert len(minima) == 2 and len(saddles) == len(edges) > 0
+        for ours, theirs in zip(landscape.minima(), minima, strict=True):
+            assert theirs.get_potential_energy() == pytest.approx(ours.loss, abs=1e-9)
+            np.testing.assert_allclose(theirs.positions, ours.params, atol=1e-12)
+        for edge, theirs in zip(edges, saddles, strict=True):
+            assert sorted(theirs.info["minima"]) == sorted(edge.minima)
+            assert theirs.get_potential_energy() == pytest.approx(edge.loss, abs=1e-9)
     with pytest.raises(ValueError, match=r"points\.min` must hold"):
         ridgerider.ase.read_pathsample(folder, atoms[:5])
     again = ridgerider.ase.explore(atoms, starts=minima, max_rides=4)
@@ -138,3 +149,35 @@ def test_detailed_balance_and_files(tmp_path):
     assert len(frames) >= 19 and frames[0].info["kind"] == "minimum"
     steps = [np.abs(b.positions - a.positions).max() for a, b in pairwise(frames)]
     assert max(steps) < 1.0
+
+
+def replaced(path, coords):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM tbl_transition_states")
+        database.execute("UPDATE tbl_minima SET coords = ?", [coords])
+
+
+def test_the_tables_of_pele(tmp_path):
+    """Those that its documentation of `Minimum`, `TransitionState` and `Database` names."""
+    atoms = Atoms("Ar5", FIVE, calculator=LennardJones(rc=20.0))
+    path = ridgerider.ase.write_pele(ridgerider.ase.explore(atoms), tmp_path / "pele.sqlite")
+    shared = {"_id", "energy", "coords", "fvib", "pgorder", "invalid", "user_data"}
+    more = {"_minimum1_id", "_minimum2_id", "eigenval", "eigenvec"}
+    with closing(sqlite3.connect(path)) as database:
+        for table, wanted in (("minima", shared), ("transition_states", shared | more)):
+            found = database.execute(f"PRAGMA table_info(tbl_{table})").fetchall()
+            assert {row[1] for row in found} == wanted
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        ((coords, order),) = database.execute("SELECT coords, pgorder FROM tbl_minima").fetchall()
+        assert order == 12 and pickle.loads(coords).shape == (15,)
+    for protocol in range(2, 6):
+        replaced(path, pickle.dumps(np.arange(15.0), protocol))
+        (one,), _ = ridgerider.ase.read_pele(path, atoms)
+        np.testing.assert_array_equal(one.positions.ravel(), np.arange(15.0))
+    replaced(path, pickle.dumps(Atoms))
+    with pytest.raises(ValueError, match=r"an array of NumPy, not ase\.atoms\.Atoms"):
+        ridgerider.ase.read_pele(path, atoms)
+    with pytest.raises(ValueError, match="must be a new file"):
+        ridgerider.ase.write_pele(ridgerider.ase.explore(atoms, max_rides=1), path)
+    with pytest.raises(ValueError, match="but there is no"):
+        ridgerider.ase.read_pele(tmp_path / "none", atoms)

@@ -13,9 +13,11 @@ from ridgerider.ase._explore import resume as resume
 from ridgerider.ase._files import movie as movie
 from ridgerider.ase._files import path_movie as path_movie
 from ridgerider.ase._files import read_pathsample as read_pathsample
+from ridgerider.ase._files import read_pele as read_pele
 from ridgerider.ase._files import save as save
 from ridgerider.ase._files import to_atoms as to_atoms
 from ridgerider.ase._files import write_pathsample as write_pathsample
+from ridgerider.ase._files import write_pele as write_pele
 from ridgerider.ase._kinetics import free_energies as free_energies
 from ridgerider.ase._kinetics import normal_modes as normal_modes
 from ridgerider.ase._kinetics import rate as rate

@@ -1,7 +1,12 @@
-"""Atoms of a run, movies, and files of the field: ASE's, and those of PATHSAMPLE."""
+"""Atoms of a run, movies, and files of the field: ASE's, PATHSAMPLE's and pele's."""
 
+import codecs
 import os
+import pickle
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -121,26 +126,13 @@ def write_pathsample(landscape: Landscape, folder: str | os.PathLike) -> Path:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    energy = energy_of(landscape)
-
-    def columns(point: Stationary) -> str:
-        angular = normal_modes(landscape, point).real / (units._hbar * units.J * units.s)
-        order = symmetry_order(landscape, point)
-        return f"{point.loss:.10f} {2 * np.log(angular).sum():.10f} {order}"
-
-    minima, saddles = landscape.minima(), landscape.saddles()
-    edges = [edge for edge in landscape.edges() if None not in edge.minima]
-    inertia = "1.0 1.0 1.0"
-    lines = [f"{columns(one)} {inertia}" for one in minima]
-    (folder / "min.data").write_text("\n".join(lines) + "\n")
-    lines = []
-    for edge in edges:
-        one, two = (end + 1 for end in edge.minima if end is not None)
-        lines.append(f"{columns(saddles[edge.saddle])} {one} {two} {inertia}")
-    (folder / "ts.data").write_text("\n".join(lines) + "\n")
-    for name, some in (("min", list(minima)), ("ts", [saddles[edge.saddle] for edge in edges])):
-        stacked = np.array([energy.positions(one.params) for one in some], "<f8")
-        stacked.tofile(folder / f"points.{name}")
+    for name, rows in _tables(landscape).items():
+        lines = [
+            " ".join([f"{loss:.10f} {vibrations:.10f} {order}", *map(str, ends), "1.0 1.0 1.0"])
+            for loss, vibrations, order, ends, _, _ in rows
+        ]
+        (folder / f"{name}.data").write_text("\n".join(lines) + "\n")
+        np.array([row[-1] for row in rows], "<f8").tofile(folder / f"points.{name}")
     return folder
 
 
@@ -160,13 +152,116 @@ def read_pathsample(folder: str | os.PathLike, atoms: Atoms) -> tuple[list[Atoms
                 f"`points.{name}` must hold {len(rows)} times {len(atoms)} atoms, as {name}.data "
                 f"and `atoms` say, but it holds {points.size} numbers."
             )
-        some = []
-        for row, positions in zip(rows, points.reshape(-1, len(atoms), 3), strict=True):
-            one = atoms.copy()
-            one.positions = positions
-            one.calc = SinglePointCalculator(one, energy=row[0])
-            if name == "ts":
-                one.info["minima"] = (int(row[3]) - 1, int(row[4]) - 1)
-            some.append(one)
-        found.append(some)
+        ends = [(int(row[3]), int(row[4])) if name == "ts" else () for row in rows]
+        found.append(_like(atoms, rows[:, 0], points.reshape(len(rows), -1), ends))
     return found[0], found[1]
+
+
+@checked
+def write_pele(landscape: Landscape, path: str | os.PathLike) -> Path:
+    """Write minima and transition states to a new database of pele (SQLite), as `write_pathsample`.
+
+    `coords` are pickled arrays there, of the positions of all atoms.
+    """
+    path = Path(path)
+    if path.exists():
+        raise ValueError(f"`path` must be a new file, but there is {path} already.")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executescript(PELE)
+        for name, rows in _tables(landscape).items():
+            for loss, vibrations, order, ends, eigenvalue, x in rows:
+                row = [loss, pickle.dumps(x.ravel(), 4), vibrations, order, 0]
+                row += [*sorted(ends), eigenvalue] if ends else []
+                columns = "energy, coords, fvib, pgorder, invalid"
+                columns += ", _minimum1_id, _minimum2_id, eigenval" if ends else ""
+                marks = ", ".join("?" * len(row))
+                database.execute(f"INSERT INTO {TABLES[name]} ({columns}) VALUES ({marks})", row)
+    return path
+
+
+@checked
+def read_pele(path: str | os.PathLike, atoms: Atoms) -> tuple[list[Atoms], list[Atoms]]:
+    """Minima and transition states of a database of pele as Atoms like `atoms`.
+
+    As `read_pathsample`. Nothing but arrays is unpickled.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"`path` must be a database of pele, but there is no {path}.")
+    found, numbers = [], dict[int, int]()
+    with closing(sqlite3.connect(path)) as database:
+        for name, table in TABLES.items():
+            ends = "" if name == "min" else ", _minimum1_id, _minimum2_id"
+            try:
+                query = f"SELECT _id, energy, coords{ends} FROM {table} ORDER BY _id"
+                rows = database.execute(query).fetchall()
+                points = [_Arrays(BytesIO(row[2]), encoding="latin1").load() for row in rows]
+            except (sqlite3.Error, pickle.UnpicklingError, TypeError) as error:
+                raise ValueError(f"`path` must be a database of pele: {error}.") from error
+            if name == "min":
+                numbers = {row[0]: number for number, row in enumerate(rows, 1)}
+            if any(np.size(one) != 3 * len(atoms) for one in points):
+                raise ValueError(f"`path` must have {len(atoms)} atoms, as `atoms`, in {table}.")
+            sides = [tuple(numbers[end] for end in row[3:]) for row in rows]
+            found.append(_like(atoms, [row[1] for row in rows], points, sides))
+    return found[0], found[1]
+
+
+TABLES = {"min": "tbl_minima", "ts": "tbl_transition_states"}  # of pele
+ENERGY = "_id INTEGER NOT NULL PRIMARY KEY, energy FLOAT, coords BLOB"
+ABOUT = "fvib FLOAT, pgorder INTEGER, invalid INTEGER, user_data BLOB"
+PELE = f"""
+PRAGMA user_version = 2;
+CREATE TABLE tbl_minima ({ENERGY}, {ABOUT});
+CREATE TABLE tbl_transition_states ({ENERGY}, _minimum1_id INTEGER REFERENCES tbl_minima (_id),
+    _minimum2_id INTEGER REFERENCES tbl_minima (_id), eigenval FLOAT, eigenvec BLOB, {ABOUT});
+CREATE TABLE tbl_system_property (_id INTEGER NOT NULL PRIMARY KEY, property_name VARCHAR,
+    int_value INTEGER, float_value FLOAT, string_value VARCHAR, pickle_value BLOB);
+"""
+
+
+class _Arrays(pickle.Unpickler):
+    """Arrays of NumPy, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        array = np.zeros(1)
+        makers = [array.__reduce__()[0], array.__reduce_ex__(5)[0], np.ndarray, np.dtype]
+        known: dict[str, Any] = {one.__name__: one for one in makers}
+        if module.split(".")[0] == "numpy" and name in known:
+            return known[name]
+        if (module, name) == ("_codecs", "encode"):  # bytes, of an old protocol
+            return codecs.encode
+        raise pickle.UnpicklingError(f"`coords` must be an array of NumPy, not {module}.{name}")
+
+
+Row = tuple[float, float, int, tuple[int, ...], float, np.ndarray]
+
+
+def _tables(landscape: Landscape) -> dict[str, list[Row]]:
+    """Of minima and transition states: energy, log of the frequencies, order of the point group,
+    numbers of its minima from 1, lowest eigenvalue, positions."""
+    energy, saddles = energy_of(landscape), landscape.saddles()
+
+    def row(point: Stationary, ends: tuple[int, ...] = ()) -> Row:
+        angular = normal_modes(landscape, point).real / (units._hbar * units.J * units.s)
+        order, vibrations = symmetry_order(landscape, point), float(2 * np.log(angular).sum())
+        x = energy.positions(point.params)
+        return point.loss, vibrations, order, ends, float(point.least_eigenvalue), x
+
+    edges = [
+        row(saddles[edge.saddle], tuple(end + 1 for end in edge.minima if end is not None))
+        for edge in landscape.edges()
+        if None not in edge.minima
+    ]
+    return {"min": [row(one) for one in landscape.minima()], "ts": edges}
+
+
+def _like(atoms: Atoms, energies: Any, points: Any, ends: Any) -> list[Atoms]:
+    found = []
+    for energy, positions, sides in zip(energies, points, ends, strict=True):
+        one = atoms.copy()
+        one.positions = np.reshape(positions, (-1, 3))
+        one.calc = SinglePointCalculator(one, energy=energy)
+        if sides:
+            one.info["minima"] = tuple(side - 1 for side in sides)
+        found.append(one)
+    return found

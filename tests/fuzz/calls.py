@@ -356,10 +356,12 @@ CALLS = {
     "ase.rate": the(rates=np.ones((2, 2)), begin=0, end=1),
     "ase.rate_matrix": the(landscape=lambda: of_atoms(), temperature=300.0),
     "ase.read_pathsample": None,
+    "ase.read_pele": None,
     "ase.resume": None,
     "ase.save": the(run=lambda: of_atoms(), path=lambda: files() / "atoms.xyz"),
     "ase.symmetry_order": the(landscape=lambda: of_atoms(), point=lambda: of_atoms().minima()[0]),
     "ase.to_atoms": the(run=lambda: of_atoms()),
+    "ase.write_pele": None,
     "ase.write_pathsample": the(landscape=lambda: of_atoms(), folder=lambda: files() / "paths"),
 }
 NOT_FOR_USERS = (
