@@ -224,8 +224,8 @@ class _Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         array = np.zeros(1)
-        makers = [array.__reduce__()[0], array.__reduce_ex__(5)[0], np.ndarray, np.dtype]
-        known: dict[str, Any] = {one.__name__: one for one in makers}
+        makers: list[Any] = [array.__reduce__()[0], array.__reduce_ex__(5)[0], np.ndarray, np.dtype]
+        known = {one.__name__: one for one in makers}
         if module.split(".")[0] == "numpy" and name in known:
             return known[name]
         if (module, name) == ("_codecs", "encode"):  # bytes, of an old protocol

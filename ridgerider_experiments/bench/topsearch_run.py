@@ -34,7 +34,7 @@ def main(path: str) -> None:
     symbols, start = list(atoms.symbols), atoms.positions.ravel()
     is_cluster = set(symbols) == {"Ar"}
 
-    class Counted(Potential):  # type: ignore[misc]
+    class Counted(Potential):
         """Energy and gradient of one call, which counts once; values alone are free."""
 
         count = 0
