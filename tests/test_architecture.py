@@ -14,8 +14,8 @@ import ridgerider
 
 ROOT = Path(ridgerider.__file__).parent
 EXPERIMENTS = ROOT.with_name("ridgerider_experiments")
-# Of dependencies that are called otherwise; a notebook's own; a peer, where the user has it.
-MODULES = ("sklearn", "dask", "jaxlib", "IPython", "topsearch")
+# Of dependencies that are called otherwise; a notebook's own; peers, where the user has them.
+MODULES = ("sklearn", "dask", "jaxlib", "IPython", "topsearch", "tblite")
 
 # What each room may import, besides itself and `_check`.
 ROOMS: dict[str, set[str]] = {
