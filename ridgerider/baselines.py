@@ -23,10 +23,7 @@ method                                            the paper's name
 `EigenvectorDescent()`                            EVD
 ================================================  ===========================================
 
-`search` stores whole legs, so that it can be resumed; for the short legs of a small problem that
-takes longer than riding them. In `RidgeRider` a ride, the spectrum at its end and its descent are
-one compiled call, of which only what the next round needs is kept. The branches that are ridden are
-those of `search` with the same settings.
+`RidgeRider` makes the legs of a `search` with the same settings, and stores none of them.
 """
 
 import math
@@ -34,7 +31,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -49,13 +46,14 @@ from ridgerider._core.ride.rider import Rider
 from ridgerider._core.ride.step import FixedStep
 from ridgerider._core.ride.stop import Stalled, curvature_gone, not_finite
 from ridgerider._core.ride.update import Keep, RandomRidge
-from ridgerider._core.spectra.spectrum import Ridge, Spectrum
-from ridgerider._search.engine.rides import branch_key
+from ridgerider._search.engine.rides import Rides
 from ridgerider._search.tree import (
     Branch,
     Fingerprint,
     Frontier,
+    Leg,
     Order,
+    Settings,
     Turn,
     named_order,
     with_priority,
@@ -134,15 +132,68 @@ class Method(eqx.Module):
         return Ends(x, loss, step, second, num_steps, cost)
 
 
-CHUNK = 256  # steps of a descent between two checks of the budget
-MAX_DESCENT = 10_000  # steps of a run of gradient descent
-# The line search along an eigenvector tries this size and halves it up to NUM_SIZES times in all.
-LARGEST, NUM_SIZES = 8.0, 12
-MAX_SEARCHES = 1000  # of a run
-NUM_AT_ONCE = 8  # runs of `EigenvectorDescent` between two checks of the budget
+class Descents(Method):
+    """Runs from normal starts around the problem's own, in lanes side by side.
+
+    A lane begins anew where its run ends. `chunk` steps are made between two checks of the budget,
+    and at most `max_length` in one run.
+    """
+
+    chunk: ClassVar[int]
+    max_length: ClassVar[int]
+    max_lanes: ClassVar[int]
+    spread: eqx.AbstractVar[Number]
+
+    @abstractmethod
+    def advance(
+        self, problem: Problem, x: Vector
+    ) -> tuple[Bool[Array, ""], Vector, Scalar, Vector]:
+        """Whether a run ends with this step, where, with which loss, and where it would go on."""
+
+    @abstractmethod
+    def cost_of(self, problem: Problem, num_steps: int) -> Cost:
+        """What so many steps cost."""
+
+    def start(self, problem: Problem, key: PRNGKeyArray) -> Vector:
+        noise = jax.random.normal(key, (problem.size,), problem.dtype)
+        return problem.x0 + jnp.asarray(self.spread, problem.dtype) * noise
+
+    def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
+        # A small budget has few lanes, so that not all of it goes to runs that are cut off.
+        lanes = next((count for count in (64, 8) if max_steps >= 2000 * count), 1)
+        lanes, left = min(lanes, self.max_lanes), max_steps
+        method = jax.tree.map(lambda number: jnp.asarray(number, problem.dtype), self)
+        keys = jax.random.split(jax.random.key(seed), lanes)
+        starts = jnp.stack([method.start(problem, key) for key in keys])
+        state = starts, jnp.zeros(lanes, int), keys
+        while True:
+            state, out = _descend(problem, method, state)
+            is_end, x, loss = jax.device_get(out)
+            step, lane = np.nonzero(is_end)
+            num_steps = int(min(is_end.size, left))
+            left -= num_steps
+            cost = self.cost_of(problem, num_steps)
+            yield Runs(x[step, lane], loss[step, lane], (step + 1) * lanes, num_steps, cost)
 
 
-class GradientDescent(Method):
+@eqx.filter_jit
+def _descend(problem: Problem, method: Descents, state: tuple) -> tuple[tuple, tuple]:
+    """Some steps of each lane, and where its runs ended on the way."""
+
+    def step(x: Vector, length: Int[Array, ""], key: PRNGKeyArray) -> tuple[tuple, tuple]:
+        is_end, end, loss, ahead = method.advance(problem, x)
+        is_end |= length + 1 >= method.max_length
+        next_key = jax.random.split(key, 1)[0]
+        again = (method.start(problem, next_key), jnp.zeros_like(length), next_key)
+        moved = [
+            jnp.where(is_end, *pair) for pair in zip(again, (ahead, length + 1, key), strict=True)
+        ]
+        return tuple(moved), (is_end, end, loss)
+
+    return jax.lax.scan(lambda state, _: jax.vmap(step)(*state), state, None, length=method.chunk)
+
+
+class GradientDescent(Descents):
     """Gradient descent with a fixed step, from normal starts around the problem's own.
 
     **Arguments**
@@ -161,69 +212,27 @@ class GradientDescent(Method):
     step_size: Positive = 0.1
     target: Number = -math.inf
     tolerance: Positive = 1e-3
+    chunk, max_length, max_lanes = 256, 10_000, 64
 
     __check_init__ = check_fields
 
-    def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
-        # Lanes run side by side, and each begins anew where its run ends. A small budget has few,
-        # so that not all of it goes to runs that are cut off.
-        lanes = next((count for count in (64, 8) if max_steps >= 2000 * count), 1)
-        method = jax.tree.map(lambda number: jnp.asarray(number, problem.dtype), self)
-        state, left = _first_starts(problem, method, lanes, jax.random.key(seed)), max_steps
-        while True:
-            state, *out = _descend(problem, method, state)
-            is_end, x, loss = jax.device_get(out)
-            step, lane = np.nonzero(is_end)
-            num_steps = int(min(is_end.size, left))
-            left -= num_steps
-            cost = Cost(values=num_steps, gradients=num_steps)
-            yield Runs(x[step, lane], loss[step, lane], (step + 1) * lanes, num_steps, cost)
-
-    def start(self, problem: Problem, key: PRNGKeyArray) -> Vector:
-        noise = jax.random.normal(key, (problem.size,), problem.dtype)
-        return problem.x0 + jnp.asarray(self.spread, problem.dtype) * noise
-
-
-DescentState = tuple[Float[Array, "lanes n"], Float[Array, " lanes"], PRNGKeyArray]
-
-
-@eqx.filter_jit
-def _first_starts(
-    problem: Problem, method: GradientDescent, lanes: int, key: PRNGKeyArray
-) -> DescentState:
-    keys = jax.random.split(key, lanes)
-    return jax.vmap(lambda key: method.start(problem, key))(keys), jnp.zeros(lanes), keys
-
-
-@eqx.filter_jit
-def _descend(
-    problem: Problem, method: GradientDescent, state: DescentState
-) -> tuple[DescentState, Bool[Array, "t lanes"], Float[Array, "t lanes n"], Float[Array, "..."]]:
-    """`CHUNK` steps of each lane, and where its runs ended on the way."""
-
-    def step(
-        x: Vector, length: Scalar, key: PRNGKeyArray
-    ) -> tuple[tuple[Vector, Scalar, PRNGKeyArray], tuple[Bool[Array, ""], Vector, Scalar]]:
+    def advance(
+        self, problem: Problem, x: Vector
+    ) -> tuple[Bool[Array, ""], Vector, Scalar, Vector]:
         loss, grad = jax.value_and_grad(problem.value)(x)
-        is_end = (
-            ~(loss > method.target)  # written so that a NaN ends a run
-            | ~(jnp.linalg.norm(grad) > method.tolerance)
-            | (length + 1 >= MAX_DESCENT)
-        )
-        next_key = jax.random.split(key, 1)[0]
-        again = method.start(problem, next_key)
-        moved = (
-            jnp.where(is_end, again, x - method.step_size * grad),
-            jnp.where(is_end, 0, length + 1),
-            jnp.where(is_end, next_key, key),
-        )
-        return moved, (is_end, x, loss)
+        # Written so that a NaN ends a run.
+        is_end = ~((loss > self.target) & (jnp.linalg.norm(grad) > self.tolerance))
+        return is_end, x, loss, x - self.step_size * grad
 
-    state, out = jax.lax.scan(lambda state, _: jax.vmap(step)(*state), state, None, length=CHUNK)
-    return state, *out
+    def cost_of(self, problem: Problem, num_steps: int) -> Cost:
+        return Cost(values=num_steps, gradients=num_steps)
 
 
-class EigenvectorDescent(Method):
+# The line search along an eigenvector tries this size and halves it up to NUM_SIZES times in all.
+LARGEST, NUM_SIZES = 8.0, 12
+
+
+class EigenvectorDescent(Descents):
     """EVD: search along every eigenvector, both ways, move to the lowest point found, and repeat.
 
     **Arguments**
@@ -241,53 +250,31 @@ class EigenvectorDescent(Method):
     spread: Positive = 1e-3
     target: Number = -math.inf
     tolerance: AtLeast0 = 1e-6
+    chunk, max_length, max_lanes = 16, 1000, 1
 
     __check_init__ = check_fields
 
-    def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
-        method = eqx.tree_at(lambda m: m.spread, self, jnp.asarray(self.spread, problem.dtype))
-        key = jax.random.key(seed)
-        while True:
-            key, here = jax.random.split(key)
-            x, loss, lengths = jax.device_get(_search_lines(problem, method, here))
-            total = int(lengths.sum())
-            cost = Cost(
-                values=total * 2 * NUM_SIZES * problem.size + len(x),
-                hvps=total * problem.size,
-                hessians=total,
-                eigendecompositions=total,
-            )
-            yield Runs(x, loss, np.cumsum(lengths), total, cost)
-
-
-@eqx.filter_jit
-def _search_lines(
-    problem: Problem, method: EigenvectorDescent, key: PRNGKeyArray
-) -> tuple[Float[Array, "k n"], Float[Array, " k"], Int[Array, " k"]]:
-    def should_continue(carry: tuple) -> Bool[Array, ""]:
-        _, loss, fell, length = carry
-        return (fell > method.tolerance) & (loss > method.target) & (length < MAX_SEARCHES)
-
-    def step(carry: tuple) -> tuple:
-        x, loss, _, length = carry
-        rows = jnp.linalg.eigh(problem.hessian(x))[1].T
+    def advance(
+        self, problem: Problem, x: Vector
+    ) -> tuple[Bool[Array, ""], Vector, Scalar, Vector]:
+        rows, loss = jnp.linalg.eigh(problem.hessian(x))[1].T, problem.value(x)
         sizes = jnp.asarray(LARGEST, x.dtype) * 0.5 ** jnp.arange(NUM_SIZES, dtype=x.dtype)
         moves = jnp.concatenate([sizes, -sizes])[:, None, None] * rows[None]
         points = x[None] + moves.reshape(-1, len(x))
         losses = jax.vmap(problem.value)(points)
         best = jnp.nanargmin(losses)
-        is_lower = losses[best] < loss
-        fell = jnp.where(is_lower, loss - losses[best], 0)
-        return jnp.where(is_lower, points[best], x), loss - fell, fell, length + 1
+        lowest = jnp.minimum(losses[best], loss)
+        end = jnp.where(losses[best] < loss, points[best], x)
+        is_end = ~((loss - lowest > self.tolerance) & (lowest > self.target))
+        return is_end, end, lowest, end
 
-    def run(key: PRNGKeyArray) -> tuple[Vector, Scalar, Array]:
-        noise = jax.random.normal(key, (problem.size,), problem.dtype)
-        x = problem.x0 + method.spread * noise
-        begin = (x, problem.value(x), jnp.asarray(jnp.inf, x.dtype), jnp.array(0))
-        x, loss, _, length = jax.lax.while_loop(should_continue, step, begin)
-        return x, loss, length
-
-    return jax.lax.map(run, jax.random.split(key, NUM_AT_ONCE))
+    def cost_of(self, problem: Problem, num_steps: int) -> Cost:
+        return Cost(
+            values=num_steps * (2 * NUM_SIZES * problem.size + 1),
+            hvps=num_steps * problem.size,
+            hessians=num_steps,
+            eigendecompositions=num_steps,
+        )
 
 
 ROUND_SIZE = 16  # branches that are chosen at a time
@@ -312,21 +299,18 @@ class RidgeRider(Method):
 
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         tree, order = Frontier(), named_order(self.order, seed)
-        key = branch_key(seed, Fingerprint())
-        ridden = [(Fingerprint(), jax.device_get(_start(problem, self.rider, key)))]
-        cost = jax.tree.map(int, ridden[0][1].cost)
+        settings = Settings(seed=seed, members="one", max_ridges=self.max_ridges)
+        mover = Rides(self.rider)
+        legs = [mover.begin(problem, settings)]
+        cost = jax.tree.map(int, replace(legs[0].cost, seconds=0))
         yield Runs(np.zeros((0, problem.size)), np.zeros(0), np.zeros(0), 1, cost)
         while True:
-            for name, end in ridden:
-                for branch in end.branches(name, self.max_ridges):
-                    priority = with_priority(branch, order).priority
-                    tree.tell([replace(branch, priority=priority)])
+            branches = [one for leg in legs for one in mover.branches_at(problem, settings, leg)]
+            tree.tell(replace(one, priority=with_priority(one, order).priority) for one in branches)
             if not len(tree):
                 return
-            chosen = tree.ask(ROUND_SIZE)
-            ends, runs = _ride_all(problem, self.rider, seed, chosen)
-            ridden = [(branch.fingerprint, end) for branch, end in zip(chosen, ends, strict=True)]
-            yield runs
+            legs = mover.move(problem, settings, tree.ask(ROUND_SIZE))
+            yield _ends_of(legs)
 
 
 class RandomVectors(Method):
@@ -344,100 +328,31 @@ class RandomVectors(Method):
 
     def runs(self, problem: Problem, max_steps: float, seed: int) -> Iterator[Runs]:
         random, x0, number = np.random.default_rng(seed), np.asarray(problem.x0), 0
+        mover, settings = Rides(self.rider), Settings(seed=seed, max_depth=1)
         while True:
-            directions = random.normal(size=(ROUND_SIZE, problem.size))
+            directions = random.normal(size=(ROUND_SIZE, problem.size)).astype(x0.dtype)
             directions /= np.linalg.norm(directions, axis=1, keepdims=True)
             branches = [
                 Branch(Fingerprint([Turn(number + i, 1)]), 0.0, 0.0, 1, x=x0, direction=direction)
                 for i, direction in enumerate(directions)
             ]
             number += ROUND_SIZE
-            yield _ride_all(problem, self.rider, seed, branches)[1]
+            yield _ends_of(mover.move(problem, settings, branches))
 
 
-class RideEnd(eqx.Module):
-    """Where a ride ended, and where the descent that finished it."""
-
-    x: Vector
-    loss: Scalar
-    end_x: Vector
-    end_loss: Scalar
-    num_steps: Int[Array, ""]
-    is_finite: Bool[Array, ""]
-    spectrum: Spectrum
-    cost: Cost
-
-    def branches(self, fingerprint: Fingerprint, max_ridges: int | None) -> list[Branch]:
-        """Both ways along the ridges where the ride ended, one member of each cluster."""
-        spectrum, is_downhill = self.spectrum, self.spectrum.is_downhill & self.is_finite
-        indices, firsts = np.unique(spectrum.labels[is_downhill], return_index=True)
-        return [
-            Branch(
-                fingerprint=fingerprint.child(Turn(int(index), sign)),
-                loss=float(self.loss),
-                eigenvalue=float(spectrum.eigenvalues[first]),
-                multiplicity=1,
-                x=np.asarray(self.x),
-                direction=sign * np.asarray(spectrum.eigenvectors[first]),
-            )
-            for index, first in list(zip(indices, firsts, strict=True))[:max_ridges]
-            for sign in (1, -1)
+def _ends_of(legs: list[Leg]) -> Runs:
+    """Where legs ended, and their steps: tries of the ride, and gradients of the descent."""
+    ends = [leg if leg.finish is None else leg.finish for leg in legs]
+    spent = [Cost() if leg.finish is None else leg.finish.cost for leg in legs]
+    steps = np.cumsum(
+        [
+            leg.cost.values - one.values + 1 + one.gradients + one.hessians
+            for leg, one in zip(legs, spent, strict=True)
         ]
-
-
-def _ride_all(
-    problem: Problem, rider: Rider, seed: int, branches: list[Branch]
-) -> tuple[list[RideEnd], Runs]:
-    """Ride these branches, one after the other."""
-    ends = []
-    for branch in branches:
-        given = (branch.x, branch.direction, branch.eigenvalue)
-        x, direction, eigenvalue = (jnp.asarray(one, problem.dtype) for one in given)
-        key = branch_key(seed, branch.fingerprint)
-        ends.append(
-            _finished(problem, rider, _ride(problem, rider, x, direction, eigenvalue, key), key)
-        )
-    steps = np.cumsum([end.num_steps for end in ends])
-    cost = jax.tree.map(lambda *spent: int(sum(spent)), *[end.cost for end in ends])
-    points, losses = zip(*((end.end_x, end.end_loss) for end in ends), strict=True)
-    return ends, Runs(np.stack(points), np.stack(losses), steps, int(steps[-1]), cost)
-
-
-@eqx.filter_jit
-def _start(problem: Problem, rider: Rider, key: PRNGKeyArray) -> RideEnd:
-    """The start, as the end of a ride of no steps."""
-    x, spectrum = problem.x0, rider.spectrum_at(problem, problem.x0, key)
-    loss = rider.on_batch(problem, key, jnp.array(0)).value(x)
-    cost = spectrum.cost + Cost(values=1)
-    return RideEnd(x, loss, x, loss, jnp.array(1), jnp.isfinite(loss), spectrum, cost)
-
-
-@eqx.filter_jit
-def _ride(
-    problem: Problem,
-    rider: Rider,
-    x: Vector,
-    direction: Vector,
-    eigenvalue: Float[Array, ""],
-    key: PRNGKeyArray,
-) -> RideEnd:
-    ridge = Ridge(direction, eigenvalue, jnp.array(0), jnp.array(1))
-    ride = rider.ride(problem, x, ridge, key)
-    spectrum = rider.spectrum_at(problem, ride.x, jax.random.fold_in(key, 2**30))
-    cost, num_steps = ride.cost + spectrum.cost, jnp.asarray(ride.cost.values) + 1
-    ends = ride.x, ride.loss, ride.x, ride.loss
-    return RideEnd(*ends, num_steps, ride.is_finite, spectrum, cost)
-
-
-def _finished(problem: Problem, rider: Rider, end: RideEnd, key: PRNGKeyArray) -> RideEnd:
-    """The end of a ride with what is below it."""
-    end = jax.device_get(end)
-    if rider.finish is None:
-        return end
-    finish = jax.device_get(rider.finish(problem, jnp.asarray(end.x), key, rider.spectrum))
-    num_steps = end.num_steps + finish.cost.gradients + finish.cost.hessians
-    given = {"end_x": finish.x, "end_loss": finish.loss, "cost": end.cost + finish.cost}
-    return replace(end, num_steps=num_steps, **given)
+    )
+    cost = jax.tree.map(lambda *counts: int(sum(counts)), *(leg.cost for leg in legs))
+    points, losses = zip(*((end.x, end.loss) for end in ends), strict=True)
+    return Runs(np.stack(points), np.stack(losses), steps, int(steps[-1]), replace(cost, seconds=0))
 
 
 @checked

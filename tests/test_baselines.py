@@ -102,8 +102,8 @@ def test_random_vectors_never_turn():
 def test_eigenvector_descent_against_a_plain_loop(seed):
     problem, method = surface(), baselines.EigenvectorDescent(spread=0.1)
     ends = method(problem, max_steps=200, seed=seed)
-    key = jax.random.split(jax.random.split(jax.random.key(seed))[1], 8)[0]
-    x, fell, num_steps = np.asarray(0.1 * jax.random.normal(key, (2,))), 1.0, 0
+    x = np.asarray(method.start(problem, jax.random.split(jax.random.key(seed), 1)[0]))
+    fell, num_steps = 1.0, 0
     while fell > method.tolerance:
         rows = np.linalg.eigh(HESSIAN(jnp.asarray(x)))[1].T
         tried = [x + sign * 8 * 0.5**k * row for k in range(12) for row in rows for sign in (1, -1)]
