@@ -171,7 +171,7 @@ def lowest_pairs(
         num_hvps = pairs.num_hvps + probed.num_hvps
         floor = jnp.max(jnp.where(probed.is_clear, levels, -jnp.inf))
         pairs = dataclasses.replace(pairs, num_hvps=num_hvps, floor=floor)
-        space = Krylov.of(unit_outside(pairs.rows, probed.direction)[None], max_rows)
+        space = Krylov.of(unit_outside(pairs.rows, probed.direction), max_rows)
         space = dataclasses.replace(
             space,
             rows=space.rows.at[:k].set(pairs.rows),
@@ -185,7 +185,7 @@ def lowest_pairs(
             space, state.ritz, state.scale, num_hvps, has_next, mix, pairs.remainders
         ), pairs
 
-    space, none = Krylov.of(start[None], max_rows), jnp.zeros((max_rows, k), dtype)
+    space, none = Krylov.of(start, max_rows), jnp.zeros((max_rows, k), dtype)
     nothing = _State(
         space,
         space.ritz(),

@@ -4,9 +4,9 @@ A `Space` holds orthonormal rows V, the projected Hessian T = V H V^T, and image
 fixed size, so that it lives inside compiled loops. With T s = theta s, the Ritz vector u = V^T s
 has the residual |H u - theta u|, and some eigenvalue of H lies within that residual of theta.
 
-Each row costs one Hessian-vector product (HVP), once. A `Krylov` space of b starting vectors holds
-the last b images alone: row i + b is the image of row i, made orthonormal to all rows before it, so
-images of earlier rows lie in the span of the rows, and T knows them.
+Each row costs one Hessian-vector product (HVP), once. A `Krylov` space holds the last image alone:
+each row is the image of the one before it, made orthonormal to all rows, so images of earlier rows
+lie in the span of the rows, and T knows them.
 """
 
 import math
@@ -82,41 +82,37 @@ class Space(eqx.Module):
 
 
 class Krylov(Space):
-    """The Krylov space of b vectors, in place of `images` the parts of the last b outside the rows.
+    """The Krylov space of a vector. `images` is one row: of the last image, what is outside.
 
-    What row i leads to is in place i modulo b. Before the first rows, these are the vectors.
+    Before the first row it is the vector itself.
     """
 
     @staticmethod
-    def of(starts: Float[Array, "b n"], max_rows: int) -> "Krylov":
-        space = Space.empty(max_rows, starts.shape[1], starts.dtype)
-        return Krylov(space.rows, starts, space.matrix, space.is_filled, space.count)
+    def of(start: Vector, max_rows: int) -> "Krylov":
+        space = Space.empty(max_rows, start.size, start.dtype)
+        return Krylov(space.rows, start[None], space.matrix, space.is_filled, space.count)
 
     @property
     def next_row(self) -> Vector:
         """What is next, orthonormal to the rows; zero if the space is exhausted."""
-        num_starts = len(self.images)
         # Behind the last vector of the space comes the rounding of the largest images.
-        scale = jnp.where(self.count < num_starts, 0, jnp.max(jnp.abs(self.matrix)))
-        oldest = self.images[self.count % num_starts]
-        rows = self.rows if num_starts > 1 else self.rows[:0]  # of one, it is outside already
-        return unit_outside(rows, oldest, scale)
+        scale = jnp.where(self.count == 0, 0, jnp.max(jnp.abs(self.matrix)))
+        return unit_outside(self.rows[:0], self.images[0], scale)  # it is outside already
 
     def extend(self, hvp: Hvp, row: Vector | None = None) -> "Krylov":
         """Append the next row, or this one; if the space is exhausted a row of zeros."""
         row = self.next_row if row is None else row
         rows = _put(self.rows, row, self.count)
         column, rest = self._reduced(rows, hvp(row))
-        images = _put(self.images, rest, self.count % len(self.images))
         matrix = _put(self.matrix, column, self.count, axis=1)
         is_filled = _put(self.is_filled, jnp.any(row != 0), self.count)
-        return Krylov(rows, images, matrix, is_filled, self.count + 1)
+        return Krylov(rows, rest[None], matrix, is_filled, self.count + 1)
 
     def _reduced(self, rows: Float[Array, "m n"], image: Vector) -> tuple[Array, Vector]:
         """The coefficients of the last row's image in the rows, and the part of it outside.
 
-        From one start the image has a part along the last two rows alone, but for the first one
-        after a restart, and for rounding. What is left is reduced by all rows, once more as long as
+        The image has a part along the last two rows alone, but for the first one after a restart,
+        and for rounding. What is left is reduced by all rows, once more as long as
         that takes away more than rounding: errors of orthogonality would grow from row to row.
         """
         place = jnp.maximum(self.count - 1, 0)
@@ -137,18 +133,17 @@ class Krylov(Space):
 
     def beyond(self, coefficients: Float[Array, "m j"]) -> Float[Array, "j n"]:
         """The parts outside the space of the images of vectors, given by their coefficients."""
-        return coefficients[self._last()].T @ self._remainders()
+        return coefficients[self.count - 1][:, None] * self.images
 
     def residuals(self, coefficients: Float[Array, "m j"]) -> Float[Array, " j"]:
         """|H u - (u . H u) u| of each unit vector u, given by its coefficients in the rows."""
         images = self._symmetric() @ coefficients
         inside = images - jnp.sum(coefficients * images, axis=0)[None, :] * coefficients
-        remainders, last = self._remainders(), coefficients[self._last()]
-        squares = jnp.sum(last * (remainders @ remainders.T @ last), axis=0)
-        return jnp.sqrt(jnp.sum(inside**2, axis=0) + jnp.maximum(squares, 0))
+        squares = coefficients[self.count - 1] ** 2 * jnp.sum(self.images**2)
+        return jnp.sqrt(jnp.sum(inside**2, axis=0) + squares)
 
     def keep(self, ritz: Ritz, num_kept: int) -> "Krylov":
-        """The space of the first few Ritz vectors only, for spaces of one start."""
+        """The space of the first few Ritz vectors only."""
         kept = ritz.coefficients[:, :num_kept].T
         values = jnp.where(jnp.arange(len(self.rows)) < num_kept, ritz.eigenvalues, 0)
         return Krylov(
@@ -159,22 +154,14 @@ class Krylov(Space):
             count=jnp.array(num_kept),
         )
 
-    def _last(self) -> Int[Array, " b"]:
-        """The row of each image: the last one whose number is its place modulo their number."""
-        size = len(self.images)
-        return self.count - 1 - (self.count - 1 - jnp.arange(size)) % size
 
-    def _remainders(self) -> Float[Array, "b n"]:
-        return outside(self.rows, self.images) if len(self.images) > 1 else self.images
+def krylov(hvp: Hvp, start: Vector, num_hvps: int) -> Krylov:
+    """The Krylov space of a vector, fully orthogonalised.
 
-
-def krylov(hvp: Hvp, starts: Float[Array, "b n"], num_hvps: int) -> Krylov:
-    """The Krylov space of one or more starting vectors, fully orthogonalised.
-
-    From one start, exactly one vector of each eigenspace is in it: the projection of the start.
+    Exactly one vector of each eigenspace is in it: the projection of the start.
     """
     return jax.lax.fori_loop(
-        0, num_hvps, lambda _, space: space.extend(hvp), Krylov.of(starts, num_hvps)
+        0, num_hvps, lambda _, space: space.extend(hvp), Krylov.of(start, num_hvps)
     )
 
 

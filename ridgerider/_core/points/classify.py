@@ -460,7 +460,7 @@ def _lean_step(
     problem: Problem, x: Vector, grad: Vector, key: PRNGKeyArray
 ) -> tuple[Vector, Scalar, Int[Array, ""]]:
     """Newton's step, the largest curvature, and how many HVPs these took."""
-    product, random = problem.hvp_at(x), jax.random.normal(key, (1, x.size), x.dtype)
+    product, random = problem.hvp_at(x), jax.random.normal(key, x.shape, x.dtype)
     step, num_hvps = solve(product, grad)
     return step, krylov(product, random, NUM_PAIRS).ritz().scale, num_hvps + NUM_PAIRS
 

@@ -438,7 +438,7 @@ def _lowest(
     start = jax.random.normal(key, x.shape, x.dtype)
     num_first, width = min(NUM_FIRST, problem.size), max(WIDTH, cluster_width(None, x.dtype))
     # Above all modes that are wanted.
-    level = 2 * krylov(problem.hvp_at(x), start[None], num_first).ritz().scale
+    level = 2 * krylov(problem.hvp_at(x), start, num_first).ritz().scale
     product = without(null, problem.hvp_at(x), level)
     pairs = lowest_pairs(product, start, k, tolerance, MAX_PRODUCTS * k, 2 * k + 20, key, width)
     eps = float(jnp.finfo(x.dtype).eps)

@@ -155,13 +155,24 @@ class Functions:
         return _product(self, x, v, rows)
 
     def hessian(self, x: Array, rows: Array | None = None) -> Array:
-        shape = jax.ShapeDtypeStruct((self.size, self.size), x.dtype)
-        return call_host(self.host_hessians, (shape,), *_given(x, rows))[0]
+        return self.on_host("hessians", x, x, rows)[0]
 
     def error(self, x: Array, v: Array, rows: Array | None = None) -> Array:
         """The error of the HVP with `v`; costs one more HVP."""
-        shape = jax.ShapeDtypeStruct((), x.dtype)
-        return call_host(self.host_errors, (shape,), *_given(x, v, rows))[0]
+        return self.on_host("errors", v, x, rows)[0]
+
+    def on_host(self, what: str, inner: Array, *outer: Array | None) -> list[Array]:
+        """Inside a program: what is known of points, or of vectors `inner` at a point `outer`."""
+        table: dict[str, tuple[Any, ...]] = {
+            "values": (self._evaluated, (), (self.size,)),
+            "products": (lambda v, x, rows=None: (self.multiply(x, v, rows),), (self.size,)),
+            "errors": (lambda v, x, rows=None: (self.errors(x, v, rows),), ()),
+            "hessians": (lambda _, x, rows=None: (self.dense(x, rows),), (self.size,) * 2),
+        }
+        compute, *shapes = table[what]
+        results = tuple(jax.ShapeDtypeStruct(shape, inner.dtype) for shape in shapes)
+        given = (one for one in (inner, *outer) if one is not None)
+        return call_host(partial(self._for_each, compute, shapes), results, *given)
 
     # --- on the host
 
@@ -228,34 +239,14 @@ class Functions:
             ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
         self.forget()
 
-    # --- for compiled programs
-
-    def host_values(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return self.host_values_and_grads(x, *rows)[:1]
-
-    def host_values_and_grads(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        def evaluate(points: Block, rows: Rows = None) -> tuple[Any, ...]:
-            is_one = len(points) == 1
-            return self.pair_at(points[0], rows) if is_one else self._in_blocks(points, rows)
-
-        return self._for_each(evaluate, ((), (self.size,)), x, *rows)
-
-    def host_products(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
-        compute = lambda v, x, rows=None: (self.multiply(x, v, rows),)  # noqa: E731
-        return self._for_each(compute, ((self.size,),), v, x, *rows)
-
-    def host_errors(self, x: np.ndarray, v: np.ndarray, *rows: np.ndarray) -> tuple:
-        compute = lambda v, x, rows=None: (self.errors(x, v, rows),)  # noqa: E731
-        return self._for_each(compute, ((),), v, x, *rows)
-
-    def host_hessians(self, x: np.ndarray, *rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        compute = lambda _, x, rows=None: (self.dense(x, rows),)  # noqa: E731
-        return self._for_each(compute, ((self.size, self.size),), x, x, *rows)
+    def _evaluated(self, points: Block, rows: Rows = None) -> tuple[Any, ...]:
+        is_one = len(points) == 1
+        return self.pair_at(points[0], rows) if is_one else self._in_blocks(points, rows)
 
     def _for_each(
         self,
         compute: Callable[..., tuple[np.ndarray, ...]],
-        shapes: tuple[tuple[int, ...], ...],
+        shapes: list[tuple[int, ...]],
         inner: np.ndarray,
         *outer: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
@@ -298,10 +289,6 @@ class Functions:
         }
 
 
-def _given(*args: Array | None) -> list[Array]:
-    return [arg for arg in args if arg is not None]
-
-
 def is_equal(one: Any, two: Any) -> bool:
     return one is two or (one is not None and two is not None and np.array_equal(one, two))
 
@@ -311,8 +298,7 @@ def is_equal(one: Any, two: Any) -> bool:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value(functions: Functions, x: Array, rows: Array | None) -> Array:
-    shape = jax.ShapeDtypeStruct((), x.dtype)
-    return call_host(functions.host_values, (shape,), *_given(x, rows))[0]
+    return functions.on_host("values", x, rows)[0]
 
 
 @_value.defjvp
@@ -324,8 +310,7 @@ def _value_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Array
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value_and_grad(functions: Functions, x: Array, rows: Array | None) -> tuple[Array, Array]:
-    shapes = (jax.ShapeDtypeStruct((), x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype))
-    value, grad = call_host(functions.host_values_and_grads, shapes, *_given(x, rows))
+    value, grad = functions.on_host("values", x, rows)
     return value, grad
 
 
@@ -338,8 +323,7 @@ def _value_and_grad_jvp(functions: Functions, primals: Any, tangents: Any) -> An
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _product(functions: Functions, x: Array, v: Array, rows: Array | None) -> Array:
-    shape = jax.ShapeDtypeStruct(v.shape, v.dtype)
-    return call_host(functions.host_products, (shape,), *_given(x, v, rows))[0]
+    return functions.on_host("products", v, x, rows)[0]
 
 
 @_product.defjvp

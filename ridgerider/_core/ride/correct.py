@@ -47,7 +47,7 @@ class Valley(eqx.Module):
     def __call__(self, problem: Problem, x: Vector, ridge: Ridge) -> tuple[Vector, Cost]:
         counted = Counted(problem)
         grad = counted.grad(x)
-        space = krylov(problem.hvp_at(x), grad[None], self.num_hvps)
+        space = krylov(problem.hvp_at(x), grad, self.num_hvps)
         counted.charge(hvps=self.num_hvps)
         ritz = space.ritz()
         is_stiff = (ritz.eigenvalues > 0) & ritz.is_there

@@ -82,7 +82,7 @@ class Residual(eqx.Module):
         counted.charge(hvps=1)
         rate = self.direction_rate
         if rate is None:
-            random = jax.random.normal(key, (1, x.size), x.dtype)
+            random = jax.random.normal(key, x.shape, x.dtype)
             largest = krylov(hvp, random, NUM_PROBES).ritz().scale
             counted.charge(hvps=NUM_PROBES)
             # The estimate is from below; half of the bound leaves room for 40 % more.

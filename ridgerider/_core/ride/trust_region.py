@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from ridgerider._check import Positive, check_fields, whole
-from ridgerider._core.linalg.space import Hvp, Krylov
+from ridgerider._core.linalg.space import Hvp, Space
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Counted, Problem, Scalar, Vector
 from ridgerider._core.ride.step import Attempt, Trial, halved_until, zeros_of
@@ -166,24 +166,29 @@ class Follow(eqx.Module):
 
     def _grow(
         self, hvp: Hvp, direction: Vector, grad: Vector, error: Vector, damping: Scalar
-    ) -> tuple[Krylov, "_Found"]:
+    ) -> tuple[Space, "_Found"]:
         """The Krylov space of ridge and gradient, two HVPs at a time as long as they pay."""
         most = min(self.max_hvps // 2 * 2, 2 * grad.size)
         least = min(MIN_HVPS, most)
 
-        def should_continue(growth: tuple[Krylov, _Found, Array]) -> Bool[Array, ""]:
+        def should_continue(growth: tuple[Space, _Found, Array]) -> Bool[Array, ""]:
             space, _, pays = growth
             return (space.count < least) | (pays & (space.count < most))
 
-        def grow(growth: tuple[Krylov, _Found, Array]) -> tuple[Krylov, _Found, Array]:
+        def grow(growth: tuple[Space, _Found, Array]) -> tuple[Space, _Found, Array]:
             space, old, _ = growth
             # A loop of two, so that the HVP is compiled once.
-            space = jax.lax.fori_loop(0, 2, lambda _, space: space.extend(hvp), space)
+            space = jax.lax.fori_loop(0, 2, extend, space)
             found = _ridge_and_move(space, grad, error, damping)
             # A move gains minus its slope, to first order.
             return space, found, -found.slope > -(1 + WORTH_MORE) * old.slope
 
-        space = Krylov.of(jnp.stack([direction, grad]), most)
+        def extend(_: int, space: Space) -> Space:
+            last = space.images[jnp.maximum(space.count - 2, 0)]
+            first = jnp.where(space.count == 0, direction, grad)
+            return space.add(hvp, jnp.where(space.count < 2, first, last))
+
+        space = Space.empty(most, grad.size, grad.dtype)
         nothing = zeros_of(_ridge_and_move, space, grad, error, damping)
         growth = (space, nothing, jnp.array(True))
         return jax.lax.while_loop(should_continue, grow, growth)[:2]
@@ -211,7 +216,7 @@ def _error(counted: Counted, x: Vector, grad: Vector) -> Vector:
     return one.grad(x) - grad  # `grad` is the mean of both
 
 
-def _ridge_and_move(space: Krylov, grad: Vector, error: Vector, damping: Scalar) -> _Found:
+def _ridge_and_move(space: Space, grad: Vector, error: Vector, damping: Scalar) -> _Found:
     ritz = space.ritz()
     own = jnp.argmax(ritz.coefficients[0] ** 2)  # the first row is the old direction
     overlap = ritz.coefficients[0, own]
@@ -224,12 +229,13 @@ def _ridge_and_move(space: Krylov, grad: Vector, error: Vector, damping: Scalar)
     # Of a sum of signal and noise, this part is signal.
     size = jnp.maximum(1 - noise @ noise / jnp.maximum(along @ along, tiny), 0)
     bottom = jnp.where(is_stiff, ritz.eigenvalues + damping * largest, 1)
-    newton = -size * along / bottom
+    newton, eigenvalue = -size * along / bottom, ritz.eigenvalues[own]
+    direction, image = (ritz.coefficients[:, own] @ rows for rows in (space.rows, space.images))
     return _Found(
-        direction=sign * (ritz.coefficients[:, own] @ space.rows),
-        eigenvalue=ritz.eigenvalues[own],
+        direction=sign * direction,
+        eigenvalue=eigenvalue,
         overlap=jnp.abs(overlap),
-        residual=space.residuals(ritz.coefficients)[own],
+        residual=jnp.linalg.norm(image - eigenvalue * direction),
         move=(ritz.coefficients @ newton) @ space.rows,
         slope=newton @ along,
         curvature=jnp.sum(jnp.where(is_stiff, ritz.eigenvalues * newton**2, 0)),

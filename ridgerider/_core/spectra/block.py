@@ -219,7 +219,7 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     grad, hvp = problem.grad(x), problem.hvp_at(x)
     random = jax.random.normal(key, x.shape, x.dtype)
     start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
-    space = krylov(hvp, start[None], num_hvps)
+    space = krylov(hvp, start, num_hvps)
     ritz = space.ritz()
     least = -jnp.minimum(ritz.eigenvalues[0], 0)
     # Without negative curvature, the largest one is what there is to compare with.

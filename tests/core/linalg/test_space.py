@@ -33,7 +33,7 @@ def check_ritz_pairs(space, matrix):
 def test_krylov_spans_the_krylov_space():
     matrix, _ = make_matrix(np.linspace(-1, 2, 8))
     start = jnp.arange(1.0, 9.0)
-    space = krylov(lambda v: jnp.asarray(matrix) @ v, start[None], 4)
+    space = krylov(lambda v: jnp.asarray(matrix) @ v, start, 4)
     np.testing.assert_allclose(space.rows @ space.rows.T, np.eye(4), atol=1e-14)
     rest = outside(space.rows, space.rows[3] @ matrix)
     np.testing.assert_allclose(space.images[0], rest, atol=1e-14)
@@ -41,15 +41,13 @@ def test_krylov_spans_the_krylov_space():
     np.testing.assert_allclose(powers @ space.rows.T @ space.rows, powers, atol=1e-11)
 
 
-@pytest.mark.parametrize("num_starts", [1, 2])
 @pytest.mark.parametrize("eigenvalues", [np.linspace(-1, 3, 30), [-1.0] * 20 + [1.0] * 6 + [3] * 4])
-def test_a_krylov_space_knows_its_ritz_pairs(num_starts, eigenvalues):
+def test_a_krylov_space_knows_its_ritz_pairs(eigenvalues):
     matrix, _ = make_matrix(eigenvalues)
-    starts = jax.random.normal(KEY, (num_starts, 30))
-    space = krylov(lambda row: jnp.asarray(matrix) @ row, starts, 9)
-    assert space.images.shape == (num_starts, 30)
-    # One vector of each eigenspace for each start, and no more.
-    assert space.ritz().is_there.sum() == min(9, num_starts * len(set(eigenvalues)))
+    start = jax.random.normal(KEY, (30,))
+    space = krylov(lambda row: jnp.asarray(matrix) @ row, start, 9)
+    # One vector of each eigenspace, and no more.
+    assert space.ritz().is_there.sum() == min(9, len(set(eigenvalues)))
     check_ritz_pairs(space, matrix)
 
 
@@ -69,7 +67,7 @@ def test_a_space_of_given_vectors_knows_its_ritz_pairs():
 def test_what_is_kept_is_the_space_of_the_lowest_pairs():
     matrix, _ = make_matrix(np.linspace(-1, 3, 20))
     hvp = lambda v: jnp.asarray(matrix) @ v  # noqa: E731
-    space = krylov(hvp, jax.random.normal(KEY, (1, 20)), 7)
+    space = krylov(hvp, jax.random.normal(KEY, (20,)), 7)
     ritz = space.ritz()
     kept = space.keep(ritz, 4)
     np.testing.assert_allclose(kept.ritz().eigenvalues[:4], ritz.eigenvalues[:4], atol=1e-13)
