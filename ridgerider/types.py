@@ -13,8 +13,8 @@ from ridgerider._core.points.network import NetworkStart as NetworkStart
 from ridgerider._core.points.symmetry import Symmetry as Symmetry
 from ridgerider._core.problem.batches import FixedRows as FixedRows
 from ridgerider._core.problem.cost import Cost as Cost
-from ridgerider._core.ride.ride import Ride as Ride
-from ridgerider._core.ride.ride import Trace as Trace
+from ridgerider._core.ride.rider import Ride as Ride
+from ridgerider._core.ride.rider import Trace as Trace
 from ridgerider._core.ride.step import Trial as Trial
 from ridgerider._core.ride.update import Certificate as Certificate
 from ridgerider._core.ride.update import Tracked as Tracked

@@ -121,7 +121,7 @@ def test_experiments_use_public_names_only(path):
 
 def test_a_private_name_of_an_experiment_is_seen():
     for line in (
-        "from ridgerider._core.ride.ride import Ride",
+        "from ridgerider._core.ride.rider import Ride",
         "from ridgerider.plot._figures import Plane",
         "from ridgerider.plot import _figures",
         "import ridgerider._search",

@@ -23,8 +23,7 @@ from ridgerider._check import Positive, check_fields
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.ride.ride import Ride
-from ridgerider._core.ride.rider import Rider
+from ridgerider._core.ride.rider import Ride, Rider
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import Ridge
 

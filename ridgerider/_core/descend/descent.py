@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain, Mask
 from ridgerider._core.problem.calls import Calls, Point
+from ridgerider._core.runtime.compile import eigh
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
 
 Matrix = Float[np.ndarray, "n n"]

@@ -38,7 +38,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.solve import conjugate_gradients
 from ridgerider._core.linalg.space import Hvp, krylov, outside
@@ -47,7 +46,7 @@ from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
 from ridgerider._core.runtime.clock import check_time
-from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.runtime.compile import compiled, eigh
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, fixed_vectors, tolerance_of
 
 # Why a stationary point may still be none of the kinds, by number.

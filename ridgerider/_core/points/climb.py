@@ -43,10 +43,10 @@ from jaxtyping import Float
 
 from ridgerider._check import Count, Positive, Whole, check_fields
 from ridgerider._core.descend.descent import Descent, descend
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point, Rows
 from ridgerider._core.problem.problem import Problem
+from ridgerider._core.runtime.compile import eigh
 from ridgerider._core.spectra.spectrum import DENSE_BELOW, tolerance_of
 
 Matrix = Float[np.ndarray, "n n"]

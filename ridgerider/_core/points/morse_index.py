@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ridgerider._core.descend.finish import Finish, finish_of
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import Pairs, lowest_pairs
 from ridgerider._core.linalg.space import Hvp, krylov, outside
 from ridgerider._core.points.classify import (
@@ -39,7 +38,7 @@ from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Vector, fetch
 from ridgerider._core.runtime.clock import check_time
-from ridgerider._core.runtime.compile import compiled
+from ridgerider._core.runtime.compile import compiled, eigh
 from ridgerider._core.spectra.spectrum import (
     canonical_rows,
     cluster_labels,

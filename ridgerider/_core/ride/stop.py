@@ -5,15 +5,19 @@ A rule is a callable `rule(ride) -> bool` under jit: a function if it has no set
 two ways along a ridge starts uphill, and negative curvature turns it downhill in time.
 """
 
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from ridgerider._check import AtLeast0, Count, Share, check_fields
-from ridgerider._core.ride.ride import Ride
+
+if TYPE_CHECKING:
+    from ridgerider._core.ride.rider import Ride
 
 
-def curvature_gone(ride: Ride) -> Bool[Array, ""]:
+def curvature_gone(ride: "Ride") -> Bool[Array, ""]:
     """The ridge no longer curves downwards.
 
     >>> import ridgerider as rr
@@ -23,7 +27,7 @@ def curvature_gone(ride: Ride) -> Bool[Array, ""]:
     return ride.ridge.eigenvalue >= 0
 
 
-def not_finite(ride: Ride) -> Bool[Array, ""]:
+def not_finite(ride: "Ride") -> Bool[Array, ""]:
     """The last step led to a NaN or an infinity; it was not taken.
 
     >>> import ridgerider as rr
@@ -46,7 +50,7 @@ class RidgeLost(eqx.Module):
 
     __check_init__ = check_fields
 
-    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+    def __call__(self, ride: "Ride") -> Bool[Array, ""]:
         return ride.overlap < self.min_overlap
 
 
@@ -64,7 +68,7 @@ class Stalled(eqx.Module):
 
     __check_init__ = check_fields
 
-    def __call__(self, ride: Ride) -> Bool[Array, ""]:
+    def __call__(self, ride: "Ride") -> Bool[Array, ""]:
         losses = ride.trace.loss
         is_past = jnp.arange(len(losses)) <= ride.num_steps
         is_recent = is_past & (jnp.arange(len(losses)) >= ride.num_steps - self.patience)

@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
-from ridgerider._core.ride.ride import Ride
-from ridgerider._core.ride.rider import Rider, spectrum_on_batch
+from ridgerider._core.ride.rider import Ride, Rider, spectrum_on_batch
 from ridgerider._core.runtime.clock import check_time
 from ridgerider._core.runtime.compile import compiled, one_thread
 from ridgerider._core.spectra.branches import Branching

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.linalg.lowest import lowest_pairs
 from ridgerider._core.points import classify
 from ridgerider._core.points.classify import FALLS, UNKNOWN, Curvature
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls
+from ridgerider._core.runtime.compile import eigh
 
 KEY = jax.random.key(0)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ridgerider._core.linalg.host import eigh
+from ridgerider._core.runtime.compile import eigh
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
