@@ -324,14 +324,23 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         raise ValueError(f"`{name}` must be {', '.join(first)} or {last}, not {value!r}.")
 
 
-def check_finite(where: str, value: Any) -> None:
+def check_start(failure: str = "", **found: Any) -> None:
+    """Raise where the loss at the start, or what else was found there, is NaN or infinite.
+
+    `failure` is what the user's function has raised there.
+    """
+    for name, value in found.items():
+        check_finite(f"the {name} at `start`", value, f" ({failure})" if failure else "")
+
+
+def check_finite(where: str, value: Any, why: str = "") -> None:
     """Raise if an array holds NaN or infinity; of one that processes share, each sees its part."""
     if isinstance(value, jax.core.Tracer):
         return
     is_array = isinstance(value, jax.Array)
     parts = [shard.data for shard in value.addressable_shards] if is_array else [value]
     if not all(np.all(np.isfinite(part)) for part in parts):
-        raise ValueError(f"{where} must be finite, but it holds NaN or infinity.")
+        raise ValueError(f"{where} must be finite, but it holds NaN or infinity{why}.")
 
 
 def check_takes(name: str, function: Any, count: int) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from ridgerider._check import Positive, Seed, came, checked, fits, told_of
+from ridgerider._check import Positive, Seed, came, check_start, checked, fits, told_of
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, Scalar
@@ -205,9 +205,7 @@ def start_at(
     """What is at a start whose head was scaled; warns where it is useless."""
     norms = jax.device_get(compiled(_norms, "little")(problem, is_head))
     value, grad_norm, body_grad_norm = map(float, norms)
-    if not np.isfinite(value) or not np.isfinite(grad_norm):
-        what = "loss" if not np.isfinite(value) else "gradient"
-        raise ValueError(f"the {what} at the start must be finite, but it is {value}.")
+    check_start(loss=value, gradient=grad_norm)
     # The program by which a search computes the spectrum at its start.
     look = compiled(spectrum_on_batch, NETWORK_EFFORT)
     key = jax.random.key(seed)

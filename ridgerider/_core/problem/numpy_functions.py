@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ridgerider._check import check_start
 from ridgerider._core.problem.functions import CALLING, STEPS, Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
@@ -194,8 +195,7 @@ def _check_once(functions: NumpyFunctions, x: Point) -> None:
     kind = np.result_type(value, grad)
     if kind not in (np.float32, np.float64):
         raise ValueError(f"values and gradients must be float32 or float64, not {kind}.")
-    if not (np.isfinite(value) and np.isfinite(grad).all()):
-        raise ValueError("value and gradient at `start` must be finite, but they are not.")
+    check_start(value=value, gradient=grad)
     (again,), (grad_again,) = functions._in_blocks(x[None], None)
     if again != value or not np.array_equal(grad, grad_again):
         raise ValueError(

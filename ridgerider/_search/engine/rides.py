@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
+from ridgerider._check import check_start
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.problem import Problem, Scalar, Vector, fetch, place
@@ -73,12 +74,7 @@ class Rides:
         loss = fetch(compiled(value_at)(problem, problem.x0))
         spectrum = _spectrum(problem, rider, problem.x0, key)
         check_time()
-        if not np.isfinite(loss) or not np.isfinite(spectrum.eigenvalues).all():
-            what = "loss" if not np.isfinite(loss) else "Hessian"
-            why = f" ({ledger.failure})" if ledger.failure else ""
-            raise ValueError(
-                f"the {what} at `start` must be finite, but it is NaN or infinite{why}."
-            )
+        check_start(ledger.failure, loss=loss, Hessian=spectrum.eigenvalues)
         if not spectrum.scale > 0:
             raise ValueError(_why_flat(problem, rider, key))
         if not spectrum.num_downhill():
