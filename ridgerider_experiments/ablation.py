@@ -12,7 +12,6 @@ Fixed-EV and Rand-Ridge+, the best of four; it gives neither.
 """
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,16 @@ import numpy as np
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
-from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, descent_paths, drawing, markdown
-from ridgerider_experiments.sweep import Job, percent, run_jobs
-from ridgerider_experiments.tree_methods import best_size, mean, measure, recommended, tree_jobs
+from ridgerider_experiments.runner import Base, Job, Runner, sized
+from ridgerider_experiments.show import bars, descent_paths, drawing
+from ridgerider_experiments.tree_methods import (
+    by_depth,
+    measure,
+    recommended,
+    share_rows,
+    share_table,
+    summary,
+)
 
 METHODS = {  # what it is, the paper's words, and its colour
     "rr": ("Ridge Rider", "best", "#D55E00"),
@@ -39,8 +44,6 @@ METHODS = {  # what it is, the paper's words, and its colour
 DEEP, SHALLOW = ("rr", "fixed_ev", "rand_ridge"), ("rr", "fixed_step", "fixed_step_fixed_ridge")
 # An overlap of 1 never shortens a step, so those two have fixed ones; the best size is reported.
 STEP_SIZES = (2.0, 1.0, 0.5, 0.2)
-DEEP_METHODS = ("rr", *(f"{name}_{size:g}" for name in DEEP[1:] for size in STEP_SIZES))
-
 RIDES, NONE = ("0+", "0-", "1+", "1-"), "no solution"
 
 
@@ -52,65 +55,49 @@ class Settings(Base):
     depths: tuple[int, ...] = sized((4, 6, 8, 10), quick=(4,))  # Figure 7, right
     num_trees: int = sized(20, quick=3)
     max_steps: int = sized(10_000, quick=1000)
-    workers: int = sized(2, quick=1)
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    deep: Any = (settings.deep, settings.num_deep, settings.deep_steps, DEEP_METHODS)
-    groups = [deep] + [
-        (d, settings.num_trees, settings.max_steps, SHALLOW) for d in settings.depths
-    ]
-    todo = [
-        tree_jobs(settings.seed, depth, count, max_steps=steps, methods=list(names))
-        for depth, count, steps, names in groups
-    ]
-    jobs = itertools.chain(*todo)
-    done = iter(run_jobs(work, jobs, out / "ablation.jsonl", settings.workers, say))
-    deepest, *others = [summary([next(done) for _ in of]) for of in todo]
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    def group(names: tuple[str, ...], depths: tuple[int, ...], **own: int) -> dict[str, Any]:
+        done = by_depth(runner, work, settings.seed, depths, methods=list(names), **own)
+        return {depth: summary(of, STEP_SIZES) for depth, of in done.items()}
+
+    steps = settings.deep_steps
+    (deep,) = group(DEEP, (settings.deep,), num_trees=settings.num_deep, max_steps=steps).values()
+    own = {"num_trees": settings.num_trees, "max_steps": settings.max_steps}
     results = {
-        "deep": {"depth": settings.deep, "max_steps": settings.deep_steps, **deepest},
-        "depths": dict(zip(map(str, settings.depths), others, strict=True)),
+        "deep": {"depth": settings.deep, "max_steps": steps, **deep},
+        "depths": group(SHALLOW, settings.depths, **own),
     }
-    draw(results, out)
-    draw_paths(settings.seed, out)
+    draw(results, runner.out)
+    draw_paths(settings.seed, runner.out)
     return results
 
 
-def methods() -> dict[str, baselines.RidgeRider]:
-    """Ridge Rider and its ablations: one rule is replaced, everything else is the same."""
+def work(job: Job) -> dict[str, Any]:
+    """Some methods on one tree, each until its budget ends or all is found.
+
+    One rule of Ridge Rider is replaced, everything else is the same.
+    """
     rides, fixed = recommended(), baselines.fixed_step
-    step = jnp.asarray(0.1)  # the paper's
     kept, drawn = baselines.fixed_ridge(rides.rider), baselines.random_ridge(rides.rider)
-    riders = {
+    sizes, step = [jnp.asarray(size) for size in STEP_SIZES], jnp.asarray(0.1)  # the paper's
+    riders: dict[str, Any] = {
         "rr": rides.rider,
-        **{f"fixed_ev_{size:g}": fixed(kept, jnp.asarray(size)) for size in STEP_SIZES},
-        **{f"rand_ridge_{size:g}": fixed(drawn, jnp.asarray(size)) for size in STEP_SIZES},
+        "fixed_ev": [fixed(kept, size) for size in sizes],
+        "rand_ridge": [fixed(drawn, size) for size in sizes],
         "fixed_step": fixed(rides.rider, step),
         "fixed_step_fixed_ridge": fixed(kept, step),
     }
-    return {name: replace(rides, rider=rider) for name, rider in riders.items()}
+    tree = make_tree(job["depth"], seed=job["seed"])
 
+    def measured(rider: Any) -> Any:
+        if isinstance(rider, list):
+            return [measured(one) for one in rider]
+        method = replace(rides, rider=rider)
+        return measure(method, tree, max_steps=job["max_steps"], until_all=True)
 
-def work(job: Job) -> dict[str, Any]:
-    """Some methods on one tree, each until its budget ends or all is found."""
-    tree, known = make_tree(job["depth"], seed=job["seed"]), methods()
-    return {
-        name: measure(known[name], tree, max_steps=job["max_steps"], until_all=True)
-        for name in job["methods"]
-    }
-
-
-def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of each method, and of those with several step sizes the best."""
-    found: dict[str, Any] = {
-        name: mean([one[name] for one in done], "iterations", "seconds") for name in done[0]
-    }
-    for name in DEEP[1:]:
-        tried = [f"{name}_{size:g}" for size in STEP_SIZES]
-        if tried[0] in found:
-            means = [found[one]["mean"] for one in tried]
-            found[name] = {**best_size(found, STEP_SIZES, name + "_{}"), "tried": means}
-    return found
+    return {name: measured(riders[name]) for name in job["methods"]}
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
@@ -162,13 +149,11 @@ def draw_paths(seed: int, out: Path) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    deep, depths = results["deep"], results["depths"]
-    rows = []
+    deep = results["deep"]
+    depths, labels = {str(deep["depth"]): deep, **results["depths"]}, {}
     for name, (label, said, _) in METHODS.items():
         if name in DEEP[1:]:
             label += f", steps of {deep[name]['step_size']:g}"
             label += ", the best of four sizes" if "tried" in deep[name] else ""
-        cells = [percent(of.get(name)) for of in (deep, *depths.values())]
-        rows.append([label, said, *cells])
-    places = [f"depth {depth}" for depth in (deep["depth"], *depths)]
-    return markdown(["solutions found (%)", "paper", *places], rows)
+        labels[name] = (label, said)
+    return share_table(depths, share_rows(depths, labels))

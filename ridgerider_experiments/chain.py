@@ -88,6 +88,12 @@ def restore(path: Path) -> tuple[Point | None, list[list[float]]]:
         return Point(x, average, cost, *map(int, kept["counts"])), kept["curve"].tolist()
 
 
+def halved(images: np.ndarray) -> np.ndarray:
+    """Images of half the side, each pixel the mean of four."""
+    count, side, _ = images.shape
+    return images.reshape(count, side // 2, 2, side // 2, 2).mean(axis=(2, 4)).astype(np.float32)
+
+
 @eqx.filter_jit
 def guesses(problem: rr.Problem, x: Vector, images: Array) -> Array:
     """The class that a network takes each image for."""
@@ -96,9 +102,8 @@ def guesses(problem: rr.Problem, x: Vector, images: Array) -> Array:
 
 
 def accuracy(problem: rr.Problem, x: Vector, images: Any, labels: Any) -> float:
-    return float(
-        np.mean(np.asarray(guesses(problem, x, jnp.asarray(images))) == np.asarray(labels))
-    )
+    found = np.asarray(guesses(problem, x, jnp.asarray(images)))
+    return float(np.mean(found == np.asarray(labels)))
 
 
 @eqx.filter_jit

@@ -8,12 +8,10 @@ descents from random balls by L-BFGS, and basin hopping (SciPy). Costs are gradi
 gradients and Hessian-vector products.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,10 +33,11 @@ from ridgerider.problems.landscapes import (
 from ridgerider.types import Progress
 from ridgerider.workers import process_pool
 from ridgerider_experiments.bench.peers import Gradients
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Runner, sized
 from ridgerider_experiments.show import markdown, save
 
 DIGITS = 5  # clusters whose losses agree to this many decimals count as one, for everybody
+LARGE = 13  # atoms
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Settings(Base):
     max_rides: int = sized(40_000, quick=400)
     peer_atoms: tuple[int, ...] = sized((7, 9, 10), quick=(7,))  # the peers are slow
     peer_gradients: int = sized(200_000, quick=8_000)  # of each peer, at most
-    workers: int = 1  # processes that climb, of 13 atoms
 
 
 PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
@@ -62,41 +60,32 @@ PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
 }
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     results: dict[str, Any] = {"plane": {}, "clusters": {}}
     for name, (make, known, valid) in PLANE.items():
         landscape = rr.explore(make(), valid=valid)
         results["plane"][name] = {"known": known, **_summary(landscape)}
-        say(f"{name}: {landscape}")
-    save(plot.plane(rr.explore(mueller_brown())).figure, out / "mueller-brown")
-    for atoms in (*settings.atoms, *((13,) if settings.full else ())):
-        results["clusters"][str(atoms)] = one = _cluster(atoms, settings, out, say)
-        one["peers"] = {}
-        if atoms in settings.peer_atoms:
-            one["peers"] = {
-                "multi-start L-BFGS": _multi_start(atoms, settings),
-                "basin hopping": _basin_hopping(atoms, settings),
-            }
-            for name, peer in one["peers"].items():
-                peer["map_for_as_many"] = one["came_at"].get(str(peer["minima"]))
-                say(
-                    f"{atoms} atoms, {name}: {peer['minima']} minima, {peer['gradients']} gradients"
-                )
+    save(plot.plane(rr.explore(mueller_brown())).figure, runner.out / "mueller-brown")
+    for atoms in (*settings.atoms, *((LARGE,) if settings.full else ())):
+        results["clusters"][str(atoms)] = one = _cluster(atoms, settings, runner)
+        runner.say(f"{atoms} atoms: {one['minima']} minima, {one['saddles']} transition states")
+        peers = PEERS if atoms in settings.peer_atoms else {}
+        one["peers"] = {name: peer(atoms, settings).summary() for name, peer in peers.items()}
+        for peer in one["peers"].values():
+            peer["map_for_as_many"] = one["came_at"].get(str(peer["minima"]))
     return results
 
 
 def _summary(landscape: rr.Landscape, spent_before: int = 0) -> dict[str, Any]:
-    cost = landscape.cost
-    points = len(landscape.minima()) + len(landscape.saddles())
+    minima, saddles, cost = landscape.minima(), landscape.saddles(), landscape.cost
     spent = spent_before + int(cost.hvps + cost.gradients)
     return {
-        "minima": len(landscape.minima()),
-        "saddles": len(landscape.saddles()),
-        "higher": len(landscape.saddles(None)) - len(landscape.saddles()),
+        "minima": len(minima),
+        "saddles": len(saddles),
+        "higher": len(landscape.saddles(None)) - len(saddles),
         "rides": len(landscape),
         "gradient_equivalents": spent,
-        "per_point": spent / max(points, 1),
-        "seconds": float(cost.seconds),
+        "per_point": spent / max(len(minima) + len(saddles), 1),
         "wrong_indices": wrong_indices(landscape),
     }
 
@@ -107,66 +96,48 @@ def wrong_indices(landscape: rr.Landscape, tolerance: float = 1e-7) -> int:
     assert problem is not None
     hessian = jax.jit(problem.hessian)
     for one in (*landscape.minima(), *landscape.saddles(None)):
-        index = _index(hessian(problem.ravel(one.params)), tolerance)
+        values = np.linalg.eigvalsh(np.asarray(hessian(problem.ravel(one.params))))
+        index = int(np.sum(values < -tolerance * np.abs(values).max()))
         wrong += index != getattr(one, "morse_index", -1)
     return wrong
 
 
-def _index(hessian: jax.Array, tolerance: float) -> int:
-    values = np.linalg.eigvalsh(np.asarray(hessian))
-    return int(np.sum(values < -tolerance * np.abs(values).max()))
-
-
-def _cluster(
-    atoms: int, settings: Settings, out: Path, say: Callable[[str], None]
-) -> dict[str, Any]:
-    problem, came_at = lennard_jones(atoms), dict[str, int]()
-    is_large = atoms > 10
-    path = out / f"atoms-{atoms}.sqlite" if is_large else None
-    began = time.perf_counter()
-    starts, spent_before = _ends_of_descents(atoms, settings) if is_large else ([], 0)
-    if starts:
-        say(f"{atoms} atoms: {len(starts)} minima below random points, {spent_before:,} gradients")
+def _cluster(atoms: int, settings: Settings, runner: Runner) -> dict[str, Any]:
+    """A map; of 13 atoms from the ends of many descents, by the clock, in several processes."""
+    found, came_at = _Found(atoms), dict[str, int]()
+    how: dict[str, Any] = {"max_rides": settings.max_rides}
+    if atoms == LARGE:
+        ends = islice(_descents(atoms, settings.seed, found.loss), settings.num_starts)
+        how = {
+            "starts": [x.reshape(-1, 3) for x, value in ends if found.add(x, value)],
+            "max_rides": None,
+            "max_seconds": settings.max_seconds,
+            "round_size": 256,  # of any number of workers: the same map
+            "out": runner.out / f"atoms-{atoms}.sqlite",
+        }
+    before = found.loss.count
 
     def watch(done: Progress) -> None:
-        spent = spent_before + int(done.cost.hvps + done.cost.gradients)
-        seconds = time.perf_counter() - began
+        spent = before + int(done.cost.hvps + done.cost.gradients)
         for count in range(len(came_at) + 1, done.num_minima + 1):
             came_at[str(count)] = spent
-            if count % 100 == 0:
-                say(
-                    f"{atoms} atoms: {count} minima, {spent:,} gradient-equivalents, "
-                    f"{seconds:.0f} s"
-                )
 
-    max_seconds = None
-    if is_large:  # what the descents have left of it
-        max_seconds = max(settings.max_seconds - (time.perf_counter() - began), 1.0)
-    num_workers = settings.workers if is_large else 1
-    crew = nullcontext() if num_workers == 1 else process_pool(num_workers)
-    with crew as executor:
+    is_divided = atoms == LARGE and runner.workers > 1
+    with process_pool(runner.workers) if is_divided else nullcontext() as executor:
         landscape = rr.explore(
-            problem,
-            starts=starts,
+            lennard_jones(atoms),
             symmetry=rr.symmetry.point_set(),
             valid=is_one_cluster,
-            max_rides=None if is_large else settings.max_rides,
-            max_seconds=max_seconds,
-            round_size=256 if is_large else 64,  # of any number of workers: the same map
             progress=watch,
             seed=settings.seed,
-            out=path,
             executor=executor,
+            **how,
         )
-    seconds = time.perf_counter() - began
-    say(f"{atoms} atoms: {landscape}")
     ax = plot.disconnectivity(landscape)
     ax.set_title(f"{atoms} Lennard-Jones atoms")
-    save(ax.figure, out / f"atoms-{atoms}")
+    save(ax.figure, runner.out / f"atoms-{atoms}")
     return {
-        **_summary(landscape, spent_before),
-        "starts": len(starts),
-        "wall_seconds": seconds,
+        **_summary(landscape, before),
         "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
         "came_at": came_at,
         "published_minima": CLUSTER_MINIMA.get(atoms),
@@ -183,7 +154,7 @@ class _Found:
     def __init__(self, atoms: int):
         problem = lennard_jones(atoms)
         self.loss, self.losses, self.at = Gradients(problem), set[float](), 0
-        self.began, self._gradient_at = time.perf_counter(), jax.jit(problem.grad)
+        self.atoms, self._gradient_at = atoms, jax.jit(problem.grad)
 
     def add(self, x: np.ndarray, loss: float) -> bool:
         """Whether it is new."""
@@ -195,18 +166,14 @@ class _Found:
         self.at = self.loss.count
         return True
 
-    def is_over(self, atoms: int, settings: Settings) -> bool:
+    def is_over(self, settings: Settings) -> bool:
         """All minima are found, or the gradients are used up."""
-        is_all = len(self.losses) >= CLUSTER_MINIMA[atoms]
+        is_all = len(self.losses) >= CLUSTER_MINIMA[self.atoms]
         return is_all or self.loss.count >= settings.peer_gradients
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            "minima": len(self.losses),
-            "gradients": self.loss.count,
-            "to_the_last_minimum": self.at,
-            "seconds": time.perf_counter() - self.began,
-        }
+    def summary(self) -> dict[str, int]:
+        spent = {"gradients": self.loss.count, "to_the_last_minimum": self.at}
+        return {"minima": len(self.losses), **spent}
 
 
 def _descents(atoms: int, seed: int, loss: Gradients) -> Iterator[tuple[np.ndarray, float]]:
@@ -221,29 +188,22 @@ def _descents(atoms: int, seed: int, loss: Gradients) -> Iterator[tuple[np.ndarr
         yield end.x, float(end.fun)
 
 
-def _multi_start(atoms: int, settings: Settings) -> dict[str, Any]:
+def _multi_start(atoms: int, settings: Settings) -> _Found:
     found = _Found(atoms)
     for x, value in _descents(atoms, settings.seed, found.loss):
         found.add(x, value)
-        if found.is_over(atoms, settings):
-            break
-    return found.summary()
+        if found.is_over(settings):
+            return found
+    raise AssertionError
 
 
-def _ends_of_descents(atoms: int, settings: Settings) -> tuple[list[np.ndarray], int]:
-    """Different minima below random points, and the gradients that they took."""
-    found = _Found(atoms)
-    descents = islice(_descents(atoms, settings.seed, found.loss), settings.num_starts)
-    return [x.reshape(-1, 3) for x, value in descents if found.add(x, value)], found.loss.count
-
-
-def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
+def _basin_hopping(atoms: int, settings: Settings) -> _Found:
     """SciPy's, hop by hop, within the same bounds."""
     found = _Found(atoms)
 
     def see(x: np.ndarray, value: float, accepted: bool) -> bool:
         found.add(x, value)
-        return found.is_over(atoms, settings)
+        return found.is_over(settings)
 
     with np.errstate(all="ignore"):
         scipy.optimize.basinhopping(
@@ -256,31 +216,26 @@ def _basin_hopping(atoms: int, settings: Settings) -> dict[str, Any]:
             callback=see,
             rng=np.random.default_rng(settings.seed),
         )
-    return found.summary()
+    return found
 
 
-HEAD = ["landscape", "published minima", "found", "published transition states", "found"]
-HEAD += ["gradient-equivalents", "per point", "to the last minimum", "the map, for as many minima"]
-HEAD += ["wrong indices"]
+PEERS = {"multi-start L-BFGS": _multi_start, "basin hopping": _basin_hopping}
 
 
 def table(results: dict[str, Any]) -> str:
-    rows: list[tuple[Any, ...]] = []
-    counts: tuple[Any, ...]
-    for name, one in results["plane"].items():
-        rows.append((name, one["known"], one["minima"], "-", one["saddles"], *_spent(one)))
+    def row(name: str, one: dict[str, Any], known: Any = "-", saddles: Any = "-") -> list[Any]:
+        spent = one.get("gradient_equivalents", one.get("gradients"))
+        per_point = round(one["per_point"]) if "per_point" in one else "-"
+        rest = [one.get(part) or "-" for part in ("to_the_last_minimum", "map_for_as_many")]
+        found = [known, one["minima"], saddles, one.get("saddles", "-"), spent, per_point]
+        cells = [name, *found, *rest, one.get("wrong_indices", "-")]
+        return [f"{cell:,}" if isinstance(cell, int) else cell for cell in cells]
+
+    rows = [row(name, one, one["known"]) for name, one in results["plane"].items()]
     for atoms, one in results["clusters"].items():
-        counts = (one["minima"], one["published_saddles"] or "-", one["saddles"])
-        rows.append((f"{atoms} atoms", one["published_minima"], *counts, *_spent(one)))
-        for name, peer in one["peers"].items():
-            as_many = peer["map_for_as_many"] or "-"
-            spent = (peer["gradients"], "-", peer["to_the_last_minimum"], as_many, "-")
-            counts = (one["published_minima"], peer["minima"], "-", "-")
-            rows.append((f"{atoms} atoms, {name}", *counts, *spent))
-    shown = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
-    return markdown(HEAD, shown)
-
-
-def _spent(one: dict[str, Any]) -> tuple[Any, ...]:
-    last = one.get("to_the_last_minimum", "-")
-    return one["gradient_equivalents"], round(one["per_point"]), last, "-", one["wrong_indices"]
+        known = one["published_minima"]
+        rows.append(row(f"{atoms} atoms", one, known, one["published_saddles"] or "-"))
+        rows += [row(f"{atoms} atoms, {name}", of, known) for name, of in one["peers"].items()]
+    head = ["landscape", "published minima", "found", "published transition states", "found"]
+    head += ["gradient-equivalents", "per point", "to the last minimum"]
+    return markdown([*head, "the map, for as many minima", "wrong indices"], rows)

@@ -17,9 +17,7 @@ Differs from the paper, which does not say what an iteration is: here a loss on 
 step sizes included.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -34,16 +32,16 @@ from ridgerider.dice import Dice, dice_loss
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
 from ridgerider.types import Cost, Ride, Ridge
-from ridgerider_experiments.settings import Base, sized
-from ridgerider_experiments.show import bars, drawing, markdown
-from ridgerider_experiments.sweep import Job, grouped, percent, run_jobs
+from ridgerider_experiments.runner import Base, Job, Runner, sized
+from ridgerider_experiments.show import bars, drawing
 from ridgerider_experiments.tree_methods import (
     MAX_RIDGES,
     TARGET,
-    best_size,
-    mean,
+    by_depth,
     measure,
-    tree_jobs,
+    share_rows,
+    share_table,
+    summary,
     unsolved_first,
 )
 
@@ -65,7 +63,6 @@ class Settings(Base):
     depths: tuple[int, ...] = sized((4, 6, 8, 10), quick=(4,))
     num_trees: int = sized(10, quick=3)
     max_batches: int = sized(100_000, quick=2000)  # of 100 samples: the paper's T
-    workers: int = sized(2, quick=1)
 
 
 # --- the samples as a problem
@@ -197,49 +194,36 @@ def work(job: Job) -> dict[str, Any]:
     problem, seed = sampled(tree, job["depth"]), job["seed"]
     budget = {"max_steps": job["max_batches"], "until_all": True, "seed": seed}
     ridges = measure(recommended(), tree, problem, **budget)
-    others = {
-        f"actor_critic_{rate:g}": actor_critic(tree, problem, ridges["iterations"], seed, rate)
-        for rate in STEP_SIZES
+    with_as_many = [
+        actor_critic(tree, problem, ridges["iterations"], seed, rate) for rate in STEP_SIZES
+    ]
+    return {
+        "rr": ridges,
+        "actor_critic": with_as_many,
+        "actor_critic_0.1": with_as_many[0],
+        "actor_critic_T": actor_critic(tree, problem, job["max_batches"], seed, LONG_STEP),
     }
-    others["actor_critic_T"] = actor_critic(tree, problem, job["max_batches"], seed, LONG_STEP)
-    return {"rr": ridges, **others}
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    own, most = (settings.seed, settings.num_trees), settings.max_batches
-    jobs = [job for d in settings.depths for job in tree_jobs(own[0], d, own[1], max_batches=most)]
-    done = run_jobs(work, jobs, out / "dice.jsonl", settings.workers, say)
-    depths = {str(depth): summary(of) for depth, of in grouped(jobs, done, "depth").items()}
-    draw(depths, out)
-    return {"depths": depths}
-
-
-def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {name: mean([one[name] for one in done], "iterations") for name in done[0]}
-    plain = found["actor_critic_0.1"]
-    best = best_size(found, STEP_SIZES, "actor_critic_{}")
-    return {"actor_critic": best, **found, "actor_critic_0.1": plain}
-
-
-def draw(depths: dict[str, Any], out: Path) -> None:
-    with drawing(out / "dice", 4.8, 3.6) as ax:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    own = {"num_trees": settings.num_trees, "max_batches": settings.max_batches}
+    done = by_depth(runner, work, settings.seed, settings.depths, **own)
+    depths = {depth: summary(of, STEP_SIZES) for depth, of in done.items()}
+    with drawing(runner.out / "dice", 4.8, 3.6) as ax:
         bars(ax, depths, LABELS)
+    return {"depths": depths}
 
 
 def table(results: dict[str, Any]) -> str:
     depths = results["depths"]
-    rows = [
-        [label, said, *(percent(of.get(name)) for of in depths.values())]
-        for name, label, said in (
-            ("rr", "Ridge Rider", "above at depths 4 and 6"),
-            ("actor_critic", "actor-critic, best step size", "below"),
-            ("actor_critic_0.1", "actor-critic, step size 0.1", "-"),
-            ("actor_critic_T", f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
-        )
-    ]
+    labels = {
+        "rr": ("Ridge Rider", "above at depths 4 and 6"),
+        "actor_critic": ("actor-critic, best step size", "below"),
+        "actor_critic_0.1": ("actor-critic, step size 0.1", "-"),
+        "actor_critic_T": (f"actor-critic, step size {LONG_STEP:g}, all of T", "-"),
+    }
     sizes = [of["actor_critic"].get("step_size", "-") for of in depths.values()]
-    rows.append(["that best step size", "-", *sizes])
     samples = [f"{NUM_SAMPLES * of['rr']['iterations']:.0f}" for of in depths.values()]
-    rows.append(["samples of each, mean", "-", *samples])
-    head = ["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)]
-    return markdown(head, rows)
+    rows = share_rows(depths, labels)
+    rows += [["that best step size", "-", *sizes], ["samples of each, mean", "-", *samples]]
+    return share_table(depths, rows)

@@ -17,10 +17,8 @@ the means of `whole` or `head` fulfil the claim. They are judged on other data s
 intervals over other seeds, corrected for all tests there (Bonferroni).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,10 +28,10 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 import ridgerider as rr
 from ridgerider.data import images_of
+from ridgerider_experiments.chain import halved
 from ridgerider_experiments.ensembles import Trial, difference, fashion_folder, ratio, verdict
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import markdown
-from ridgerider_experiments.sweep import Job, run_jobs
 
 METHODS = ("whole", "head", "repulsive", "correlated")
 TARGETS = {"digits": 0.05, "mnist1d": 0.8, "mnist": 0.1, "fashion": 0.3}  # training losses
@@ -62,15 +60,13 @@ class Settings(Base):
     num_members: int = 4
     max_epochs: int = sized(150, quick=3)
     max_images: int = 3000
-    workers: int = 1
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     def arm(data: str, kind: str, seeds: range, methods: tuple[str, ...]) -> list[dict[str, Any]]:
         left_out = ("choose_on", "confirm_on", "kinds", "num_seeds", "num_confirm")
         own = {"data": data, "kind": kind, "methods": methods}
-        jobs = [settings.job(*left_out, **own, seed=seed) for seed in seeds]
-        return run_jobs(work, jobs, out / "ensemble-depth.jsonl", settings.workers, say)
+        return runner(work, [settings.job(*left_out, **own, seed=seed) for seed in seeds])
 
     first = settings.seed + settings.num_seeds
     chosen, rows = {}, {}
@@ -81,7 +77,7 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         likely = tuple(method for method in found if found[method]["is_likely"])
         if {"whole", "head"} & {*likely}:  # the others are there to compare with
             rows[kind] = likely
-    say(f"chosen: {rows}")
+    runner.say(f"chosen: {rows}")
     num_tests = max(len(TESTS) * sum(map(len, rows.values())) * len(settings.confirm_on), 1)
     seeds = range(first, first + settings.num_confirm)
     confirmed = {
@@ -108,10 +104,8 @@ def data_of(name: str, seed: int, most: int) -> tuple[np.ndarray, ...]:
         images = images_of(str(fashion_folder()) if name == "fashion" else name, seed)
         images = images.some(most, most, seed)
         table = (images.train_images, images.train_labels, images.test_images, images.test_labels)
-        if table[0].shape[1] == 28:  # the mean of four pixels
-            table = tuple(
-                of.reshape(-1, 14, 2, 14, 2).mean((2, 4)) if of.ndim == 3 else of for of in table
-            )
+        if table[0].shape[1] == 28:
+            table = tuple(halved(of) if of.ndim == 3 else of for of in table)
     return tuple(of.astype(np.float32 if of.ndim > 1 else np.int32) for of in table)
 
 

@@ -13,9 +13,8 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import islice, product
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,14 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
-from scipy import ndimage, stats
+from scipy import ndimage
 
 import ridgerider as rr
 from ridgerider.data import FILES, cache_folder, from_folder, images_of
 from ridgerider.ensembles import AlongRidges, Beginning, Fresh, RandomDirections
 from ridgerider.problems import classifier
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, grouped, interval, sized
 from ridgerider_experiments.show import drawing, markdown
-from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
     "ridges": ("ridges, one straight step", "#D55E00"),
@@ -92,20 +90,17 @@ class Settings(Base):
     max_images: int = sized(10_000, quick=2_000)  # for training
     max_test_images: int = sized(10_000, quick=1_000)
     max_epochs: int = sized(300, quick=60)
-    workers: int = 1
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Every method on every seed; what is done is kept in `out` and not done again."""
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    """Every method on every seed; what is done is kept and not done again."""
     fashion = fashion_folder()
     if fashion is None:
-        say("Fashion-MNIST is left out: its four files are not in a folder next to MNIST's.")
-    work_on = partial(work, say=say) if settings.workers == 1 else work
-    jobs = jobs_of(settings, fashion)
-    done = run_jobs(work_on, jobs, out / "runs.jsonl", settings.workers, say)
+        runner.say("Fashion-MNIST is left out: its four files are not in a folder next to MNIST's.")
+    done = runner(work, jobs_of(settings, fashion))
     runs = grouped(done, done, "arm")
     results = {"arms": {name: summary(of, len(runs)) for name, of in runs.items()}, "runs": done}
-    draw(results, out)
+    draw(results, runner.out)
     return results
 
 
@@ -141,36 +136,24 @@ def fashion_folder() -> Path | None:
 # --- one seed
 
 
-def work(job: Job, say: Callable[[str], None] = print) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     """All methods on one seed of one arm."""
     data, seed = job["data"], job["seed"]
     images = images_of(data, seed)
     if data != "digits":
         images = images.some(job["max_images"], job["max_test_images"], seed)
-    arm = f"{images.name}, {job['width']} hidden units"
-    problem = classifier(
-        images.train_images,
-        images.train_labels,
-        widths=(job["width"],),
-        init_scale=INIT_SCALE,
-        num_classes=images.num_classes,
-        seed=seed,
-    )
-    trial = Trial(job, problem)
+    start: Any = {"widths": (job["width"],), "init_scale": INIT_SCALE, "seed": seed}
+    start["num_classes"] = images.num_classes
+    trial = Trial(job, classifier(images.train_images, images.train_labels, **start))
     sets = shifted(images.test_images, seed)
     outside = {"jumbled": jumbled(images.test_images)}
     if job["fashion"] != "None" and images.name == "mnist":
         others = from_folder(job["fashion"]).some(1, job["max_test_images"], seed)
         outside["fashion"] = others.test_images
-    methods = {}
-    for name in job["methods"]:
-        methods[name] = short = judge(trial.make(name), sets, images.test_labels, outside)
-        shown = ", ".join(f"{what} {short[what]['disagreement']:.3f}" for what in SETS)
-        say(
-            f"{arm}, seed {seed}, {METHODS[name][0]}: disagreement {shown}; accuracy "
-            f"{short['clean']['accuracy']:.2%}"
-        )
-    return {"arm": arm, "seed": seed, "methods": methods}
+    methods = {
+        name: judge(trial.make(name), sets, images.test_labels, outside) for name in job["methods"]
+    }
+    return {"arm": f"{images.name}, {job['width']} hidden units", "seed": seed, "methods": methods}
 
 
 class Trial:
@@ -317,53 +300,25 @@ def summary(runs: list[dict[str, Any]], num_arms: int) -> dict[str, Any]:
     for name in runs[0]["methods"]:
         of = [run["methods"][name] for run in runs if name in run["methods"]]
         methods[name] = {**_mean(of), "num_seeds": len(of)}
-    pairs = [(run["methods"]["ridges"], run["methods"]["deep"]) for run in runs]
-
-    def against(test: Callable[..., dict[str, float]], *path: str) -> dict[str, float]:
-        """Ridges against the deep ensemble in what stands under these names."""
-        found = [[reduce(getitem, path, one) for one in pair] for pair in pairs]
-        return test([(one, two) for one, two in found], num_tests)
-
     num_tests = num_arms * (len(SHIFTS) + 2)
+
+    def pairs(*path: str) -> list[Any]:
+        """What stands under these names, of ridges and of the deep ensemble."""
+        of_each = [[run["methods"][name] for name in CLAIM] for run in runs]
+        for part in path:
+            of_each = [[one[part] for one in pair] for pair in of_each]
+        return of_each
+
     claim = {
-        **{f"disagreement, {name}": against(ratio, name, "disagreement") for name in SHIFTS},
-        "accuracy": against(difference, "clean", "accuracy"),
-        "work": against(ratio, "work"),
-    }
-    num_claim, outside = num_tests, list(runs[0]["methods"]["ridges"]["auroc"])
-    num_tests = num_arms * (2 * len(SETS) + len(outside))
-    beside = {
         **{
-            f"{what}, {name}": against(difference, name, what)
-            for what in ("nll", "accuracy")
-            for name in SETS
+            f"disagreement, {name}": ratio(pairs(name, "disagreement"), num_tests)
+            for name in SHIFTS
         },
-        **{f"auroc, {name}": against(difference, "auroc", name) for name in outside},
+        "accuracy": difference(pairs("clean", "accuracy"), num_tests),
+        "work": ratio(pairs("work"), num_tests),
     }
-    return {
-        "num_seeds": len(runs),
-        "methods": methods,
-        "claim": claim,
-        "num_tests": num_claim,
-        "verdict": verdict(claim),
-        "beside": beside,
-        "num_tests_beside": num_tests,
-    }
-
-
-def interval(values: list[float], num_tests: int = 1) -> dict[str, float]:
-    """The mean with its t-interval, which holds with 95 % for all of `num_tests` at once.
-
-    >>> one = interval([1.0, 2.0, 3.0])
-    >>> round(one["mean"], 6), round(one["low"], 3), round(one["high"], 3)
-    (2.0, -0.484, 4.484)
-    """
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return {"mean": mean, "low": -math.inf, "high": math.inf}
-    error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    half = float(stats.t.ppf(1 - 0.025 / num_tests, count - 1)) * error
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    found = {"num_seeds": len(runs), "methods": methods, "claim": claim, "num_tests": num_tests}
+    return {**found, "verdict": verdict(claim)}
 
 
 def difference(pairs: list[tuple[float, float]], num_tests: int = 1) -> dict[str, float]:
@@ -408,26 +363,18 @@ def draw(results: dict[str, Any], out: Path) -> None:
     arms = results["arms"]
     size = (3.4 * len(arms) + 1.6, 3.6)
     with drawing(out / "ensembles", *size, 1, len(arms), squeeze=False) as (axes,):
-        draw_arms(arms, axes)
-
-
-def draw_arms(arms: dict[str, Any], axes: Any) -> None:
-    for ax, (name, of) in zip(axes, arms.items(), strict=True):
-        for place, shift in enumerate(SHIFTS):
+        for ax, (name, of) in zip(axes, arms.items(), strict=True):
             for number, (method, scores) in enumerate(of["methods"].items()):
-                ax.plot(
-                    scores[shift]["disagreement"],
-                    place + 0.08 * (number - len(of["methods"]) / 2),
-                    "o",
-                    color=METHODS[method][1],
-                    label=METHODS[method][0] if place == 0 else None,
-                )
-        ax.set_yticks(range(len(SHIFTS)), SHIFTS)
-        ax.set(xlabel="disagreement of two members", xlim=(0, None))
-        ax.set_title(f"{name}: {of['verdict']}", fontsize=9)
-        ax.grid(alpha=0.25, axis="x")
-    most = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
-    axes[0].figure.legend(*most.get_legend_handles_labels(), loc="outside right upper")
+                label, color = METHODS[method]
+                apart = [scores[shift]["disagreement"] for shift in SHIFTS]
+                places = np.arange(len(SHIFTS)) + 0.08 * (number - len(of["methods"]) / 2)
+                ax.plot(apart, places, "o", color=color, label=label)
+            ax.set_yticks(range(len(SHIFTS)), SHIFTS)
+            ax.set(xlabel="disagreement of two members", xlim=(0, None))
+            ax.set_title(f"{name}: {of['verdict']}", fontsize=9)
+            ax.grid(alpha=0.25, axis="x")
+        most = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+        axes[0].figure.legend(*most.get_legend_handles_labels(), loc="outside right upper")
 
 
 def table(results: dict[str, Any]) -> str:
@@ -437,12 +384,13 @@ def table(results: dict[str, Any]) -> str:
 def _arm_lines(name: str, of: dict[str, Any]) -> list[str]:
     methods, rows = of["methods"], []
     for what, one in of["claim"].items():
-        wanted = {"accuracy": "above -0.50 points", "work": "at most 2"}.get(what, "above 1")
-        rows.append([what, *_shown(one, what != "accuracy", 100), wanted, part_verdict(what, one)])
-    others = [
-        [what, *_shown(one, False, 100 if what.startswith("accuracy") else 1)]
-        for what, one in of["beside"].items()
-    ]
+        if what == "accuracy":
+            low, mean, high = (f"{100 * one[part]:+.3g}" for part in ("low", "mean", "high"))
+            cells = [f"{mean} points", f"{low} to {high}", "above -0.50 points"]
+        else:
+            cells = [f"{one['mean']:.3g} times", f"{one['low']:.3g} to {one['high']:.3g}"]
+            cells.append("at most 2" if what == "work" else "above 1")
+        rows.append([what, *cells, part_verdict(what, one)])
     deep, scored = methods["deep"]["work"], []
     for method, scores in methods.items():
         clean, shifts = scores["clean"], [scores[shift] for shift in SHIFTS]
@@ -464,19 +412,10 @@ def _arm_lines(name: str, of: dict[str, Any]) -> list[str]:
     late = ", ".join(f"{name} {count:.2g}" for name, count in missed.items() if count)
     return [
         f"### {name}: the claim is {of['verdict']}\n",
-        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; each column of "
-        f"intervals holds with 95 % for all its tests at once ({of['num_tests']} of the claim, "
-        f"{of['num_tests_beside']} beside it).\n",
+        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; the intervals hold with "
+        f"95 % for all {of['num_tests']} tests of the claim at once.\n",
         markdown(["the claim", "ridges against deep", "interval", "wanted", "is it so?"], rows),
-        markdown(["beside it", "ridges against deep", "interval"], others),
         markdown(head, scored),
         f"Members that did not reach the target, mean over seeds: {late or 'none'}. Work is in "
         "units of the deep ensemble's.\n",
     ]
-
-
-def _shown(one: dict[str, float], is_ratio: bool, scale: float) -> tuple[str, str]:
-    if is_ratio:
-        return f"{one['mean']:.3g} times", f"{one['low']:.3g} to {one['high']:.3g}"
-    low, mean, high = (scale * one[name] for name in ("low", "mean", "high"))
-    return f"{mean:+.3g}{' points' if scale == 100 else ''}", f"{low:+.3g} to {high:+.3g}"

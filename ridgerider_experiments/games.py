@@ -8,12 +8,11 @@ optimum must choose between equals: of levers, what the best one without an equa
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ridgerider import coordination
 from ridgerider.problems.levers import ORIGINAL, PAPER, Levers
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import markdown
 
 # By name: the game, and what a symmetric convention can earn at best (None: the optimum).
@@ -32,29 +31,28 @@ class Settings(Base):
     names: tuple[str, ...] = sized(tuple(GAMES), quick=("signalling",))
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in settings.names:
-        make, convention = GAMES[name]
-        game = make()
-        how: dict[str, Any] = {"num_runs": settings.num_runs, "seed": settings.seed}
-        is_known = hasattr(game, "symmetries")
-        optimum = max(game.payoffs.tolist()) if is_known else game.optimum()
-        result = coordination.coordinate(game, **how)
-        told = coordination.other_play(game, game.symmetries(), **how) if is_known else None
-        found[name] = {
-            "optimum": optimum,
-            "convention": optimum if convention is None else convention,
-            "ridge": result.best.fingerprint,
-            "with_strangers": result.best.with_strangers,
-            "standard_error": result.best.standard_error,
-            "self_play": result.best.self_play,
-            "bonus": result.bonus,
-            "alone": coordination.play_alone(game, **how).with_strangers,
-            "other_play": None if told is None else told.with_strangers,
-        }
-        say(f"{name}: {found[name]}")
-    return {"games": found}
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    jobs = [settings.job("names", name=name) for name in settings.names]
+    return {"games": dict(zip(settings.names, runner(work, jobs), strict=True))}
+
+
+def work(job: Job) -> dict[str, Any]:
+    make, convention = GAMES[job["name"]]
+    game, how = make(), {"num_runs": job["num_runs"], "seed": job["seed"]}
+    is_known = hasattr(game, "symmetries")
+    optimum = max(game.payoffs.tolist()) if is_known else game.optimum()
+    result = coordination.coordinate(game, **how)
+    told = coordination.other_play(game, game.symmetries(), **how) if is_known else None
+    best = result.best
+    return {
+        "optimum": optimum,
+        "convention": optimum if convention is None else convention,
+        "ridge": best.fingerprint,
+        **{part: getattr(best, part) for part in ("with_strangers", "standard_error", "self_play")},
+        "bonus": result.bonus,
+        "alone": coordination.play_alone(game, **how).with_strangers,
+        "other_play": None if told is None else told.with_strangers,
+    }
 
 
 def table(results: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ The seeds 900 and above were used to write the method.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -34,9 +34,16 @@ from ridgerider import environments
 from ridgerider.data import digits, mnist
 from ridgerider.problems.colored import ColoredImages
 from ridgerider_experiments.penalties import Layers, Training, outputs, train
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import (
+    Base,
+    Job,
+    Runner,
+    accuracy_interval,
+    grouped,
+    plus_minus,
+    sized,
+)
 from ridgerider_experiments.show import markdown
-from ridgerider_experiments.sweep import Job, grouped, interval, run_jobs
 
 PENALTIES = ("irm", "vrex", "fishr", "coral")
 METHODS = {
@@ -63,17 +70,16 @@ class Settings(Base):
     )
     num_seeds: int = sized(20, quick=2)
     methods: tuple[str, ...] = sized(tuple(METHODS), quick=("fit", "erm", "irm", "oracle"))
-    workers: int = 1
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     jobs = [
         {"data": data, "seed": settings.seed + number, "methods": list(settings.methods)}
         for number in range(settings.num_seeds)
         for data in settings.data_sets
     ]
-    done = run_jobs(work, jobs, out / "invariance.jsonl", settings.workers, say)
-    return {"data": {name: summary(of) for name, of in grouped(jobs, done, "data").items()}}
+    done = grouped(jobs, runner(work, jobs), "data")
+    return {"data": {name: summary(of) for name, of in done.items()}}
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -102,66 +108,60 @@ def work(job: Job) -> dict[str, Any]:
 def make(name: str, seed: int) -> tuple[list[Data], Data, tuple[list[Data], Data]]:
     """Training environments, the test environment, and both without what is spurious."""
     random = np.random.default_rng(seed)
-    if name == "causal":
-        parts = [
-            causal(random, strength, count)
-            for strength, count in zip((3, 1, -2), SIZES, strict=True)
-        ]
-        bare = [(np.delete(x, slice(3, 6), axis=1), y) for x, y in parts]
-        return parts[:2], parts[2], (bare[:2], bare[2])
-    if name == "colour":
-        return colour(seed)
-    if name == "tilt":
-        inputs, labels = signals(seed)
-        labels = np.where(random.random(len(labels)) < 0.1, labels >= 5, labels < 5).astype(int)
-        rates = (0.2, 0.1, 0.9)
-    else:
-        images = digits(seed)
-        inputs = np.concatenate([images.train_images, images.test_images]).reshape(-1, 64)
-        labels = np.concatenate([images.train_labels, images.test_labels])
-        rates = (0.5, 0.1, 0.0)
+    pairs = {"causal": causal, "colour": colour, "tilt": tilt, "background": background}[name]
+    parts, bare = zip(*pairs(random, seed), strict=True)
+    return list(parts[:2]), parts[2], (list(bare[:2]), bare[2])
+
+
+Pairs = Iterator[tuple[Data, Data]]  # of each environment: as it is, and without what is spurious
+
+
+def dealt(
+    random: np.random.Generator, inputs: np.ndarray, labels: np.ndarray, rates: tuple[float, ...]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Two fifths for each of two training environments and one for the test, with what is off."""
     rows = np.array_split(random.permutation(len(labels)), 5)
-    parts, bare = [], []
     for own, rate in zip((rows[:2], rows[2:4], rows[4:]), rates, strict=True):
         x, y = (of[np.concatenate(own)] for of in (inputs, labels))
-        is_off = random.random(len(y)) < rate
-        if name == "tilt":
-            shown = x + np.where(is_off, -1, 1)[:, None] * (2 * y - 1)[:, None] * TILT
-        else:
-            other = np.where(is_off, random.integers(0, 10, len(y)), y + 5 * (rate == 0))
-            shown = np.maximum(x, (other % 10 / 10)[:, None])
-        parts.append((shown, y))
-        bare.append((x, y))
-    return parts[:2], parts[2], (bare[:2], bare[2])
+        yield x, y, random.random(len(y)) < rate
 
 
-SIZES = (1000, 1000, 4000)  # of the causal tables
-
-
-def causal(random: np.random.Generator, strength: float, count: int) -> Data:
-    table = random.normal(size=(count, 10))
-    labels = (table[:, :3].sum(axis=1) + random.logistic(size=count) > 0).astype(int)
-    table[:, 3:6] += strength * (labels - 0.5)[:, None]
-    return table, labels
-
-
-def signals(seed: int) -> Data:
+def tilt(random: np.random.Generator, seed: int) -> Pairs:
     from mnist1d.data import get_dataset_args, make_dataset  # optional
 
-    settings = get_dataset_args()
-    settings.seed, settings.num_samples = seed, 10_000
-    made = make_dataset(settings)
-    return tuple(np.concatenate([made[name], made[f"{name}_test"]]) for name in "xy")  # type: ignore[return-value]
+    given = get_dataset_args()
+    given.seed, given.num_samples = seed, 10_000
+    made = make_dataset(given)
+    inputs, labels = (np.concatenate([made[name], made[f"{name}_test"]]) for name in "xy")
+    labels = np.where(random.random(len(labels)) < 0.1, labels >= 5, labels < 5).astype(int)
+    for x, y, is_off in dealt(random, inputs, labels, (0.2, 0.1, 0.9)):
+        yield (x + (np.where(is_off, -1, 1) * (2 * y - 1))[:, None] * TILT, y), (x, y)
 
 
-def colour(seed: int) -> tuple[list[Data], Data, tuple[list[Data], Data]]:
+def background(random: np.random.Generator, seed: int) -> Pairs:
+    images, rates = digits(seed), (0.5, 0.1, 0.0)
+    inputs = np.concatenate([images.train_images, images.test_images]).reshape(-1, 64)
+    labels = np.concatenate([images.train_labels, images.test_labels])
+    for rate, (x, y, is_off) in zip(rates, dealt(random, inputs, labels, rates), strict=True):
+        other = np.where(is_off, random.integers(0, 10, len(y)), y + 5 * (rate == 0))
+        yield (np.maximum(x, (other % 10 / 10)[:, None]), y), (x, y)
+
+
+def causal(random: np.random.Generator, seed: int) -> Pairs:
+    for strength, count in ((3, 1000), (1, 1000), (-2, 4000)):
+        table = random.normal(size=(count, 10))
+        labels = (table[:, :3].sum(axis=1) + random.logistic(size=count) > 0).astype(int)
+        table[:, 3:6] += strength * (labels - 0.5)[:, None]
+        yield (table, labels), (np.delete(table, slice(3, 6), axis=1), labels)
+
+
+def colour(random: np.random.Generator, seed: int) -> Pairs:
     colored = ColoredImages(
         mnist().some(23_000, 5_000, seed), (0.2, 0.1), stride=2, num_validation=3_000, seed=seed
     )
-    every = (*colored.train, colored.load_test())
-    parts = [(one.images.reshape(len(one.images), -1), one.labels) for one in every]
-    bare = [(one.grey().images.reshape(len(one.images), -1), one.labels) for one in every]
-    return parts[:2], parts[2], (bare[:2], bare[2])
+    for one in (*colored.train, colored.load_test()):
+        seen, bare = (of.images.reshape(len(of.images), -1) for of in (one, one.grey()))
+        yield (seen, one.labels), (bare, one.labels)
 
 
 # --- baselines: a network with two hidden layers, and a penalty
@@ -185,7 +185,13 @@ def baseline(
     keys = jax.random.split(jax.random.key(seed), len(sizes))
     weights = jnp.asarray(WEIGHTS if method in PENALTIES else WEIGHTS[:1], jnp.float32)
     trainings = [Training(method, weight=weight, late_from=EARLY) for weight in weights]
-    layers = layers_of(sizes, keys)
+    layers = [
+        {
+            "weights": jax.random.normal(key, pair, jnp.float32) * (2 / pair[0]) ** 0.5,
+            "bias": jnp.zeros(pair[1], jnp.float32),
+        }
+        for key, pair in zip(keys, pairwise(sizes), strict=False)
+    ]
     each = [train(training, layers, kept, keys[-1], **STEPS) for training in trainings]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     accuracies = np.array(
@@ -200,16 +206,6 @@ def baseline(
         return np.asarray(guesses(chosen, seen(inputs))[0, 0])
 
     return predict
-
-
-def layers_of(sizes: tuple[int, ...], keys: Array) -> Layers:
-    return [
-        {
-            "weights": jax.random.normal(own, (fan_in, fan_out), jnp.float32) * (2 / fan_in) ** 0.5,
-            "bias": jnp.zeros(fan_out, jnp.float32),
-        }
-        for own, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=False)
-    ]
 
 
 @jax.jit
@@ -229,7 +225,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         test = np.array([run[name]["test"] for run in runs])
         apart = np.array([run["fit"]["test"] for run in runs]) - test
         found[name] = {
-            "test": interval(test),
+            "test": accuracy_interval(test),
             "seconds": float(np.median([run[name]["seconds"] for run in runs])),
             "fit_minus_this": float(apart.mean()),
             "above": int(np.sum(apart > 0)),
@@ -243,11 +239,9 @@ def table(results: dict[str, Any]) -> str:
     for data, methods in results["data"].items():
         rows = []
         for name, of in methods.items():
-            mean, half = of["test"]["mean"], (of["test"]["high"] - of["test"]["low"]) / 2
             apart = f"{100 * of['fit_minus_this']:+.1f} ({of['above']} of {of['runs']})"
-            accuracy, apart = f"{100 * mean:.1f} ± {100 * half:.1f}", "" if name == "fit" else apart
-            rows.append([METHODS[name], accuracy, apart, f"{of['seconds']:.1f}"])
-        count = next(iter(methods.values()))["runs"]
-        head = [f"{data}, {count} seeds", "test accuracy (%)", "`fit` minus this", "seconds"]
+            cells = [plus_minus(of["test"]), "" if name == "fit" else apart]
+            rows.append([METHODS[name], *cells, f"{of['seconds']:.1f}"])
+        head = [f"{data}, {of['runs']} seeds", "test accuracy (%)", "`fit` minus this", "seconds"]
         parts.append(markdown(head, rows))
     return "\n".join(parts)

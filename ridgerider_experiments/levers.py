@@ -10,7 +10,6 @@ have no order. Random payoff lists are ours; further games are in `games`.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from matplotlib.patches import Rectangle
 
 from ridgerider.coordination import Candidate, Coordination, coordinate, other_play, play_alone
 from ridgerider.problems.levers import PAPER, Levers, lever_eigenvalues
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import drawing, markdown
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -38,24 +37,16 @@ class Settings(Base):
     max_levers: int = sized(8, quick=3)  # in a random list; ours
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    game, began = Levers(PAPER), time.perf_counter()
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    game, began, runs = Levers(PAPER), time.perf_counter(), settings.num_runs
     seeds = [settings.seed * 1000 + repeat for repeat in range(settings.num_repeats)]
-    repeats = []
-    for seed in seeds:
-        repeats.append(coordinate(game, settings.num_runs, members="all", seed=seed))
-        best = repeats[-1].best
-        say(f"repeat {len(repeats)}: ridge {best.fingerprint}, cross-play {best.cross_play:.4f}")
+    repeats = [coordinate(game, runs, members="all", seed=seed) for seed in seeds]
     seconds = time.perf_counter() - began
-    draw(repeats, out)
-    alone = [play_alone(game, settings.num_runs, seed=seed).cross_play for seed in seeds]
-    told = [
-        other_play(game, game.symmetries(), settings.num_runs, seed=seed).cross_play
-        for seed in seeds
-    ]
-    say(f"self-play {np.mean(alone):.4f}, Other-Play {np.mean(told):.4f}")
+    draw(repeats, runner.out)
+    alone = [play_alone(game, runs, seed=seed).cross_play for seed in seeds]
+    told = [other_play(game, game.symmetries(), runs, seed=seed).cross_play for seed in seeds]
     return {
-        "ridges": [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)],
+        "ridges": ridges(repeats),
         "best": {
             "fingerprint": [r.best.fingerprint for r in repeats],
             "cross_play": [r.best.cross_play for r in repeats],
@@ -67,9 +58,14 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
         "seconds": seconds,
         "self_play_baseline": {"cross_play": float(np.mean(alone))},
         "other_play": {"cross_play": float(np.mean(told))},
-        "chance": [chance(payoff, settings.num_runs) for payoff in (0.8, 1.0)],
-        "random_lists": random_lists(settings, say),
+        "chance": [chance(payoff, runs) for payoff in (0.8, 1.0)],
+        "random_lists": random_lists(settings, runner),
     }
+
+
+def ridges(repeats: list[Coordination]) -> list[dict[str, Any]]:
+    """Each ridge over all repeats."""
+    return [ridge(column) for column in zip(*(one.candidates for one in repeats), strict=True)]
 
 
 def ridge(repeats: tuple[Candidate, ...]) -> dict[str, Any]:
@@ -92,16 +88,6 @@ def greedy(candidate: Candidate) -> np.ndarray:
     return np.asarray(candidate.policies).argmax(axis=-1)
 
 
-def eigenvalue_error(result: Coordination, payoffs: tuple[float, ...]) -> float:
-    """The largest distance of a run's eigenvalues from the closed form."""
-    expected = lever_eigenvalues(payoffs)
-    found = [
-        [cluster.eigenvalue for cluster in saddle.clusters for _ in range(cluster.multiplicity)]
-        for saddle in result.saddles
-    ]
-    return float(np.abs(np.array(found) - expected).max())
-
-
 def chance(payoff: float, num_runs: int) -> float:
     """The average cross-play of runs that pick one of the tied levers at random."""
     return payoff * (1 / num_runs + (1 - 1 / num_runs) / PAPER.count(payoff))
@@ -110,16 +96,15 @@ def chance(payoff: float, num_runs: int) -> float:
 # --- random payoff lists
 
 
-def random_lists(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def random_lists(settings: Settings, runner: Runner) -> dict[str, Any]:
     """Payoffs of 0.1 to 1.0 in tenths, with ties; what is deployed when a lever is untied."""
-    random = np.random.default_rng(settings.seed)
-    outcomes: list[dict[str, Any]] = []
-    while len(outcomes) < settings.num_lists:
+    random, jobs = np.random.default_rng(settings.seed), list[Job]()
+    while len(jobs) < settings.num_lists:
         payoffs = random.integers(1, 11, size=random.integers(3, settings.max_levers + 1)) / 10
         if len(untied(payoffs)):
-            outcomes.append(deployed(payoffs, settings.list_runs, len(outcomes)))
-            if len(outcomes) % 20 == 0:
-                say(f"{len(outcomes)} lists")
+            own = {"num_runs": settings.list_runs, "seed": len(jobs)}
+            jobs.append({"payoffs": payoffs.tolist(), **own})
+    outcomes = runner(deployed, jobs)
     kinds = [outcome["kind"] for outcome in outcomes]
     return {
         "lists": len(outcomes),
@@ -134,20 +119,26 @@ def untied(payoffs: np.ndarray) -> np.ndarray:
     return values[counts == 1]
 
 
-def deployed(payoffs: np.ndarray, num_runs: int, seed: int) -> dict[str, Any]:
+def deployed(job: Job) -> dict[str, Any]:
     """Coordinate on one list and say what kind of lever came out."""
-    kept = {"payoffs": sorted(payoffs.tolist())}
+    payoffs = np.array(job["payoffs"])
+    kept = {"payoffs": sorted(job["payoffs"])}
     try:
-        result = coordinate(Levers(payoffs), num_runs, seed=seed)
+        result = coordinate(Levers(payoffs), job["num_runs"], seed=job["seed"])
     except ValueError as error:  # says that there is no saddle to ride from
         return {**kept, "kind": "no saddle found", "reason": str(error), "is_interior": False}
     best = result.best
     reached = [one.self_play for one in result.candidates if one.self_play - one.cross_play < CLOSE]
+    # All eigenvalues of every run, against the closed form.
+    found = [
+        [cluster.eigenvalue for cluster in saddle.clusters for _ in range(cluster.multiplicity)]
+        for saddle in result.saddles
+    ]
     return {
         **kept,
         "kind": kind(payoffs, best, reached),
         **{part: getattr(best, part) for part in ("cross_play", "self_play", "confidence")},
-        "is_interior": eigenvalue_error(result, tuple(payoffs)) < 1e-8,
+        "is_interior": bool(np.abs(found - lever_eigenvalues(tuple(payoffs))).max() < 1e-8),
     }
 
 
@@ -181,22 +172,22 @@ def draw(repeats: list[Coordination], out: Path) -> None:
 
 
 def draw_payoffs(repeats: list[Coordination], ax: Axes) -> None:
-    ridges = [ridge(column) for column in zip(*(r.candidates for r in repeats), strict=True)]
-    place = np.arange(len(ridges))
-    paid, alone = (np.array([one[part] for one in ridges]) for part in ("cross_play", "self_play"))
+    shown = ridges(repeats)
+    place = np.arange(len(shown))
+    paid, alone = (np.array([one[part] for one in shown]) for part in ("cross_play", "self_play"))
     # Alone, everyone pulls one of the levers that pay what self-play comes to.
     levels = [
         chance(min(PAPER, key=lambda payoff: abs(payoff - one)), len(repeats[0].saddles))
         for one in alone
     ]
     for color, kind in ((GREEN, "simple"), (BLUE, "repeated")):
-        here = np.array([(one["multiplicity"] == 1) == (kind == "simple") for one in ridges])
-        errors = np.array([one["cross_play_error"] for one in ridges])[here]
+        here = np.array([(one["multiplicity"] == 1) == (kind == "simple") for one in shown])
+        errors = np.array([one["cross_play_error"] for one in shown])[here]
         look: Any = {"color": color, "label": f"with each other, {kind} eigenvalue", "capsize": 3}
         ax.bar(place[here], paid[here], 0.7, yerr=errors, ecolor="#222222", **look)
     ax.hlines(levels, place - 0.42, place + 0.42, "#222222", ":", label="by chance")
     ax.plot(place, alone, "_", color=ORANGE, ms=18, mew=2.2, label="in self-play")
-    ax.set_xticks(place, [one["fingerprint"] for one in ridges])
+    ax.set_xticks(place, [one["fingerprint"] for one in shown])
     ax.set(xlabel="ridge", ylabel="average payoff", ylim=(0, 1.55), yticks=np.arange(0, 1.01, 0.2))
     ax.legend(loc="upper left")
 

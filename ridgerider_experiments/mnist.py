@@ -13,7 +13,6 @@ are not given.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,16 +24,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool
 from matplotlib.axes import Axes
-from scipy import stats
 
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider.types import Ride
 from ridgerider_experiments.chain import RIDER, accuracy, chain, restore, store
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, grouped, interval, plus_minus, sized
 from ridgerider_experiments.show import drawing, markdown
-from ridgerider_experiments.sweep import grouped, run_jobs
 
 # Name, the paper's test accuracy, colour.
 METHODS = {
@@ -108,50 +105,40 @@ def no_longer_falls(ride: Ride) -> Bool[Array, ""]:
     return (ride.num_steps >= 20) & (losses[0] >= losses[1])
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Every method on every seed; what is done is kept in `out` and not done again."""
-    seeds = range(settings.seed, settings.seed + settings.num_seeds)
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    """Every method on every seed; what is done is kept and not done again."""
     jobs = [
-        settings.job("num_seeds", "num_paper_seeds", seed=seed, method=name)
-        for seed in seeds
+        settings.job("num_seeds", "num_paper_seeds", seed=settings.seed + number, method=name)
+        for number in range(settings.num_seeds)
         for name in METHODS
-        if seed - settings.seed < settings.num_paper_seeds or not name.startswith("paper")
+        if number < settings.num_paper_seeds or not name.startswith("paper")
     ]
-    done = run_jobs(partial(work, out=out, say=say), jobs, out / "runs.jsonl", 1, say)
-    runs = grouped(jobs, done, "method")
+    runs = grouped(jobs, runner(partial(work, runner=runner), jobs), "method")
     results = {name: summary(runs[name]) for name in METHODS}
-    draw(results, out)
+    draw(results, runner.out)
     found = {"data": settings.data, "seeds": settings.num_seeds, "methods": results}
     return {**found, "following": following(results, settings.max_hvps)}
 
 
-def work(job: dict[str, Any], out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """One method on one seed; a chain that was stopped goes on from its last point in `out`."""
-    name, seed = job["method"], job["seed"]
-    settings = Settings.of(job)
+def work(job: Job, runner: Runner) -> dict[str, Any]:
+    """One method on one seed; a chain that was stopped goes on from its last point."""
+    name, seed, settings = job["method"], job["seed"], Settings.of(job)
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
-    problem = make_problem(
-        replace(settings, width=0 if name == "linear" else settings.width), images, seed
-    )
+    problem = make_problem(settings, images, seed, is_linear=name == "linear")
     if name in ("adam", "linear"):
         done = train_adam(settings, problem, images, seed)
     else:
-        done = ride(settings, problem, images, name, seed, out / f"{name}-{seed}.npz")
-    accuracies = f"train {done['train_accuracy']:.2%}, test {done['test_accuracy']:.2%}"
-    spent = f"{done['hvps']} HVPs, {done['seconds']:.0f} s"
-    say(f"seed {seed}, {METHODS[name][0]}: {accuracies}, {spent}")
+        done = ride(settings, problem, images, name, seed, runner.out / f"{name}-{seed}.npz")
+    runner.say(f"seed {seed}, {METHODS[name][0]}: test {done['test_accuracy']:.2%}")
     return done
 
 
-def make_problem(settings: Settings, images: Images, seed: int) -> rr.Problem:
-    return classifier(
-        images.train_images,
-        images.train_labels,
-        widths=(settings.width,) if settings.width else (),
-        init_scale=settings.init_scale,
-        decay=settings.decay,
-        seed=seed,
-    )
+def make_problem(
+    settings: Settings, images: Images, seed: int, is_linear: bool = False
+) -> rr.Problem:
+    start: Any = {"widths": () if is_linear else (settings.width,), "seed": seed}
+    start |= {"init_scale": settings.init_scale, "decay": settings.decay}
+    return classifier(images.train_images, images.train_labels, **start)
 
 
 def accuracies(problem: rr.Problem, images: Images, x: Array) -> tuple[float, float]:
@@ -219,12 +206,9 @@ def train_adam(
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and spread (standard deviation) over seeds, and every run's own numbers."""
-    numbers = {name: [one[name] for one in runs] for name in runs[0] if name != "curve"}
-    means = {
-        name: {"mean": float(np.mean(of)), "spread": float(np.std(of, ddof=len(of) > 1))}
-        for name, of in numbers.items()
-    }
+    """Means over seeds, and every run's own numbers."""
+    numbers = [name for name in runs[0] if name != "curve"]
+    means = {name: {"mean": float(np.mean([one[name] for one in runs]))} for name in numbers}
     return {**means, "seeds": len(runs), "runs": runs}
 
 
@@ -234,22 +218,15 @@ def following(methods: dict[str, Any], max_hvps: int) -> dict[str, Any]:
     At the points of their curves next to half of the budget and to all of it.
     """
 
-    def points(name: str, hvps: float) -> list[float]:
+    def points(name: str, hvps: float) -> Any:
         curves = (np.array(run["curve"]) for run in methods[name]["runs"])
-        return [100 * curve[np.abs(curve[:, 0] - hvps).argmin(), 2] for curve in curves]
+        return np.array([100 * curve[np.abs(curve[:, 0] - hvps).argmin(), 2] for curve in curves])
 
     found = {}
     for part, hvps in (("half", max_hvps / 2), ("all", max_hvps)):
-        both = zip(points("rr_without_corrector", hvps), points("keep_many", hvps), strict=True)
-        apart = [one - two for one, two in both]
-        found[part] = {"mean": float(np.mean(apart)), "half": half_width(apart)}
+        apart = interval(points("rr_without_corrector", hvps) - points("keep_many", hvps))
+        found[part] = {"mean": apart["mean"], "half": apart["high"] - apart["mean"]}
     return found
-
-
-def half_width(values: Any) -> float:
-    """Of the 95 % t-interval of the mean."""
-    count = len(values)
-    return float(stats.t.ppf(0.975, count - 1) * stats.sem(values)) if count > 1 else 0.0
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
@@ -281,7 +258,10 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for name, of in results["methods"].items():
         steps = of.get("gradients" if name in ("adam", "linear") else "steps", {"mean": ""})["mean"]
-        both = [percent(of, part) for part in ("test_accuracy", "train_accuracy")]
+        both = [
+            plus_minus(interval(run[part] for run in of["runs"]), 2) + " %"
+            for part in ("test_accuracy", "train_accuracy")
+        ]
         counts = [of["seeds"], f"{steps:,.0f}" if steps else "", f"{of['hvps']['mean']:,.0f}"]
         rows.append([*METHODS[name][:2], *both, *counts, f"{of['seconds']['mean']:.0f}"])
     head = ["method", "paper, test", "ours, test", "ours, train", "seeds", "steps", "HVPs"]
@@ -291,9 +271,3 @@ def table(results: dict[str, Any]) -> str:
         f"without corrector, on equal seeds: {half} points with half of the HVPs, {whole} with all."
     )
     return f"{markdown([*head, 'seconds'], rows)}\n{what}\n"
-
-
-def percent(of: dict[str, Any], part: str) -> str:
-    """Mean and 95 % interval over seeds."""
-    mean, values = 100 * of[part]["mean"], [100 * run[part] for run in of["runs"]]
-    return f"{mean:.2f}" + (f" ± {half_width(values):.2f} %" if len(values) > 1 else " %")

@@ -16,7 +16,6 @@ accidental basis; larger steps and an exact update, beside the paper's settings.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,9 +32,8 @@ from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
 from ridgerider.types import Cost, Ridge
 from ridgerider_experiments.chain import RIDER, Point, chain, downhill_ridge, guesses
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, grouped, sized
 from ridgerider_experiments.show import drawing, markdown
-from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 LABELS = {
     "clusters": "distinct ridges",
@@ -68,26 +66,26 @@ class Settings(Base):
     paper_steps: int = sized(5000, quick=600)
     paper_every: int = sized(12, quick=8)  # raw index that is ridden
     paper_repeats: int = 2
-    workers: int = sized(2, quick=1)
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    _, _, ridges = scene_of(replace(settings, workers=1))
-    every = {name: list(of) for name, of in ridges.items()}
-    every |= {str(scale): list(raw_indices(settings, str(scale))) for scale in settings.scales}
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    distinct = scene_of(settings, settings.init_scale)[2]
+    steps = {"raw": settings.raw_every, "paper": settings.paper_every}
+    steps |= {str(scale): settings.scale_every for scale in settings.scales}
+    every = {"clusters": list(distinct)}
+    every |= {name: list(range(0, settings.num_raw, step)) for name, step in steps.items()}
     jobs = [
         settings.job(group=name, index=index, repeat=repeat)
         for name, indices in every.items()
         for index in indices
         for repeat in range(settings.paper_repeats if name == "paper" else settings.num_repeats)
     ]
-    done = run_jobs(work, jobs, out / "mnist-diversity.jsonl", settings.workers, say)
-    rows = grouped(jobs, range(len(jobs)), "group")
-    groups = {
-        name: compared(grouped([jobs[k] for k in own], [done[k] for k in own], "index"), settings)
-        for name, own in rows.items()
-    }
-    draw(groups, out)
+    pairs = list(zip(jobs, runner(work, jobs), strict=True))
+    groups = {}
+    for name in every:
+        own, done = zip(*(pair for pair in pairs if pair[0]["group"] == name), strict=True)
+        groups[name] = compared(grouped(own, done, "index"), settings)
+    draw(groups, runner.out)
     return {"groups": groups}
 
 
@@ -103,43 +101,29 @@ def compared(found: dict[int, list[dict[str, list[float]]]], settings: Settings)
 
 
 @cache
-def scene_of(settings: Settings) -> tuple[Images, rr.Problem, dict[str, dict[int, Ridge]]]:
-    """What every ride needs: the data, the network at its start, and the first ridges there."""
+def scene_of(
+    settings: Settings, scale: float
+) -> tuple[Images, rr.Problem, dict[int, Ridge], dict[int, Ridge]]:
+    """The data, the network at its start, and the first ridges there: distinct ones, and all."""
     images = images_of(settings.data).some(settings.max_images, settings.max_images)
-    problem = classifier(
-        images.train_images,
-        images.train_labels,
-        widths=(settings.width,),
-        init_scale=settings.init_scale,
-        seed=settings.seed,
-    )
+    start: Any = {"widths": (settings.width,), "init_scale": scale, "seed": settings.seed}
+    problem = classifier(images.train_images, images.train_labels, **start)
     key = jax.random.key(settings.seed)
     on_batch = rr.Batches(settings.look_size)(problem, key, 0)
-    raw = raw_ridges(settings, on_batch, key)
-    ridges = {"clusters": distinct_ridges(settings, on_batch, key)} | {
-        name: {index: raw[index] for index in raw_indices(settings, name)}
-        for name in ("raw", "paper")
-    }
-    return images, problem, ridges
-
-
-def raw_indices(settings: Settings, group: str) -> range:
-    """Those that a group rides."""
-    every = {"raw": settings.raw_every, "paper": settings.paper_every}
-    return range(0, settings.num_raw, every.get(group, settings.scale_every))
+    distinct = distinct_ridges(settings, on_batch, key)
+    return images, problem, distinct, raw_ridges(settings, on_batch, key)
 
 
 def work(job: Job) -> dict[str, list[float]]:
     """One ride along one first ridge: accuracy by digit, early and late."""
-    settings, group = replace(Settings.of(job), workers=1), job["group"]
-    if group not in ("clusters", "raw", "paper"):  # another scale of the start
-        settings = replace(settings, init_scale=float(group), raw_every=settings.scale_every)
-        group = "raw"
-    images, problem, ridges = scene_of(settings)
-    if group == "raw":
+    settings, group = Settings.of(job), job["group"]
+    scale = settings.init_scale if group in LABELS else float(group)
+    images, problem, distinct, raw = scene_of(settings, scale)
+    if group != "clusters":
         settings = replace(settings, max_late_hvps=0)
     along = ride_paper if group == "paper" else ride
-    found = along(settings, problem, images, ridges[group][job["index"]], job["repeat"])
+    ridge = (distinct if group == "clusters" else raw)[job["index"]]
+    found = along(settings, problem, images, ridge, job["repeat"])
     return {part: accuracies.tolist() for part, accuracies in found.items()}
 
 
@@ -218,12 +202,9 @@ def ride(
 
 
 def by_digit(problem: rr.Problem, x: Array, images: Images) -> Float[np.ndarray, " classes"]:
-    is_right = (
-        np.asarray(guesses(problem, x, jnp.asarray(images.test_images))) == images.test_labels
-    )
-    return np.array(
-        [is_right[images.test_labels == digit].mean() for digit in range(images.num_classes)]
-    )
+    labels = images.test_labels
+    is_right = np.asarray(guesses(problem, x, jnp.asarray(images.test_images))) == labels
+    return np.array([is_right[labels == digit].mean() for digit in range(images.num_classes)])
 
 
 def permutation_test(

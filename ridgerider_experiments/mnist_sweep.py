@@ -13,7 +13,6 @@ Differs from the paper: smaller images, network and number of trials, for time; 
 from where, which it does not say.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,10 +24,9 @@ import numpy as np
 import ridgerider as rr
 from ridgerider.data import Images, images_of
 from ridgerider.problems import classifier
-from ridgerider_experiments.chain import RIDER, accuracy, chain
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.chain import RIDER, accuracy, chain, halved
+from ridgerider_experiments.runner import Base, Job, Runner, grouped, sized
 from ridgerider_experiments.show import drawing, markdown
-from ridgerider_experiments.sweep import Job, grouped, run_jobs
 
 METHODS = {
     "rr": ("Ridge Rider", "98", "#D55E00"),
@@ -47,19 +45,17 @@ class Settings(Base):
     num_validation: int = sized(5_000, quick=400)
     num_trials: int = sized(500, quick=4)  # of each method
     max_spent: int = sized(4_000, quick=400)  # HVPs and gradients of a trial
-    workers: int = sized(2, quick=1)
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     # A longer sweep goes on with what a shorter one did.
     jobs = [
         settings.job("num_trials", trial=trial, method=method)
         for trial in range(settings.num_trials)
         for method in METHODS
     ]
-    done = run_jobs(work, jobs, out / "mnist-sweep.jsonl", settings.workers, say)
-    runs = grouped(jobs, done, "method")
-    draw(runs, out)
+    runs = grouped(jobs, runner(work, jobs), "method")
+    draw(runs, runner.out)
     images, held_out = parts(settings.data, settings.num_train, settings.num_validation)
     return {
         "methods": {method: summary(of, settings.seed) for method, of in runs.items()},
@@ -121,18 +117,12 @@ def work(job: Job) -> dict[str, Any]:
     return {"curve": curve, "hvps": int(end.cost.hvps), "steps": end.num_steps, **trial}
 
 
-def _small(part: np.ndarray) -> np.ndarray:
-    """Images of half the side, each pixel the mean of four."""
-    count, side, _ = part.shape
-    return part.reshape(count, side // 2, 2, side // 2, 2).mean(axis=(2, 4)).astype(np.float32)
-
-
 @cache
 def parts(data: str, num_train: int, num_validation: int) -> tuple[Images, Images]:
     """The first training images with the test images, and with the last training images instead."""
     images = images_of(data)
     if data == "mnist":
-        train, test = _small(images.train_images), _small(images.test_images)
+        train, test = halved(images.train_images), halved(images.test_images)
         images = replace(images, train_images=train, test_images=test)
     pixels, labels = images.train_images, images.train_labels
     some = replace(images, train_images=pixels[:num_train], train_labels=labels[:num_train])

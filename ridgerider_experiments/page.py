@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ridgerider_experiments as experiments
-from ridgerider_experiments.settings import about
+from ridgerider_experiments.runner import about
 
 HOLE = re.compile(r"\{\{(100\*|table |run )?([^}:]+)(?::([^}]*))?\}\}")
 
@@ -43,8 +43,7 @@ def run_all(
             continue
         say(f"{name}: begins")
         try:
-            divided = workers if name in experiments.takers("workers") else None
-            experiments.reproduce(name, folder, quick=quick, seed=seed, workers=divided, say=say)
+            experiments.reproduce(name, folder, quick=quick, seed=seed, workers=workers, say=say)
         except (OSError, ValueError) as error:
             failed[name] = str(error)
             say(f"{name}: failed, {error}")
@@ -87,7 +86,7 @@ def section(out: Path, name: str, failed: dict[str, str]) -> Iterator[str]:
 
 def made_with(run: dict[str, Any]) -> str:
     """What a result was made with, in one sentence."""
-    settings = ", ".join(f"{name} {_plain(value)}" for name, value in run["settings"].items())
+    settings = ", ".join(f"{name} {json.dumps(of)}" for name, of in run["settings"].items())
     commit = f" ({run['commit']})" if run["commit"] else ""
     chosen = "at a size of its own" if run.get("options") else "full size"
     size = "quick size" if run["is_quick"] else chosen
@@ -95,12 +94,6 @@ def made_with(run: dict[str, Any]) -> str:
     words += f", {run['seconds']:.0f} seconds in the last go" if run["seconds"] else ""
     words += f"; settings: {settings}."
     return f"{words} {run['note']}" if "note" in run else words
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "(" + ", ".join(map(_plain, value)) + ")"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # --- the page of the documentation

@@ -41,6 +41,19 @@ class Training(eqx.Module):
     late_from: int = 190  # steps before which the penalty's weight is 1
 
 
+def perceptron(key: PRNGKeyArray, sizes: tuple[int, ...]) -> Layers:
+    """Xavier-uniform weights and zero biases."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [
+        {
+            "weights": (6 / (fan_in + fan_out)) ** 0.5
+            * jax.random.uniform(one, (fan_in, fan_out), jnp.float32, -1, 1),
+            "bias": jnp.zeros(fan_out, jnp.float32),
+        }
+        for one, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    ]
+
+
 def hidden(layers: Layers, inputs: Inputs) -> Float[Array, "examples width"]:
     """What the last layer sees."""
     values = inputs.reshape(len(inputs), -1)

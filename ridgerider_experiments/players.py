@@ -21,7 +21,6 @@ So every ridge is one feature, the most predictive one first, and a fingerprint 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -33,9 +32,8 @@ from scipy import fft, stats
 
 import ridgerider as rr
 from ridgerider.problems.colored import colored_digits, colored_mnist
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Runner, accuracy_interval, sized
 from ridgerider_experiments.show import descent_paths, markdown
-from ridgerider_experiments.sweep import interval
 
 # A public environment without labels to be used, then one for each player.
 GAMES = {"the paper's environments": (0.5, 0.2, 0.1), "opposed colours": (0.5, 0.2, 0.8)}
@@ -57,7 +55,7 @@ class Settings(Base):
     num_starts: int = 100  # in each two-player game
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     seeds = range(settings.seed, settings.seed + settings.num_seeds)
     games = {
         name: summary([play(settings, rates, seed) for seed in seeds])
@@ -140,9 +138,9 @@ def summary(played: list[dict[str, list[float]]]) -> dict[str, Any]:
     return {
         "correlation": float(np.mean(ranks)),
         "deployed": best,
-        "cross_play": interval(one["cross_play"][k] for one, k in both),
-        "test": interval(one["test"][k] for one, k in both),
-        "best_test": interval(max(one["test"]) for one in played),
+        "cross_play": accuracy_interval(one["cross_play"][k] for one, k in both),
+        "test": accuracy_interval(one["test"][k] for one, k in both),
+        "best_test": accuracy_interval(max(one["test"]) for one in played),
     }
 
 

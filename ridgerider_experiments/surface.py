@@ -8,7 +8,6 @@ two global ones.
 Differs from the paper: the function, which it does not give.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from matplotlib.axes import Axes
 import ridgerider as rr
 from ridgerider import plot
 from ridgerider.problems.surface import surface, surface_minima
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Runner, sized
 from ridgerider_experiments.show import descent_paths, drawing, markdown
 
 COLORS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7")  # distinguishable with any colour vision
@@ -35,7 +34,7 @@ class Settings(Base):
     num_steps: int = 2000  # enough for every run to come to rest
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     problem, known = surface(), surface_minima()
     noise = jax.random.normal(
         jax.random.key(settings.seed), (settings.num_starts, 2), problem.dtype
@@ -43,21 +42,18 @@ def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> di
     how = (settings.learning_rate, settings.num_steps)
     paths = descent_paths(problem, settings.start_size * noise, *how)
     result = rr.search(problem, rr.Rider(keep_path=True), seed=settings.seed)
-    draw(problem, settings, result, paths, out)
+    draw(problem, settings, result, paths, runner.out)
     # The known minima at which some descent ended.
     is_reached = np.linalg.norm(paths[:, -1, None] - known[None], axis=2).min(axis=0) < 1e-3
-    gd_losses = [float(problem.value(jnp.asarray(x))) for x in known[is_reached]]
-    rr_losses = [float(problem.value(jnp.asarray(one.params))) for one in result.minima()]
-    say(
-        f"gradient descent: {len(gd_losses)} minima; "
-        f"Ridge Rider: {len(rr_losses)} in {len(result)} rides"
-    )
     lowest = float(problem.value(jnp.asarray(known[-1])))
-    gd, ridge_rider = (
-        {"minima": len(of), "global_minima": sum(abs(loss - lowest) < 1e-6 for loss in of)}
-        for of in (gd_losses, rr_losses)
-    )
-    return {"gd": gd, "rr": {**ridge_rider, "rides": len(result)}}
+
+    def counts(minima: Any) -> dict[str, int]:
+        losses = [float(problem.value(jnp.asarray(x))) for x in minima]
+        is_global = [abs(loss - lowest) < 1e-6 for loss in losses]
+        return {"minima": len(losses), "global_minima": sum(is_global)}
+
+    ridge_rider = counts(one.params for one in result.minima())
+    return {"gd": counts(known[is_reached]), "rr": {**ridge_rider, "rides": len(result)}}
 
 
 def draw(

@@ -14,8 +14,7 @@ As printed, Theorems 1, 2, 4 and 5, the lemma of D.7, exp(-H) in D.1 and the eig
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import equinox as eqx
@@ -32,13 +31,15 @@ from scipy.special import softmax
 import ridgerider as rr
 from ridgerider.problems.levers import entropy, lever_loss, lever_saddle
 from ridgerider.types import Ridge, Spectrum
-from ridgerider_experiments.settings import Base, sized
+from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import markdown
 
 SIZE, NUM_WAVES, LEVERS = 6, 8, 6
 KEY = jax.random.key(0)  # of rides that draw nothing
-Check = Callable[[np.random.Generator, int], dict[str, Any]]
-STATEMENTS: dict[str, Check] = {}  # filled below, in the order of the table
+Check = Callable[[np.random.Generator], Any]
+# Checks of one random instance, what their margin means, and what is said of the printed statement;
+# filled below, in the order of the table.
+STATEMENTS: dict[str, tuple[Check, str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -87,48 +88,44 @@ def gaps(eigenvalues: np.ndarray) -> np.ndarray:
     return np.minimum(steps[:-1], steps[1:])
 
 
-def statement(meaning: str, written: str = "") -> Callable[[Callable[..., Any]], Check]:
-    """Register a check of one random instance as one of many.
+def statement(meaning: str, written: str = "") -> Callable[[Check], Check]:
+    """Register a check of one random instance.
 
     It returns its margin, what `meaning` says: 0 is the edge of the statement, and below it the
-    instance violates it. Or the margin, and whether the statement as it is printed fails; what
-    `written` says. None: the statement does not apply to this instance.
+    instance violates it. Or the margin, and what `written` says of the statement as it is printed:
+    whether it fails, or numbers by name. None: the statement does not apply to this instance.
     """
 
-    def decorate(check: Callable[[np.random.Generator], Any]) -> Check:
-        @wraps(check)
-        def check_all(random: np.random.Generator, instances: int) -> dict[str, Any]:
-            found: list[tuple[float, bool]] = []
-            while len(found) < instances:
-                one = check(random)
-                if one is not None:
-                    found.append(one if isinstance(one, tuple) else (one, False))
-            margins, fails = zip(*found, strict=True)
-            more = {"violations_as_written": int(sum(fails))} if written else {}
-            return verdict(margins, meaning, written, **more)
+    def register(check: Check) -> Check:
+        STATEMENTS[check.__name__] = (check, meaning, written)
+        return check
 
-        return register(check_all)
-
-    return decorate
+    return register
 
 
-def register(check: Check) -> Check:
-    STATEMENTS[check.__name__] = check
-    return check
+def judge(name: str, random: np.random.Generator, instances: int) -> dict[str, Any]:
+    """A statement on so many instances: violations, the least margin, and what is counted besides.
+
+    Of what a check says besides, truths are counted and of numbers the largest is taken.
+    """
+    check, meaning, written = STATEMENTS[name]
+    found: list[Any] = []
+    while len(found) < instances:
+        if (one := check(random)) is not None:
+            found.append(one if isinstance(one, tuple) else (one, {}))
+    margins, others = zip(*found, strict=True)
+    more = [of if isinstance(of, dict) else {"violations_as_written": of} for of in others]
+    results = {**verdict(margins), "margin_means": meaning}
+    for part in more[0]:
+        values = [one[part] for one in more]
+        results[part] = int(sum(values)) if isinstance(values[0], bool) else float(max(values))
+    return results | ({"as_written": written.format(**results)} if written else {})
 
 
-def verdict(
-    margins: Sequence[float], meaning: str, written: str = "", **more: Any
-) -> dict[str, Any]:
-    """Violations and the least margin; `written` may name what is counted besides."""
-    found = {
-        "instances": len(margins),
-        "violations": int(sum(not margin >= 0 for margin in margins)),
-        "margin": float(min(margins)),
-        "margin_means": meaning,
-        **more,
-    }
-    return found | ({"as_written": written.format(**found)} if written else {})
+def verdict(margins: Sequence[float]) -> dict[str, Any]:
+    violations = sum(not margin >= 0 for margin in margins)
+    found = {"instances": len(margins), "violations": int(violations)}
+    return {**found, "margin": float(min(margins))}
 
 
 # --- the statements
@@ -234,50 +231,45 @@ def ridden(problem: rr.Problem, x: ArrayLike, direction: ArrayLike, size: float,
     return jax.device_get(_ride(rider, problem, jnp.asarray(x), ridge, KEY))
 
 
-@register
-def two_step_descent(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "descent / promised descent - 1",
+    "violated on {violations_as_written} of {instances} flat ridges: the loss rises by up to "
+    "{rise_as_written:.2g}",
+)
+def two_step_descent(random: np.random.Generator) -> tuple[float, dict[str, Any]] | None:
     """D.4, Theorem 1: two steps of size alpha descend by gamma alpha |grad|.
 
     The statement needs the ridge to be negative, and its last line needs the cubic terms to be
     smaller than the quadratic ones, which alpha <= gap gamma^2 / (16 beta) does not give. With
     alpha <= |lambda| / beta besides, it holds: the terms beyond first order add up to at most
     alpha^2 (1.875 lambda + (1/2 + 5/6) alpha beta) <= 0.
+
+    Each instance is a sum of waves and a flat ridge, on which the paper's bound alone fails: f =
+    -g t - e t^2 / 2 + t^3 / 6 beside a curvature of 1. The ridge does not turn, beta and gamma are
+    1 and the gap is 1 + e.
     """
-    margins: list[float] = []
-    while len(margins) < instances:
-        problem, beta = make_waves(random)
-        x = random.normal(size=SIZE)
-        loss, grad, hessian = look(problem, x)
-        eigenvalues, columns = np.linalg.eigh(hessian)
-        i = random.integers(SIZE)
-        gamma = abs(grad @ columns[:, i]) / np.linalg.norm(grad)
-        if eigenvalues[i] >= 0 or gamma < 0.05:
-            continue
-        alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
-        downhill = -columns[:, i] * np.sign(grad @ columns[:, i])
-        fall = loss - float(ridden(problem, x, downhill, alpha, 2).loss)
-        margins.append(fall / (gamma * alpha * np.linalg.norm(grad)) - 1)
+    problem, beta = make_waves(random)
+    x, i = random.normal(size=SIZE), random.integers(SIZE)
+    loss, grad, hessian = look(problem, x)
+    eigenvalues, columns = np.linalg.eigh(hessian)
+    gamma = abs(grad @ columns[:, i]) / np.linalg.norm(grad)
+    if eigenvalues[i] >= 0 or gamma < 0.05:
+        return None
+    alpha = min(gaps(eigenvalues)[i] * gamma**2 / 16, -eigenvalues[i]) / beta
+    downhill = -columns[:, i] * np.sign(grad @ columns[:, i])
+    fall = loss - float(ridden(problem, x, downhill, alpha, 2).loss)
 
-    # Flat ridges, where the paper's bound alone fails: f = -g t - e t^2 / 2 + t^3 / 6 beside a
-    # curvature of 1. The ridge does not turn, beta and gamma are 1 and the gap is 1 + e.
-    def fall_of(grad: np.ndarray, curvature: np.ndarray, t: np.ndarray) -> np.ndarray:
-        return grad * t + curvature * t**2 / 2 - t**3 / 6
+    def margin(slope: float, curvature: float, alpha: float) -> tuple[float, float]:
+        t = 2 * alpha
+        fall = slope * t + curvature * t**2 / 2 - t**3 / 6
+        return fall / (slope * alpha) - 1, fall
 
-    grad, curvature = 10 ** random.uniform(-9, 0, (2, instances))
-    t = 2 * np.minimum((1 + curvature) / 16, curvature)
-    margins += list(fall_of(grad, curvature, t) / (grad * t / 2) - 1)
-    # As written, on the same kind of ridge: alpha is the bound itself, without |lambda| / beta.
-    small = 10 ** random.uniform(-9, -3, instances)
-    t = 2 * (1 + small) / 16
-    falls = fall_of(small, small, t)
-    return verdict(
-        margins,
-        "descent / promised descent - 1",
-        f"violated on {{violations_as_written}} of {instances} flat ridges: the loss rises by up "
-        "to {rise_as_written:.2g}",
-        violations_as_written=int(np.sum(falls < small * t / 2)),
-        rise_as_written=float(-falls.min()),
-    )
+    slope, curvature = 10 ** random.uniform(-9, 0, 2)
+    flat, _ = margin(slope, curvature, min((1 + curvature) / 16, curvature))
+    small = 10 ** random.uniform(-9, -3)
+    printed, printed_fall = margin(small, small, (1 + small) / 16)
+    more = {"violations_as_written": bool(printed < 0), "rise_as_written": -printed_fall}
+    return min(fall / (gamma * alpha * np.linalg.norm(grad)) - 1, flat), more
 
 
 _ride = eqx.filter_jit(rr.Rider.ride)
@@ -528,8 +520,15 @@ def _softmax_gradient(logits: Array, rewards: Array) -> Array:
     return jax.grad(lambda logits: jax.nn.softmax(logits) @ rewards)(logits)
 
 
-@register
-def invariant_saddle(random: np.random.Generator, instances: int) -> dict[str, Any]:
+@statement(
+    "1e-6 - distance of the policy from the invariant saddle",
+    "the bare minimiser breaks a symmetry on {violations_as_written} of {instances} lists of "
+    "payoffs of both signs and on {violations_positive} of {instances} of positive ones; on a "
+    "level set |grad J| = b of rewards (1, 1, 0) invariant policies reach b = "
+    "{invariant_level:.3f}, others {other_level:.3f}; with two equal states below a root "
+    "{invariant_level_with_states:.3f}, others {other_level_with_states:.3f}",
+)
+def invariant_saddle(random: np.random.Generator) -> tuple[float, dict[str, Any]]:
     """D.7, Theorem 5: the saddle of most entropy is invariant under symmetries.
 
     On the lever game tied payoffs are the symmetries. What the method rides from, the saddle that
@@ -540,31 +539,18 @@ def invariant_saddle(random: np.random.Generator, instances: int) -> dict[str, A
     levers. As printed the theorem speaks of a level set |grad J| = b, which need hold no invariant
     policy at all.
     """
-    margins: list[float] = []
-    for k in range(instances):
-        payoffs = random.choice([0.5, 0.75, 1.0], size=6)
-        problem = rr.Problem(lever_loss, jnp.zeros((2, 6)), jnp.asarray(payoffs))
-        saddle = rr.find_saddle(problem, _negative_entropy, noise=0.3, seed=k)
-        policies = [jax.nn.softmax(logits) for logits in (saddle.params, lever_saddle(payoffs))]
-        margins.append(1e-6 - float(jnp.abs(policies[0] - policies[1]).max()))
+    payoffs = random.choice([0.5, 0.75, 1.0], size=LEVERS)
+    problem = rr.Problem(lever_loss, jnp.zeros((2, LEVERS)), jnp.asarray(payoffs))
+    seed = int(random.integers(2**31))
+    saddle = rr.find_saddle(problem, _negative_entropy, noise=0.3, seed=seed)
+    policies = [jax.nn.softmax(logits) for logits in (saddle.params, lever_saddle(payoffs))]
     sizes = np.array([0.1, 0.5, 1.0])
-    positive, both = (
-        sum(_gain_by_breaking(random, values) > 1e-5 for _ in range(instances))
-        for values in (sizes, np.concatenate([-sizes, sizes]))
-    )
-    levels = _level_sets()
-    return verdict(
-        margins,
-        "1e-6 - distance of the policy from the invariant saddle",
-        "the bare minimiser breaks a symmetry on {violations_as_written} of {instances} lists of "
-        "payoffs of both signs and on {violations_positive} of {instances} of positive ones; on a "
-        "level set |grad J| = b of rewards (1, 1, 0) invariant policies reach b = "
-        "{invariant_level:.3f}, others {other_level:.3f}; with two equal states below a root "
-        "{invariant_level_with_states:.3f}, others {other_level_with_states:.3f}",
-        violations_as_written=both,
-        violations_positive=positive,
-        **levels,
-    )
+    more = {
+        "violations_as_written": _gain_by_breaking(random, np.concatenate([-sizes, sizes])) > 1e-5,
+        "violations_positive": _gain_by_breaking(random, sizes) > 1e-5,
+        **_level_sets(),
+    }
+    return 1e-6 - float(jnp.abs(policies[0] - policies[1]).max()), more
 
 
 def _negative_entropy(params: Array) -> Array:
@@ -614,7 +600,8 @@ def _least(starts: Array, tied: Array, payoffs: Array, weight: Array) -> Array:
     return jnp.min(jax.vmap(descend)(starts))
 
 
-def _level_sets(num_points: int = 2001) -> dict[str, float]:
+@cache
+def _level_sets() -> dict[str, float]:
     """The largest |grad J| of invariant policies, and of others.
 
     A bandit with rewards (1, 1, 0), the others on the edge where one of the tied actions is left
@@ -622,39 +609,33 @@ def _level_sets(num_points: int = 2001) -> dict[str, float]:
     of the states only. There the gradient by the logits of a state is the state's probability times
     p (1 - p) (1, -1), and the root's vanishes.
     """
-    third, rewards = np.linspace(0, 1, num_points), np.array([1.0, 1.0, 0.0])
-    even = np.stack([(1 - third) / 2, (1 - third) / 2, third], axis=1)
-    edge = np.stack([1 - third, 0 * third, third], axis=1)
-    invariant, other = (
-        float(np.linalg.norm(p * (rewards - (p @ rewards)[:, None]), axis=1).max())
-        for p in (even, edge)
-    )
-    slope = np.sqrt(2) * np.max(third * (1 - third))
-    halves, whole = (float(slope * np.linalg.norm(root)) for root in ([0.5, 0.5], [1.0, 0.0]))
-    return {
-        "invariant_level": invariant,
-        "other_level": other,
-        "invariant_level_with_states": halves,
-        "other_level_with_states": whole,
-    }
+    third, rewards = np.linspace(0, 1, 2001), np.array([1.0, 1.0, 0.0])
+
+    def most(share: float) -> float:
+        """With this share of what pays going to the first action."""
+        p = np.stack([share * (1 - third), (1 - share) * (1 - third), third], axis=1)
+        return float(np.linalg.norm(p * (rewards - (p @ rewards)[:, None]), axis=1).max())
+
+    slope = float(np.sqrt(2) * np.max(third * (1 - third)))
+    with_states = {"invariant_level_with_states": slope / np.sqrt(2)}
+    levels = {"invariant_level": most(0.5), "other_level": most(1.0)}
+    return {**levels, **with_states, "other_level_with_states": slope}
 
 
-def run(settings: Settings, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    del out  # no figures
-    results = {}
-    for k, (name, check) in enumerate(STATEMENTS.items()):
-        results[name] = check(np.random.default_rng([settings.seed, k]), settings.instances)
-        say(
-            f"{name}: {results[name]['violations']} violations in "
-            f"{results[name]['instances']} instances"
-        )
-    return results
+def run(settings: Settings, runner: Runner) -> dict[str, Any]:
+    jobs = [settings.job(name=name, number=k) for k, name in enumerate(STATEMENTS)]
+    return dict(zip(STATEMENTS, runner(work, jobs), strict=True))
+
+
+def work(job: Job) -> dict[str, Any]:
+    random = np.random.default_rng([job["seed"], job["number"]])
+    return judge(job["name"], random, job["instances"])
 
 
 def table(results: dict[str, Any]) -> str:
     rows = []
     for name, one in ((name, results[name]) for name in STATEMENTS):
-        statement = (STATEMENTS[name].__doc__ or name).splitlines()[0]
+        statement = (STATEMENTS[name][0].__doc__ or name).splitlines()[0]
         margin = f"{one['margin']:.3g} ({one['margin_means']})"
         written = one.get("as_written", f"the same, {one['violations']} violations")
         row = (statement, str(one["instances"]), str(one["violations"]), margin, written)

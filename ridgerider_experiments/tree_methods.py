@@ -6,7 +6,7 @@ solved; a search ends when it has found everything, and baselines get the steps 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,8 @@ import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import Tree
 from ridgerider.types import Branch, Cost, shuffled
-from ridgerider_experiments.sweep import proportion
+from ridgerider_experiments.runner import Job, Runner, grouped, percent, proportion
+from ridgerider_experiments.show import markdown
 
 MAX_RIDGES = 6  # the paper's N
 TARGET = -9.5  # a descent that returns this much is over
@@ -119,9 +120,18 @@ class NoveltySearch:
         return baselines.Ends(done, losses, 1 + np.arange(len(done)), second, len(done), cost)
 
 
-def tree_jobs(seed: int, depth: int, count: int, **own: Any) -> list[dict[str, Any]]:
-    """A job for each of so many trees."""
-    return [{**own, "depth": depth, "seed": 1000 * seed + number} for number in range(count)]
+def by_depth(
+    runner: Runner, work: Callable[[Job], Any], seed: int, depths: Iterable[int], **own: Any
+) -> dict[str, list[Any]]:
+    """What `work` makes of so many trees of each depth, the deepest first: they take longest."""
+    count = own.pop("num_trees")
+    jobs = [
+        {**own, "depth": depth, "seed": 1000 * seed + number}
+        for depth in sorted(depths, reverse=True)
+        for number in range(count)
+    ]
+    found = grouped(jobs, runner(work, jobs), "depth")
+    return {str(depth): found[depth] for depth in depths}
 
 
 def measure(
@@ -137,8 +147,7 @@ def measure(
     """Which fraction of the tree's solutions a method finds, after a run that compiles it.
 
     `problem`: if it is another one than the tree's; its first parameters are the policy.
-    `until_all`: whether it ends when nothing is left to find. The discoveries are the steps and
-    seconds spent when the first, the second, ... distinct solution was found.
+    `until_all`: whether it ends when nothing is left to find.
     """
     problem, found = problem or tree.problem(), set[str]()
 
@@ -150,28 +159,43 @@ def measure(
     if max_steps is None or max_steps >= 16_000:  # descents then take more lanes
         method(problem, max_steps=max_steps, max_seconds=0.01)
     ends = method(problem, max_steps=max_steps, max_seconds=max_seconds, seed=seed, until=until)
-    first = dict[str, list[float]]()
-    for x, step, second in zip(ends.x, ends.step, ends.second, strict=True):
-        for name in tree.solutions(x[: tree.size]):
-            first.setdefault(name, [int(step), float(second)])
     return {
         "fraction": len(found) / tree.num_solutions,
         "iterations": int(ends.num_steps),
         "seconds": float(ends.cost.seconds),
-        "hvps": int(ends.cost.hvps),
-        "gradients": int(ends.cost.gradients),
-        "discoveries": list(first.values()),
     }
 
 
-def mean(measured: list[dict[str, Any]], *names: str) -> dict[str, float]:
-    """The share of the solutions found, with its interval; and the mean of what these names say."""
-    means = {name: sum(one[name] for one in measured) / len(measured) for name in names}
-    return {**proportion(one["fraction"] for one in measured), **means}
+def summary(done: list[dict[str, Any]], sizes: Sequence[float]) -> dict[str, Any]:
+    """The mean over trees for each method.
+
+    A method that was measured once for each of `sizes` counts by the size that found most.
+    """
+
+    def mean(of: list[dict[str, Any]]) -> dict[str, Any]:
+        numbers = [name for name in ("iterations", "seconds") if name in of[0]]
+        means: dict[str, Any] = {name: np.mean([one[name] for one in of]) for name in numbers}
+        return {**proportion([one["fraction"] for one in of]), **means}
+
+    found = {}
+    for name, first in done[0].items():
+        if isinstance(first, list):
+            each = [mean(list(of)) for of in zip(*(one[name] for one in done), strict=True)]
+            shares = [one["mean"] for one in each]
+            best = int(np.argmax(shares))
+            found[name] = {**each[best], "step_size": sizes[best], "tried": shares}
+        else:
+            found[name] = mean([one[name] for one in done])
+    return found
 
 
-def best_size(found: dict[str, Any], sizes: Sequence[float], name: str) -> dict[str, Any]:
-    """Takes `name.format(size)` of all step sizes out of `found`; that which found most."""
-    tried = {size: found.pop(name.format(f"{size:g}")) for size in sizes}
-    best = max(tried, key=lambda size: tried[size]["mean"])
-    return {**tried[best], "step_size": best}
+def share_rows(depths: dict[str, Any], labels: dict[str, tuple[str, str]]) -> list[list[str]]:
+    """A row for each method: label, the paper's words, and the share found at each depth."""
+    return [
+        [label, said, *(percent(of.get(name)) for of in depths.values())]
+        for name, (label, said) in labels.items()
+    ]
+
+
+def share_table(depths: dict[str, Any], rows: list[list[Any]]) -> str:
+    return markdown(["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)], rows)

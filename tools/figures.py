@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 import ridgerider as rr
 from ridgerider.problems import rastrigin, surface, wells
 from ridgerider_experiments import surface as experiment
+from ridgerider_experiments.runner import Runner
 
 DOCS = Path(__file__).parents[1] / "docs"
 COLORS = ("#3B8FC7", "#E0661C", "#1FA67A", "#E69F00", "#CC79A7")  # 3:1 on white and on black
@@ -469,7 +470,7 @@ def screenshot(name: str, out: Path) -> None:
 def drawn(name: str, out: Path) -> None:
     """Draw into a folder: a figure of this file, of the paper, or of the gallery."""
     if name == "surface":
-        experiment.run(experiment.Settings(), out)
+        experiment.run(experiment.Settings(), Runner(out))
     elif name.startswith("report"):
         screenshot(name, out)
     elif name.startswith("gallery/"):

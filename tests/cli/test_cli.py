@@ -284,10 +284,6 @@ def test_reproduce_writes_results_table_and_figures():
             "`--workers` must be a whole number of at least 1",
         ),
         (
-            ["reproduce", "surface", "--workers", "2"],
-            "`--workers` must be left out but for trees, .*, not surface",
-        ),
-        (
             ["reproduce", "surface", "--data", "."],
             "`--data` must be left out but for mnist, mnist-diversity",
         ),

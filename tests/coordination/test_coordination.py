@@ -256,9 +256,9 @@ def test_payoff_lists_with_ties():
     allowed = {"best", "best reached", "tied levers pay more even by chance"}
     for seed in range(8):
         payoffs = np.append(random.choice([0.6, 0.8, 1.0], size=4), 0.5 + 0.01 * seed)
-        outcome = deployed(payoffs, num_runs=6, seed=seed)
+        outcome = deployed({"payoffs": payoffs.tolist(), "num_runs": 6, "seed": seed})
         if outcome["kind"] not in allowed:  # six runs may coincide by luck, 25 hardly
-            outcome = deployed(payoffs, num_runs=25, seed=seed)
+            outcome = deployed({"payoffs": payoffs.tolist(), "num_runs": 25, "seed": seed})
         assert outcome["kind"] in allowed, outcome
 
 

@@ -1,6 +1,7 @@
 """`reproduce clusters`: what counts as found, and what the guide says of it."""
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,11 +12,13 @@ from ridgerider_experiments import clusters
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_starts_are_different_minima_and_their_cost_is_counted():
-    ends, spent = clusters._ends_of_descents(5, clusters.Settings(num_starts=6))
-    assert [end.shape for end in ends] == [(5, 3)]  # five atoms have one minimum
-    assert round(float(lennard_jones(5).value(jnp.ravel(jnp.asarray(ends[0])))), 4) == -9.1039
-    assert spent > 6 * 5
+def test_different_minima_of_descents_are_counted_with_their_cost():
+    found = clusters._Found(5)
+    ends = islice(clusters._descents(5, 0, found.loss), 6)
+    kept = [x for x, value in ends if found.add(x, value)]
+    assert len(kept) == 1  # five atoms have one minimum
+    assert round(float(lennard_jones(5).value(jnp.asarray(kept[0]))), 4) == -9.1039
+    assert found.loss.count > 6 * 5
 
 
 def test_the_guide_says_what_the_stored_results_say():

@@ -27,17 +27,18 @@ from ridgerider_experiments import (
 )
 from ridgerider_experiments.chain import RIDER, chain, next_ride, restore, store
 from ridgerider_experiments.colored_mnist.rides import PrintedLosses
+from ridgerider_experiments.runner import Runner
 
 
 @pytest.mark.parametrize("name", theory.STATEMENTS)
 def test_no_statement_is_violated(name):
-    result = theory.STATEMENTS[name](np.random.default_rng([1, 2, 3]), 24)
+    result = theory.judge(name, np.random.default_rng([1, 2, 3]), 24)
     assert result["violations"] == 0 and result["instances"] >= 20
     assert np.isfinite(result["margin"])
 
 
 def test_the_checks_can_fail():
-    assert theory.verdict([0.1, -0.1, float("nan")], "")["violations"] == 2
+    assert theory.verdict([0.1, -0.1, float("nan")])["violations"] == 2
 
 
 def test_the_papers_learning_rate_fails_where_it_should():
@@ -136,13 +137,13 @@ def test_the_printed_losses_of_algorithm_4_are_the_papers():
     Algorithm4(losses=PrintedLosses())  # which checks their type
 
 
-def test_a_list_without_a_saddle_is_counted_and_not_the_end(monkeypatch):
+def test_a_list_without_a_saddle_is_counted_and_not_the_end(monkeypatch, tmp_path):
     def coordinate(game, num_runs, *, seed):
         raise ValueError("`game` must have a saddle near its `start`.")
 
     monkeypatch.setattr(levers, "coordinate", coordinate)
     settings = levers.Settings(num_lists=2)
-    found = levers.random_lists(settings, lambda line: None)
+    found = levers.random_lists(settings, Runner(tmp_path, lambda line: None))
     assert found["counts"] == {"no saddle found": 2}
     assert "saddle" in found["exceptions"][0]["reason"]
 

@@ -11,12 +11,25 @@ import pytest
 
 from ridgerider import dice as estimates
 from ridgerider.problems.tree import make_tree
-from ridgerider_experiments import ablation, dice, tree_methods, tree_regimes, trees
-from ridgerider_experiments.settings import Base, about
-from ridgerider_experiments.sweep import entries, interval, percent, proportion, run_jobs
-from ridgerider_experiments.tree_methods import descent, measure, random_vectors, recommended
+from ridgerider_experiments import ablation, dice, tree_methods, trees
+from ridgerider_experiments.runner import (
+    Base,
+    Runner,
+    about,
+    accuracy_interval,
+    entries,
+    interval,
+    percent,
+    plus_minus,
+    proportion,
+)
+from ridgerider_experiments.tree_methods import measure, random_vectors, recommended
 
 CALLS: list[int] = []
+
+
+def quietly(path, workers=1, say=lambda line: None):
+    return Runner(path, say, workers)
 
 
 def square(job):
@@ -25,14 +38,15 @@ def square(job):
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path):
-    path, lines = tmp_path / "sweep.jsonl", []
+    path, lines = tmp_path / "jobs.jsonl", []
+    runner = quietly(tmp_path, say=lines.append)
     jobs = [{"x": x} for x in range(4)]
     CALLS.clear()
-    run_jobs(square, jobs[:2], path, 1, lines.append)
+    runner(square, jobs[:2])
     with path.open("a") as file:
         file.write('\n{"job": {"x": 2}, "resu')  # a process that was killed
     for _ in range(2):  # the second time there is nothing left to do
-        done = run_jobs(square, jobs, path, 1, lines.append)
+        done = runner(square, jobs)
     assert done == [{"y": x**2} for x in range(4)] and CALLS == [0, 1, 2, 3]
     assert any("2 of 4 are done already" in line for line in lines)
 
@@ -42,17 +56,17 @@ def test_jobs_of_an_older_version_of_an_experiment_are_done_again(tmp_path):
     class Newer(Base):
         version = 2
 
-    path, jobs = tmp_path / "sweep.jsonl", [Base().job(x=3), Newer().job(x=3)]
+    path, jobs = tmp_path / "jobs.jsonl", [Base().job(x=3), Newer().job(x=3)]
     CALLS.clear()
     for job in jobs:
-        run_jobs(square, [job], path, 1, lambda line: None)
+        quietly(tmp_path)(square, [job])
     assert CALLS == [3, 3] and len({one["job"]["version"] for one in entries(path)}) == 2
     assert {one["commit"] for one in entries(path)} == {about()["commit"]}
 
 
 def test_a_sweep_in_processes_gives_the_same(tmp_path):
     jobs = [{"x": x} for x in range(3)]
-    done = run_jobs(square, jobs, tmp_path / "sweep.jsonl", 2, lambda line: None)
+    done = quietly(tmp_path, 2)(square, jobs)
     assert done == [{"y": 0}, {"y": 1}, {"y": 4}]
 
 
@@ -63,7 +77,7 @@ def precision(job):
 @pytest.mark.parametrize("is_double", [False, True])
 def test_a_sweep_in_processes_has_the_precision_of_its_caller(is_double, tmp_path):
     with jax.enable_x64(is_double):
-        done = run_jobs(precision, [{}], tmp_path / "sweep.jsonl", 2, lambda line: None)
+        done = quietly(tmp_path, 2)(precision, [{}])
     assert done == [{"is_double": is_double}]
 
 
@@ -74,6 +88,9 @@ def test_interval_is_the_t_interval():
     assert found["mean"] == pytest.approx(0.5)
     assert found["high"] - 0.5 == pytest.approx(half) == 0.5 - found["low"]
     assert interval([1.0, 1.0, 1.0]) == {"mean": 1.0, "low": 1.0, "high": 1.0}
+    assert interval([1.0])["high"] == float("inf")
+    assert accuracy_interval([0.5]) == {"mean": 0.5, "low": 0.0, "high": 1.0}
+    assert plus_minus(accuracy_interval([0.5])) == "50.0" and plus_minus(found) == "50.0 ± 19.6"
 
 
 def test_proportions_have_wilsons_interval():
@@ -100,32 +117,6 @@ def test_random_vectors_move_whatever_their_curvature():
     assert rides[0] < rides[1]
 
 
-def test_discoveries_come_in_order_and_end_with_the_last_solution():
-    tree = make_tree(4, seed=1)
-    found = measure(descent(1.0, 3.0), tree, max_steps=3000, until_all=True)
-    steps = [step for step, _ in found["discoveries"]]
-    assert steps == sorted(steps) and len(steps) == round(found["fraction"] * tree.num_solutions)
-    assert tree_regimes.cost(found, tree.num_solutions, 0, 0.5) == steps[0]
-    assert tree_regimes.cost({"discoveries": []}, 2, 0) == float("inf")
-
-
-def test_regimes_count_who_was_cheaper():
-    ridges = {"fraction": 1.0, "iterations": 20, "hvps": 100, "gradients": 60}  # 8 a step
-    ridges["discoveries"] = [[10, 1.0], [20, 2.0]]
-    guess = {"fraction": 1.0, "iterations": 80, "hvps": 0, "gradients": 80}
-    guess["discoveries"] = [[40, 0.5], [80, 1.0]]
-    one = {"methods": {"rr": ridges, "guess": guess}, "solutions": 2}
-    row = tree_regimes.summary((6, 0.4), [one, {**one, "methods": {}}])
-    assert row["ratio_steps"] == 4 and row["ratio_seconds"] == 0.5 and row["trees"] == 1
-    assert row["ratio_products"] == 0.5
-    assert row["rr_cheaper_steps"] == 1 and row["rr_cheaper_seconds"] == 0
-    failed = {
-        **one,
-        "methods": {"rr": ridges, "guess": {**guess, "fraction": 0.0, "discoveries": []}},
-    }
-    assert tree_regimes.summary((6, 0.4), [failed])["rr_cheaper_seconds"] == 1
-
-
 def test_novelty_search_counts_policies_and_breeds_the_new_ones():
     tree = make_tree(4, seed=1)
     method = tree_methods.NoveltySearch(tree)
@@ -140,32 +131,32 @@ def test_novelty_search_counts_policies_and_breeds_the_new_ones():
 def test_ridge_rider_finds_every_solution_of_small_trees():
     for seed in range(3):
         found = measure(recommended(), make_tree(4, seed=seed), max_steps=3000, until_all=True)
-        assert found["fraction"] == 1 and found["iterations"] <= 3000 and found["hvps"] > 0
+        assert found["fraction"] == 1 and found["iterations"] <= 3000
+
+
+def test_of_several_step_sizes_the_best_counts():
+    one, two = ({"fraction": share, "iterations": 10} for share in (0.2, 0.6))
+    found = tree_methods.summary([{"a": one, "b": [one, two]}, {"a": two, "b": [one, one]}], (1, 9))
+    assert found["a"]["mean"] == pytest.approx(0.4) and found["a"]["iterations"] == 10
+    assert found["b"]["mean"] == pytest.approx(0.4) and found["b"]["step_size"] == 9
+    assert found["b"]["tried"] == pytest.approx([0.2, 0.4])
 
 
 @pytest.mark.parametrize("experiment", [trees, ablation, dice])
 def test_results_have_a_table_and_figures(experiment, tmp_path, monkeypatch):
+    names = {
+        trees: [*trees.METHODS, *(f"{name}_time" for name in trees.METHODS)],
+        ablation: [*ablation.METHODS],
+        dice: ["rr", "actor_critic", "actor_critic_0.1", "actor_critic_T"],
+    }[experiment]
+
     def work(job):  # every method finds the same; what is tested is how it is put together
         found = {"fraction": 0.5, "iterations": 10, "seconds": 0.1}
-        found |= {"discoveries": [[5, 0.05]], "hvps": 20, "gradients": 5}
-        names = [*trees.others(), "novelty"]
-        main = ["rr", *names, *(f"{name}_time" for name in names)]
-        names = {
-            trees: {
-                "main": [*main, "gd_random_T", "evd_time"],
-                "paper": ["rr_paper"],
-                "regime": ["rr", "guess"],
-            }.get(job.get("kind", ""), []),
-            ablation: job.get("methods", []),
-            dice: ["rr", "actor_critic_T", *(f"actor_critic_{r:g}" for r in dice.STEP_SIZES)],
-        }[experiment]
-        methods = dict.fromkeys(names, found)
-        return {"methods": methods, "solutions": 2} if experiment is trees else methods
+        tuned = ("gd_random_tuned", "fixed_ev", "rand_ridge", "actor_critic")
+        return {name: [found] * 3 if name in tuned else found for name in names}
 
     monkeypatch.setattr(experiment, "work", work)
-    settings = experiment.Settings.quick(0)
-    settings = settings.__class__(**{**vars(settings), "workers": 1})
-    results = experiment.run(settings, tmp_path, lambda line: None)
+    results = experiment.run(experiment.Settings.quick(0), quietly(tmp_path))
     rows = results["depths"]["4"]
     assert rows["rr"]["mean"] == 0.5 and rows["rr"]["iterations"] == 10
     assert {"low", "high"} <= set(rows["rr"])
@@ -186,13 +177,10 @@ def die_once(job):
 
 @pytest.mark.long
 def test_a_dead_worker_ends_a_sweep_and_costs_its_job_alone(tmp_path):
-    path, jobs = (
-        tmp_path / "sweep.jsonl",
-        [{"x": x, "mark": str(tmp_path / "mark")} for x in (0, 1)],
-    )
+    jobs = [{"x": x, "mark": str(tmp_path / "mark")} for x in (0, 1)]
     with pytest.raises(OSError, match=r"a worker was lost: it was killed.*What is done is kept"):
-        run_jobs(die_once, jobs, path, 2, lambda line: None)
-    assert run_jobs(die_once, jobs, path, 2, lambda line: None) == [{"y": 0}, {"y": 1}]
+        quietly(tmp_path, 2)(die_once, jobs)
+    assert quietly(tmp_path, 2)(die_once, jobs) == [{"y": 0}, {"y": 1}]
 
 
 # --- sampled trees
