@@ -412,8 +412,8 @@ def _arm_lines(name: str, of: dict[str, Any]) -> list[str]:
     late = ", ".join(f"{name} {count:.2g}" for name, count in missed.items() if count)
     return [
         f"### {name}: the claim is {of['verdict']}\n",
-        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; the intervals hold with "
-        f"95 % for all {of['num_tests']} tests of the claim at once.\n",
+        f"Ridges against the deep ensemble, {of['num_seeds']} paired seeds; the intervals hold "
+        f"with 95 % for all {of['num_tests']} tests of the claim at once.\n",
         markdown(["the claim", "ridges against deep", "interval", "wanted", "is it so?"], rows),
         markdown(head, scored),
         f"Members that did not reach the target, mean over seeds: {late or 'none'}. Work is in "
