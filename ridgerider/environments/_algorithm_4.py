@@ -33,16 +33,11 @@ from ridgerider._check import Count, Seed, Whole, check_fields, checked
 from ridgerider._core.problem.batches import Batches
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Scalar, Vector
-from ridgerider._core.ride.rider import Rider
-from ridgerider._core.ride.step import FixedStep
-from ridgerider._core.ride.stop import not_finite
-from ridgerider._core.ride.update import Keep, unit
-from ridgerider._core.spectra.spectrum import Ridge
+from ridgerider._core.ride.update import unit
 from ridgerider.environments._environments import Environments, mask_of
 from ridgerider.environments._scores import Consistency, consistency
 
-# One step at a time: the direction is updated by training, between the steps.
-STEP = Rider(update=Keep(), step=FixedStep(0.06), stop=(not_finite,), finish=None, max_steps=1)
+STEP_SIZE = 0.06  # along the ridge
 
 
 class RidgeLosses(eqx.Module):
@@ -215,44 +210,46 @@ def ride_common(
     params = environments.start if warm_start is None else warm_start(environments.start, third)
     train_key, draw = jax.random.split(second)
     direction = jax.random.normal(draw, environments.x0.shape, environments.x0.dtype)
-    state = _Training(params, direction, _optimizer(settings).init((params, direction)))
-    num_pretrain = jnp.array(settings.num_pretrain)
-    state, loss = _train(environments, settings, trained, state, train_key, num_pretrain)
-    problem = environments.on_batch(settings.batch, draw).pooled(state.params)
+
+    def train(carry: Carry, key: PRNGKeyArray, num_steps: int) -> tuple[Carry, Scalar]:
+        return _train(environments, settings, trained, carry, key, jnp.array(num_steps))
+
+    state = _optimizer(settings).init((params, direction))
+    carry, loss = train((params, direction, state), train_key, settings.num_pretrain)
+    params, direction, state = carry
+    problem = environments.on_batch(settings.batch, draw).pooled(params)
     # Both losses are even in the direction: ride the way on which the loss falls.
-    uphill = eqx.filter_jit(problem.grad)(problem.x0) @ state.direction
-    sign = jnp.where(uphill > 0, -1, 1).astype(uphill.dtype)
-    points, scores, overlaps = [state.params], [_scores(environments, settings, state, key)], [1.0]
-    # L1 + L2 in every training step, which way is down, and the scores at every point.
+    uphill = eqx.filter_jit(problem.grad)(problem.x0) @ direction
+    step_size = jnp.where(uphill > 0, -STEP_SIZE, STEP_SIZE).astype(uphill.dtype)
+    points, directions, keys = [params], [direction], [key]
+    for number in range(settings.num_steps):
+        keys.append(jax.random.fold_in(second, 1 + number))
+        along = environments.ravel(params) + step_size * unit(direction)
+        params = environments.with_ridden(params, along)
+        train_key, _ = jax.random.split(keys[-1])
+        carry, _ = train((params, direction, state), train_key, settings.num_inner)
+        params, direction, state = carry
+        points.append(params)
+        directions.append(direction)
+    scores = [
+        consistency(environments.on_batch(settings.batch, own), params, direction[None])
+        for own, params, direction in zip(keys, points, directions, strict=True)
+    ]
+    along = jax.vmap(unit)(jnp.stack([directions[0], *directions]))
     num_steps = settings.num_pretrain + settings.num_steps * settings.num_inner
+    # L1 + L2 in every training step, which way is down, and the scores at every point.
     num_hvps = num_steps * (1 + settings.num_probes) + 1 + settings.num_steps
     cost = Cost(values=num_steps, gradients=num_steps + 1, hvps=num_hvps)
-    for step in range(settings.num_steps):
-        here = jax.random.fold_in(second, 1 + step)
-        train_key, ride_key = jax.random.split(here)
-        new, ridden = _ride_step(environments, settings, state, sign, ride_key)
-        cost = cost + jax.device_get(ridden)
-        num_inner = jnp.array(settings.num_inner)
-        new, _ = _train(environments, settings, trained, new, train_key, num_inner)
-        overlaps.append(float(unit(new.direction) @ unit(state.direction)))
-        state = new
-        points.append(state.params)
-        scores.append(_scores(environments, settings, state, here))
     return CommonRide(
         params=tuple(points),
         scores=jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *scores),
-        overlaps=jnp.asarray(overlaps),
+        overlaps=jnp.sum(along[1:] * along[:-1], axis=1),
         loss=float(loss),
         cost=jax.tree.map(lambda spent: len(environments) * spent, cost),
     )
 
 
-class _Training(eqx.Module):
-    """What is trained, and the state of its optimizer."""
-
-    params: PyTree
-    direction: Vector
-    optimizer_state: Any
+Carry = tuple[PyTree, Vector, Any]  # parameters, direction, and the optimizer's state
 
 
 def _optimizer(settings: Algorithm4) -> optax.GradientTransformation:
@@ -268,60 +265,31 @@ def _train(
     environments: Environments,
     settings: Algorithm4,
     trained: PyTree[bool],
-    state: _Training,
+    carry: Carry,
     key: PRNGKeyArray,
     num_steps: Int[Array, ""],
-) -> tuple[_Training, Scalar]:
+) -> tuple[Carry, Scalar]:
     """Steps on L1 + L2 in featurizer and direction; and the last loss."""
-    optimizer = _optimizer(settings)
 
-    def step(index: Array, carry: tuple[_Training, Scalar]) -> tuple[_Training, Scalar]:
-        state, _ = carry
+    def step(index: Array, carry: tuple[Carry, Scalar]) -> tuple[Carry, Scalar]:
+        (*both, state), _ = carry
         here, probe = jax.random.split(jax.random.fold_in(key, index))
         on_batch = environments.on_batch(settings.batch, here)
         shape = (settings.num_probes, environments.size)
-        probes = jax.vmap(unit)(jax.random.normal(probe, shape, state.direction.dtype))
+        probes = jax.vmap(unit)(jax.random.normal(probe, shape, both[1].dtype))
 
-        def loss(both: tuple[PyTree, Vector]) -> tuple[Scalar, Scalar]:
-            value = jnp.add(*settings.losses.values(on_batch, *both, probes))
-            squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(both[0])])
+        def loss(params: PyTree, direction: Vector) -> tuple[Scalar, Scalar]:
+            value = jnp.add(*settings.losses.values(on_batch, params, direction, probes))
+            squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)])
             return value + settings.decay * jnp.sum(squares), value
 
-        both = (state.params, state.direction)
-        (grads, slope), value = jax.grad(loss, has_aux=True)(both)
+        (grads, slope), value = jax.grad(loss, (0, 1), has_aux=True)(*both)
         # The ridden part is ridden, not trained; of the rest only what is to be trained.
         grads = eqx.combine(eqx.filter(grads, trained), jax.tree.map(jnp.zeros_like, grads))
         grads = environments.with_ridden(grads, jnp.zeros_like(slope))
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, inner = optimizer.update((grads, slope), state.optimizer_state, both)
-        params, direction = jax.tree.map(jnp.add, both, updates)
-        return _Training(params, direction, inner), value
+            updates, state = _optimizer(settings).update((grads, slope), state, tuple(both))
+        return (*jax.tree.map(jnp.add, tuple(both), updates), state), value
 
     # A number of steps that is traced: one program for pre-training and for what follows a step.
-    nothing = jnp.zeros((), state.direction.dtype)
-    return jax.lax.fori_loop(0, num_steps, step, (state, nothing))
-
-
-@eqx.filter_jit
-def _ride_step(
-    environments: Environments,
-    settings: Algorithm4,
-    state: _Training,
-    sign: Scalar,
-    key: PRNGKeyArray,
-) -> tuple[_Training, Cost]:
-    """One step along the ridge."""
-    problem = environments.on_batch(settings.batch, key).pooled(state.params)
-    nothing, along = jnp.zeros_like(sign), sign * unit(state.direction)
-    ridge = Ridge(along, nothing, jnp.array(0), jnp.array(1))  # the rider computes its eigenvalue
-    ride = STEP.ride(problem, problem.x0, ridge, key)
-    params = environments.with_ridden(state.params, ride.x)
-    return eqx.tree_at(lambda s: s.params, state, params), ride.cost
-
-
-@eqx.filter_jit
-def _scores(
-    environments: Environments, settings: Algorithm4, state: _Training, key: PRNGKeyArray
-) -> Consistency:
-    on_batch = environments.on_batch(settings.batch, key)
-    return consistency(on_batch, state.params, state.direction[None])
+    return jax.lax.fori_loop(0, num_steps, step, (carry, jnp.zeros((), carry[1].dtype)))

@@ -14,12 +14,12 @@ used for neither: mean accuracy minus five times the gap between environments. T
 the differences of signals with those of groups that are shuffled inside each class.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Literal, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +30,7 @@ from scipy.special import log_softmax, softmax
 
 from ridgerider._check import Count, Seed, came, check_choice, checked
 from ridgerider.environments._scores import agreement
+from ridgerider.problems.classifier import Classifier
 
 Model = Literal["mlp", "linear"] | Callable[[Any], Any]
 WIDTH = 128  # of both hidden layers
@@ -41,6 +42,9 @@ NUM_SHUFFLES = 40  # of the groups: the largest difference of 95 % of them is ch
 PENALTY = 1e-3  # on the squares of the classifier's weights; features have variance one
 
 Table = Float[np.ndarray, "examples m"]
+Function = Callable[[Table], Table]  # from inputs to features or logits
+Layers = list[dict[str, Array]]
+NETWORK = Classifier("relu", 2 * DECAY)
 
 
 @dataclass(frozen=True)
@@ -63,29 +67,12 @@ class _Rows:
     def shares(self) -> Float[np.ndarray, " classes"]:
         return np.bincount(self.labels) / len(self.labels)
 
+    def classes(self) -> Float[np.ndarray, "examples classes"]:
+        return np.eye(self.labels.max() + 1)[self.labels]
 
-@dataclass(frozen=True)
-class _Whitened:
-    """Principal components of features, each of variance one."""
-
-    features: Callable[[Table], Table]
-    center: Float[np.ndarray, " width"]
-    matrix: Float[np.ndarray, "width m"]
-
-    def __call__(self, inputs: Table) -> Table:
-        return (self.features(inputs) - self.center) @ self.matrix
-
-
-@dataclass(frozen=True)
-class _Head:
-    """A linear classifier on some features, with what was projected out of them."""
-
-    seen: _Whitened
-    slopes: Float[np.ndarray, "m classes"]
-    levels: Float[np.ndarray, " classes"]
-
-    def __call__(self, inputs: Table) -> Float[np.ndarray, "examples classes"]:
-        return self.seen(inputs) @ self.slopes + self.levels
+    def accuracies(self, logits: Function) -> Float[np.ndarray, " environments"]:
+        is_right = logits(self.inputs).argmax(axis=1) == self.labels
+        return np.bincount(self.groups, is_right) / np.bincount(self.groups)
 
 
 class Invariant:
@@ -127,7 +114,7 @@ class Invariant:
     def fit(self, inputs: Any, targets: Any, group: Any) -> Self:
         """Train on examples whose environment is `group`; returns itself."""
         Invariant(**self.get_params())  # checks them
-        inputs, labels, groups = np.asarray(inputs), np.asarray(targets), np.asarray(group)
+        inputs, labels, groups = map(np.asarray, (inputs, targets, group))
         _check_table(inputs, labels, groups)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         self.environments_, where = np.unique(groups, return_inverse=True)
@@ -137,29 +124,25 @@ class Invariant:
         order = np.lexsort((random.random(len(labels)), numbers, where))
         part = np.empty(len(labels), int)
         part[order] = np.arange(len(labels)) % NUM_PARTS
-        choices: dict[tuple[int, int], list[np.ndarray]] = {}
-        every = []
+        found, every = defaultdict[tuple[int, int], list[np.ndarray]](list), []
         for number in range(NUM_PARTS):
-            own, held_out = part == number, part == (number + 1) % NUM_PARTS
-            every.append(self._features(rows[own], rows[~own], int(random.integers(2**31))))
-            learned = rows[~own & ~held_out]
-            for seen in every[-1]:
-                table = seen(learned.inputs)
-                for num_out in NUM_OUT:
-                    if num_out < seen.matrix.shape[1]:
-                        head = _head(seen, table, learned, num_out)
-                        found = _accuracies(rows[held_out], head)
-                        choices.setdefault((seen.matrix.shape[1], num_out), []).append(found)
-        means = {choice: np.mean(found, axis=0) for choice, found in choices.items()}
+            is_own, is_held_out = part == number, part == (number + 1) % NUM_PARTS
+            every.append(self._features(rows[is_own], rows[~is_own], int(random.integers(2**31))))
+            learned, held_out = rows[~is_own & ~is_held_out], rows[is_held_out]
+            for count, features in every[-1].items():
+                table = features(learned.inputs)
+                for num_out in [one for one in NUM_OUT if one < count]:
+                    head = _head(features, table, learned, num_out)
+                    found[count, num_out].append(held_out.accuracies(head))
+        means = {choice: np.mean(several, axis=0) for choice, several in found.items()}
         best = max(means, key=lambda one: agreement(means[one]))
         self.accuracies_, plain = means[best], means[best[0], 0]
         self.num_features_, self.num_unstable_ = best
         self._heads = []
         for number, several in enumerate(every):
-            (seen,) = [one for one in several if one.matrix.shape[1] == best[0]]
-            learned = rows[part != number]
-            self._heads.append(_head(seen, seen(learned.inputs), learned, best[1]))
-        table = seen(learned.inputs)
+            features, learned = several[best[0]], rows[part != number]
+            table = features(learned.inputs)
+            self._heads.append(_head(features, table, learned, best[1]))
         sizes, _ = _differences(table, learned, learned.groups)
         self.verdict_ = self._verdict(plain, sizes, _chance(table, learned, random))
         return self
@@ -189,20 +172,23 @@ class Invariant:
         made = np.asarray(self.model(inputs)) if callable(self.model) else inputs
         return made.reshape(len(made), -1).astype(np.float32)
 
-    def _features(self, own: _Rows, others: _Rows, seed: int) -> list[_Whitened]:
-        """Features learned from a part of the rows, whitened on the others."""
+    def _features(self, own: _Rows, others: _Rows, seed: int) -> dict[int, Function]:
+        """Features learned from a part of the rows, whitened on the others, by their number.
+
+        They are principal components, each of variance one.
+        """
         features = _network(own, seed) if self.model == "mlp" else np.asarray
         inner = features(others.inputs).astype(float)
         center, width = inner.mean(axis=0), inner.shape[1]
         variances, columns = np.linalg.eigh(np.cov((inner - center).T).reshape(width, width))
+        whitening = (columns / np.sqrt(np.maximum(variances, 1e-300)))[:, ::-1]
         most = int(np.sum(variances > 1e-6 * variances[-1]))
         wanted = NUM_FEATURES if self.num_features is None else (self.num_features,)
-        found = []
-        for count in sorted({min(number, most) for number in wanted}):
-            leading = slice(-1, -1 - count, -1)
-            matrix = columns[:, leading] / np.sqrt(variances[leading])
-            found.append(_Whitened(features, center, matrix))
-        return found
+
+        def whitened(count: int) -> Function:
+            return lambda inputs: (features(inputs) - center) @ whitening[:, :count]
+
+        return {count: whitened(count) for count in sorted({min(one, most) for one in wanted})}
 
     def _verdict(self, plain: np.ndarray, sizes: np.ndarray, chance: float) -> str:
         count, out = self.num_features_, self.num_unstable_
@@ -259,17 +245,17 @@ def fit(
 
 
 def _check_table(inputs: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> None:
-    if not inputs.shape[:1] == labels.shape == groups.shape or not labels.ndim:
+    if not inputs.shape[:1] == labels.shape == groups.shape != ():
         raise ValueError(
             "`inputs`, `targets` and `group` must have an entry for each example, not the shapes "
             f"{inputs.shape}, {labels.shape} and {groups.shape}."
         )
-    if labels.ndim != 1 or len(np.unique(labels)) < 2 or len(np.unique(labels)) > len(labels) // 5:
+    names, classes = np.unique(groups), np.unique(labels)
+    if not 2 <= len(classes) <= len(labels) // 5:
         raise ValueError(
             "`targets` must be labels of at least two classes, with five examples or more of each "
-            f"on average, not {len(np.unique(labels))} classes in shape {labels.shape}."
+            f"on average, not {len(classes)} classes in shape {labels.shape}."
         )
-    names, classes = np.unique(groups), np.unique(labels)
     if len(names) < 2:
         raise ValueError(f"`group` must name two environments or more, not {len(names)}.")
     for name, label in product(names.tolist(), classes.tolist()):
@@ -288,8 +274,7 @@ def _differences(
 
     A signal is the weighted mean of (y - p) times the features.
     """
-    classes = np.eye(len(rows.shares()))[rows.labels]
-    residual = (classes - rows.shares()) * rows.weights()[:, None]
+    residual = (rows.classes() - rows.shares()) * rows.weights()[:, None]
     parts = [groups == number for number in range(groups.max() + 1)]
     first, *others = [residual[part].T @ table[part] for part in parts]
     return np.linalg.svd(np.concatenate([one - first for one in others]), full_matrices=False)[1:]
@@ -297,100 +282,78 @@ def _differences(
 
 def _chance(table: Table, rows: _Rows, random: np.random.Generator) -> float:
     """How far signals of groups differ that are dealt anew among the examples of each class."""
-    largest = []
+    largest, groups = [], rows.groups.copy()
     for _ in range(NUM_SHUFFLES):
-        groups = rows.groups.copy()
-        for label in range(len(rows.shares())):
-            (own,) = np.nonzero(rows.labels == label)
-            groups[own] = groups[random.permutation(own)]
+        dealt = np.lexsort((random.random(len(groups)), rows.labels))
+        groups[np.argsort(rows.labels, kind="stable")] = rows.groups[dealt]
         largest.append(_differences(table, rows, groups)[0][0])
     return float(np.quantile(largest, 0.95))
 
 
-def _head(seen: _Whitened, table: Table, rows: _Rows, num_out: int) -> _Head:
-    """A classifier on features without the directions along which environments differ most."""
+def _head(features: Function, table: Table, rows: _Rows, num_out: int) -> Function:
+    """Softmax regression on features without the directions along which environments differ most.
+
+    Its slopes and levels are those of the least weighted cross-entropy on `table`, the features.
+    """
     basis = _differences(table, rows, rows.groups)[1][:num_out]
     projection = np.eye(table.shape[1]) - basis.T @ basis
-    classes = np.eye(len(rows.shares()))[rows.labels]
-    slopes, levels = _classifier(table @ projection, classes, rows.weights())
-    return _Head(seen, projection @ slopes, levels)
-
-
-def _classifier(
-    seen: Table, classes: Table, weights: Float[np.ndarray, " examples"]
-) -> tuple[Float[np.ndarray, "m classes"], Float[np.ndarray, " classes"]]:
-    """Softmax regression: slopes and levels of least weighted cross-entropy."""
-    shares = weights / weights.sum()
-    shape = (seen.shape[1] + 1, classes.shape[1])
-    table = np.concatenate([seen, np.ones((len(seen), 1))], axis=1)
+    seen, classes = np.column_stack([table @ projection, np.ones(len(table))]), rows.classes()
+    shape, shares = (seen.shape[1], classes.shape[1]), rows.weights() / rows.weights().sum()
 
     def loss(x: Float[np.ndarray, " n"]) -> tuple[float, Float[np.ndarray, " n"]]:
-        logs = log_softmax(table @ x.reshape(shape), axis=1)
+        logs = log_softmax(seen @ x.reshape(shape), axis=1)
         value = -np.sum(shares[:, None] * classes * logs) + PENALTY * x @ x / 2
-        slope = table.T @ (shares[:, None] * (np.exp(logs) - classes))
+        slope = seen.T @ (shares[:, None] * (np.exp(logs) - classes))
         return float(value), slope.ravel() + PENALTY * x
 
     start, options = np.zeros(shape).ravel(), {"maxiter": 200}
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
-    return best[:-1], best[-1]
-
-
-def _accuracies(rows: _Rows, head: _Head) -> Float[np.ndarray, " environments"]:
-    is_right = head(rows.inputs).argmax(axis=1) == rows.labels
-    return np.array([is_right[rows.groups == one].mean() for one in range(rows.groups.max() + 1)])
+    slopes, levels = projection @ best[:-1], best[-1]
+    return lambda inputs: features(inputs) @ slopes + levels
 
 
 # --- the network
 
 
-def _network(rows: _Rows, seed: int) -> Callable[[Table], Table]:
+def _network(rows: _Rows, seed: int) -> Function:
     """The last hidden layer of a network that was trained on these rows for a short time."""
     center, scale = rows.inputs.mean(axis=0), rows.inputs.std() + 1e-12
 
     def scaled(inputs: Table) -> Array:
         return jnp.asarray((inputs - center) / scale, jnp.float32)
 
+    sizes = (rows.inputs.shape[1], WIDTH, WIDTH, int(rows.labels.max()) + 1)
+    *keys, last = jax.random.split(jax.random.key(seed), len(sizes))
+    layers = [
+        {
+            "weights": jax.random.normal(key, shape, jnp.float32) * float(np.sqrt(2 / shape[0])),
+            "bias": jnp.zeros(shape[1], jnp.float32),
+        }
+        for key, shape in zip(keys, pairwise(sizes), strict=True)
+    ]
     shares = jnp.asarray(rows.weights() / rows.weights().sum(), jnp.float32)
-    labels, num_classes = jnp.asarray(rows.labels), int(rows.labels.max()) + 1
-    layers = _trained(scaled(rows.inputs), labels, shares, num_classes, jax.random.key(seed))
+    layers = _trained(layers, scaled(rows.inputs), jnp.asarray(rows.labels), shares, last)
     return lambda inputs: np.asarray(_hidden(layers, scaled(inputs)))
-
-
-Layers = list[tuple[Array, Array]]  # bias and weights
 
 
 @jax.jit
 def _hidden(layers: Layers, inputs: Array) -> Array:
-    for bias, weights in layers[:-1]:
-        inputs = jax.nn.relu(inputs @ weights + bias[None])
-    return inputs
+    return jax.nn.relu(NETWORK.logits(layers[:-1], inputs))
 
 
-@eqx.filter_jit
+@jax.jit
 def _trained(
-    inputs: Array, labels: Array, shares: Array, num_classes: int, key: PRNGKeyArray
+    layers: Layers, inputs: Array, labels: Array, shares: Array, key: PRNGKeyArray
 ) -> Layers:
-    sizes = (inputs.shape[1], WIDTH, WIDTH, num_classes)
-    keys = jax.random.split(key, len(sizes))
-    layers = []
-    for own, shape in zip(keys, pairwise(sizes), strict=False):
-        weights = jax.random.normal(own, shape, inputs.dtype) * float(np.sqrt(2 / shape[0]))
-        layers.append((jnp.zeros(shape[1], inputs.dtype), weights))
     optimizer = optax.adam(RATE)
-
-    def loss(layers: Layers, rows: Array) -> Array:
-        bias, weights = layers[-1]
-        outputs = _hidden(layers, inputs[rows]) @ weights + bias[None]
-        logs = jnp.take_along_axis(jax.nn.log_softmax(outputs), labels[rows][:, None], axis=1)
-        squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers)])
-        return -jnp.mean(logs) + DECAY * jnp.sum(squares)
 
     def step(carry: tuple, own: PRNGKeyArray) -> tuple:
         layers, state = carry
         rows = jax.random.choice(own, len(labels), (BATCH,), p=shares)
+        slopes = jax.grad(NETWORK)(layers, inputs[rows], labels[rows])
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, state = optimizer.update(jax.grad(loss)(layers, rows), state)
+            updates, state = optimizer.update(slopes, state)
         return (jax.tree.map(jnp.add, layers, updates), state), None
 
-    steps = jax.random.split(keys[-1], NUM_STEPS)
+    steps = jax.random.split(key, NUM_STEPS)
     return jax.lax.scan(step, (layers, optimizer.init(layers)), steps)[0][0]

@@ -50,15 +50,13 @@ class Consistency(eqx.Module):
     @property
     def signal_to_noise(self) -> Float[Array, " k"]:
         """The gap over its standard error: up to about 2 the environments may well agree."""
-        high, low = jnp.argmax(self.eigenvalues, axis=0), jnp.argmin(self.eigenvalues, axis=0)
-        errors = [
-            jnp.take_along_axis(self.standard_errors, which[None], axis=0)[0]
-            for which in (high, low)
-        ]
-        return self.gap / jnp.hypot(*errors)
+        ends = jnp.stack([one(self.eigenvalues, axis=0) for one in (jnp.argmax, jnp.argmin)])
+        errors = jnp.take_along_axis(self.standard_errors, ends, axis=0)
+        return self.gap / jnp.linalg.norm(errors, axis=0)
 
 
 @checked
+@eqx.filter_jit
 def consistency(
     environments: Environments, params: PyTree, directions: Float[Array, "k r"]
 ) -> Consistency:
@@ -74,13 +72,6 @@ def consistency(
     >>> scores.eigenvalues.round(6).tolist(), scores.relative_gap.round(3).tolist()
     ([[-4.0, -2.0], [-2.0, -2.0]], [0.667, 0.0])
     """
-    return _consistency(environments, params, directions)
-
-
-@eqx.filter_jit
-def _consistency(
-    environments: Environments, params: PyTree, directions: Float[Array, "k r"]
-) -> Consistency:
     rows = jax.vmap(unit)(directions)
     images = environments.hvps(params, rows)
     eigenvalues = jnp.einsum("ikr,kr->ik", images, rows)
@@ -97,10 +88,7 @@ def _consistency(
 
 def _standard_errors(problem: Problem, rows: Float[Array, "k r"]) -> Float[Array, " k"]:
     """Curvatures are means over examples, so their blocks' means tell how sure they are."""
-    try:
-        count = problem.num_examples
-    except ValueError:
-        count = 0
+    count = problem.num_examples if problem.has_examples else 0
     if problem.rows is not None or count < 2 * NUM_BLOCKS:
         return jnp.full(len(rows), jnp.nan, rows.dtype)
     blocks = jnp.arange(count // NUM_BLOCKS * NUM_BLOCKS).reshape(-1, NUM_BLOCKS).T

@@ -334,8 +334,8 @@ def test_only_the_chosen_part_of_a_featurizer_is_trained():
 def test_the_cost_of_algorithm_4():
     both = make_network(scale=0.01)
     ride = ride_common(both, Algorithm4(batch=None, num_pretrain=2, num_steps=1, num_inner=0))
-    # Two steps with nine HVPs in each of two environments; two spectra; the ride.
-    assert int(ride.cost.hvps) == 2 * 9 * 2 + 2 * 2 + 2 * 2
+    # Two steps with nine HVPs in each of two environments; the scores of two points.
+    assert int(ride.cost.hvps) == 2 * 9 * 2 + 2 * 2
 
 
 # --- bad input
