@@ -31,7 +31,6 @@ from ridgerider.coordination._payoff_game import PayoffGame as PayoffGame
 from ridgerider.coordination._payoff_game import card_game as card_game
 from ridgerider.coordination._payoff_game import hanabi as hanabi
 from ridgerider.coordination._payoff_game import signalling as signalling
-from ridgerider.coordination._payoff_game import worn_levers as worn_levers
 from ridgerider.coordination._symmetry import SymmetryGroup as SymmetryGroup
 from ridgerider.coordination._symmetry import SymmetryReport as SymmetryReport
 from ridgerider.coordination._symmetry import symmetry_report as symmetry_report

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
 from ridgerider._check import Count, Seed, checked
-from ridgerider._core.descend.finish import Descend, Finish
+from ridgerider._core.descend.finish import Descend
 from ridgerider._core.points.find_saddle import Saddle
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Vector
 from ridgerider._core.ride.rider import Rider
 from ridgerider._core.ride.update import Project
 from ridgerider._core.spectra.spectrum import Cluster, DenseSpectrum
@@ -161,59 +160,67 @@ def coordinate(
     ((0,), [2])
     """
     check_game(game, num_runs)
-    states = [
-        np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
-        for number in range(num_runs)
-    ]
-    seeds = [int(state[0] >> 1) for state in states]
+    sequences = [np.random.SeedSequence([seed, number]) for number in range(num_runs)]
+    seeds = [int(one.generate_state(1, np.uint64)[0] >> 1) for one in sequences]
     saddles, bonus, is_led = common_saddles(game, seeds)
     problem = game_problem(game, bonus)
-    runs = []
+    how: dict[str, Any] = {"members": members, "max_ridges": max_ridges, "max_depth": max_depth}
+    how["max_rides"] = 0 if is_led else None
+    runs, cost = [], sum((saddle.cost for saddle in saddles), Cost())
     for run_seed, saddle in zip(seeds, saddles, strict=True):
         here = problem.with_start(saddle.params)
-        how: dict[str, Any] = {"members": members, "max_ridges": max_ridges, "seed": run_seed}
-        how |= {"max_depth": max_depth, "max_rides": 0 if is_led else None}
-        result = search(here, replace(rider, finish=None), **how)
+        result = search(here, replace(rider, finish=None), seed=run_seed, **how)
         legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
-        runs.append(_Run(run_seed, saddle, legs))
-    known = {_unsigned(name) for run in runs for name in run.legs} - {()}
+        runs.append(_Run(run_seed, legs))
+        cost = sum((leg.cost for leg in legs.values()), cost)
+    known = {
+        tuple((turn.index, turn.member) for turn in name) for run in runs for name in run.legs
+    } - {()}
     shared = [ridges for ridges in sorted(known) if all(run.paths(ridges) for run in runs)]
     if is_led:  # a bonus for entropy leads all runs to a policy, which becomes a saddle nowhere
         shared = [()]
     elif not shared:
         raise ValueError("`game` must have a ridge that all runs can ride, but there is none.")
-    cost = sum(
-        (sum((leg.cost for leg in run.legs.values()), run.saddle.cost) for run in runs), Cost()
-    )
     candidates = []
     # With a bonus the better way at the end of the ride may be the worse one without.
-    for ridges, is_best in itertools.product(
-        shared, (True, False)[: 1 + bool(bonus and not is_led)]
-    ):
-        chosen = [run.choose(ridges, is_best) for run in runs]
-        policies, spent = _polished(game, bonus, rider, runs, [path[-1] for path, _ in chosen])
+    ways = (True, False) if bonus and not is_led else (True,)
+    for ridges, is_best in itertools.product(shared, ways):
+        paths, margins = zip(*(run.choose(ridges, is_best) for run in runs), strict=True)
+        policies, spent = _polished(game, bonus, rider, seeds, [path[-1] for path in paths])
         cost = cost + spent
-        name = (_name(ridges) or "none") + ("" if is_best else ", other way")
-        candidates.append(_candidate(game, name, ridges, chosen, policies))
+        words = (f"{index}.{member}" if member else str(index) for index, member in ridges)
+        name = (" ".join(words) or "none") + ("" if is_best else ", other way")
+        # For each ridge the cluster it was taken from, in each run.
+        clusters = [
+            [path[depth].clusters[index] for path in paths]
+            for depth, (index, _) in enumerate(ridges)
+        ]
+        scores = np.asarray(cross_play(game, policies))
+        spread = float(np.ptp([path[-1].loss for path in paths]))
+        one = Candidate(
+            policies=policies,
+            scores=scores,
+            **means(scores),
+            fingerprint=name,
+            multiplicity=max((one.multiplicity for some in clusters for one in some), default=1),
+            confidence=min(map(index_confidence, clusters), default=1.0),
+            sign_confidence=_ratio(min(margins), spread),
+            ridden=tuple(path[-1].fingerprint for path in paths),
+        )
+        candidates.append(one)
     first = problem.with_start(saddles[0].params)
     reversible = {
         ridges[0][0] for ridges in shared if ridges and runs[0].choose(ridges[:1])[1] == 0
     }
-    return Coordination(
-        candidates=tuple(candidates),
-        saddles=tuple(saddles),
-        symmetry=symmetry_report(first, rider.spectrum, reversible),
-        cost=cost,
-        bonus=bonus,
-    )
+    symmetry = symmetry_report(first, rider.spectrum, reversible)
+    return Coordination(tuple(candidates), tuple(saddles), symmetry, cost, bonus)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One independent run: its saddle, and the legs that were ridden from there."""
+    """One independent run: the legs that were ridden from its saddle."""
 
     seed: int
-    saddle: Saddle
     legs: dict[Fingerprint, Leg]
 
     def paths(self, ridges: Unsigned) -> list[list[Leg]]:
@@ -245,49 +252,19 @@ class _Run:
 
 
 def _polished(
-    game: Game, bonus: float, rider: Rider, runs: list[_Run], ends: list[Leg]
+    game: Game, bonus: float, rider: Rider, seeds: list[int], ends: list[Leg]
 ) -> tuple[PyTree, Cost]:
     """The policies at the ends of rides, one for each run, descended without the bonus at last."""
     stages = [game_problem(game, part * bonus) for part in (ANNEALING if bonus else (0.0,))]
     xs, cost = [], Cost()
-    for run, end in zip(runs, ends, strict=True):
-        x = jnp.asarray(end.x)
+    for seed, end in zip(seeds, ends, strict=True):
+        x, key = jnp.asarray(end.x), branch_key(seed, end.fingerprint)
         for stage in stages if rider.finish is not None else ():
-            finish = _polish(stage, rider, x, branch_key(run.seed, end.fingerprint))
+            x = x + TREMBLE * jax.random.normal(key, x.shape, x.dtype)
+            finish = rider.finish(stage, x, key, rider.spectrum)  # type: ignore[misc]
             x, cost = finish.x, cost + jax.device_get(finish.cost)
         xs.append(x)
     return jax.vmap(stages[0].unravel)(jnp.stack(xs)), cost
-
-
-def _polish(problem: Problem, rider: Rider, x: Vector, key: PRNGKeyArray) -> Finish:
-    assert rider.finish is not None
-    x = x + TREMBLE * jax.random.normal(key, x.shape, x.dtype)
-    return rider.finish(problem, x, key, rider.spectrum)
-
-
-def _candidate(
-    game: Game,
-    name: str,
-    ridges: Unsigned,
-    chosen: list[tuple[list[Leg], float]],
-    policies: PyTree,
-) -> Candidate:
-    paths, margins = zip(*chosen, strict=True)
-    # For each ridge the cluster it was taken from, in each run.
-    clusters = [
-        [path[depth].clusters[index] for path in paths] for depth, (index, _) in enumerate(ridges)
-    ]
-    scores = np.asarray(cross_play(game, policies))
-    return Candidate(
-        policies=policies,
-        scores=scores,
-        **means(scores),
-        fingerprint=name,
-        multiplicity=max((one.multiplicity for column in clusters for one in column), default=1),
-        confidence=min(map(index_confidence, clusters), default=1.0),
-        sign_confidence=_ratio(min(margins), float(np.ptp([path[-1].loss for path in paths]))),
-        ridden=tuple(path[-1].fingerprint for path in paths),
-    )
 
 
 def index_confidence(clusters: list[Cluster]) -> float:
@@ -300,11 +277,3 @@ def index_confidence(clusters: list[Cluster]) -> float:
 
 def _ratio(gap: float, spread: float) -> float:
     return 1.0 if np.isinf(gap) else gap / (gap + spread) if gap > 0 else 0.0
-
-
-def _unsigned(fingerprint: Fingerprint) -> Unsigned:
-    return tuple((turn.index, turn.member) for turn in fingerprint)
-
-
-def _name(ridges: Unsigned) -> str:
-    return " ".join(f"{index}.{member}" if member else str(index) for index, member in ridges)

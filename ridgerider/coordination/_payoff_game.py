@@ -94,28 +94,61 @@ class PayoffGame(eqx.Module):
         1.0
         """
         rows, actions = [dict[Hashable, int]() for _ in range(num_players)], [0] * num_players
-        found, scripts, random = list[_Episode](), [tuple[int, ...]()], np.random.default_rng(seed)
-        for _ in range(num_samples or 0):
-            found.append(_Episode(play, rows, actions, random=random))
-        while scripts and num_samples is None:
-            found.append(_Episode(play, rows, actions, scripts.pop()))
-            scripts += found[-1].others
-            if len(found) > MAX_EPISODES:
+        scripts = [tuple[int, ...]()]  # choices to begin with, of episodes that are still to play
+        random, is_sampled = np.random.default_rng(seed), num_samples is not None
+        episodes = list[tuple[list[tuple[int, int, int]], float, Any]]()
+
+        def episode(script: tuple[int, ...]) -> None:
+            taken, moves, weight = list[int](), list[tuple[int, int, int]](), 1.0
+
+            def choose(count: int) -> int:
+                choice = script[len(taken)] if len(taken) < len(script) else 0
+                if is_sampled:
+                    choice = int(random.integers(count))
+                elif len(taken) >= len(script):  # the other choices are played later
+                    scripts.extend((*taken, other) for other in range(1, count))
+                taken.append(choice)
+                return choice
+
+            def draw(count: int) -> int:
+                nonlocal weight
+                weight /= 1 if is_sampled else count
+                return choose(count)
+
+            def act(player: int, observation: Hashable, count: int) -> int:
+                nonlocal weight
+                known = actions[player] or count
+                if known != count:
+                    raise ValueError(
+                        f"`play` must give player {player} one number of actions, not {known} and "
+                        f"{count}."
+                    )
+                actions[player] = count
+                weight *= count if is_sampled else 1
+                row = rows[player].setdefault(observation, len(rows[player]))
+                moves.append((player, row, choose(count)))
+                return moves[-1][2]
+
+            paid = np.asarray(play(draw, act), float)
+            episodes.append((moves, weight / (num_samples or 1), paid))
+
+        while len(episodes) < num_samples if num_samples else scripts:
+            episode(() if is_sampled else scripts.pop())
+            if not is_sampled and len(episodes) > MAX_EPISODES:
                 raise ValueError(
                     f"`play` must have at most {MAX_EPISODES} episodes to enumerate: give "
                     "`num_samples`."
                 )
-        longest = max(len(one.moves) for one in found)
+        every, weights, paid = zip(*episodes, strict=True)
         # Shorter episodes are filled up with moves of a further player, who has no choice.
-        idle = (num_players, 0, 0)
-        moves = [[*one.moves, *[idle] * (longest - len(one.moves))] for one in found]
-        episodes = Episodes(
-            jnp.asarray(np.array(moves, int).reshape(len(found), longest, 3)),
-            jnp.asarray([one.weight / (num_samples or 1) for one in found], float),
-            jnp.asarray([one.payoff for one in found], float),
-            tuple(map(tuple, rows)),
+        shape = (len(every), max(map(len, every)), 3)
+        table = np.broadcast_to((num_players, 0, 0), shape).copy()
+        for filled, moves in zip(table, every, strict=True):
+            filled[: len(moves)] = np.reshape(moves, (-1, 3))
+        payoff = Episodes(
+            jnp.asarray(table), jnp.asarray(weights), jnp.asarray(paid), tuple(map(tuple, rows))
         )
-        return cls(episodes, [(len(seen), n) for seen, n in zip(rows, actions, strict=True)])
+        return cls(payoff, [(len(seen), n) for seen, n in zip(rows, actions, strict=True)])
 
     @property
     def num_players(self) -> int:
@@ -166,54 +199,6 @@ class PayoffGame(eqx.Module):
 
         every = np.array(list(itertools.product(*map(range, map(len, tables)))))
         return float(jnp.max(jax.jit(lambda every: jax.lax.map(best, every))(jnp.asarray(every))))
-
-
-class _Episode:
-    """One way to play: choices by a script, then the first ones, or random ones.
-
-    `rows` number the observations of each player, and `actions` are how many each has; all episodes
-    of a game share them.
-    """
-
-    def __init__(
-        self,
-        play: Callable[..., Any],
-        rows: list[dict[Hashable, int]],
-        actions: list[int],
-        script: tuple[int, ...] = (),
-        random: np.random.Generator | None = None,
-    ):
-        self.rows, self.actions, self.script, self.random = rows, actions, script, random
-        self.taken, self.others = list[int](), list[tuple[int, ...]]()
-        self.moves, self.weight = list[tuple[int, int, int]](), 1.0
-        self.payoff = np.asarray(play(self.draw, self.act), float)
-
-    def draw(self, count: int) -> int:
-        self.weight /= count if self.random is None else 1
-        return self._choose(count)
-
-    def act(self, player: int, observation: Hashable, count: int) -> int:
-        known = self.actions[player] or count
-        if known != count:
-            raise ValueError(
-                f"`play` must give player {player} one number of actions, not {known} and {count}."
-            )
-        self.actions[player] = count
-        self.weight *= 1 if self.random is None else count
-        rows = self.rows[player]
-        self.moves.append((player, rows.setdefault(observation, len(rows)), self._choose(count)))
-        return self.moves[-1][2]
-
-    def _choose(self, count: int) -> int:
-        number, choice = len(self.taken), 0
-        if self.random is not None:
-            choice = int(self.random.integers(count))
-        elif number < len(self.script):
-            choice = self.script[number]
-        else:  # the others are played later
-            self.others += [(*self.taken, other) for other in range(1, count)]
-        self.taken.append(choice)
-        return choice
 
 
 class Episodes(eqx.Module):
@@ -283,46 +268,12 @@ def card_game(
             ]
         )
     values = np.asarray(table, float)
-    if values.ndim != 4:
-        raise ValueError(
-            "`table` must have the axes card, card, action and action, not the shape "
-            f"{values.shape}."
-        )
     cards, others, actions, replies = values.shape
 
     def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
         card, other = draw(cards), draw(others)
         action = act(0, card, actions)
         return values[card, other, action, act(1, (other, action), replies)]
-
-    return PayoffGame.from_play(play)
-
-
-@checked
-def worn_levers(first: Sequence[float] = (1.0, 1.0, 0.9), worn: float = 0.7) -> PayoffGame:
-    """Two rounds of levers, of which the one that paid first is worn.
-
-    In the first round lever i pays `first[i]` if both players pull it, in the second round 1, or
-    `worn` if it paid in the first. Both see which lever paid, if any: what singles a lever out in
-    the second round is the history and no payoff matrix.
-
-    >>> worn_levers().shapes
-    ((5, 3), (5, 3))
-    """
-    if not len(first):
-        raise ValueError("`first` must have at least one payoff.")
-    if not 0 < worn < 1:
-        raise ValueError(f"`worn` must be above 0 and below 1, not {worn!r}.")
-    count = len(first)
-    if count < 2:
-        raise ValueError(f"`first` must hold the payoffs of two levers or more, not of {count}.")
-
-    def play(draw: Callable[..., int], act: Callable[..., int]) -> float:
-        one, two = act(0, "first", count), act(1, "first", count)
-        paid = one if one == two else None
-        again, other = act(0, paid, count), act(1, paid, count)
-        second = (worn if again == paid else 1.0) if again == other else 0.0
-        return second + (first[one] if one == two else 0.0)
 
     return PayoffGame.from_play(play)
 

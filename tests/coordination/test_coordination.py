@@ -21,7 +21,6 @@ from ridgerider.coordination import (
     play_alone,
     signalling,
     symmetry_report,
-    worn_levers,
 )
 from ridgerider.coordination._coordinate import CLUSTER_TOLERANCE, index_confidence
 from ridgerider.coordination._game import (
@@ -54,6 +53,19 @@ def test_saddle_and_spectrum_in_closed_form(payoffs, num_players):
     assert np.abs(grad).max() < 1e-15 and value < 0
     expected = lever_eigenvalues(payoffs, num_players)
     np.testing.assert_allclose(np.linalg.eigvalsh(hessian), expected, atol=1e-14)
+
+
+def worn_levers(first=(1.0, 1.0, 0.9), worn=0.7):
+    """Two rounds of levers, of which the one that paid first is worn; both see which one paid."""
+
+    def play(draw, act):
+        one, two = act(0, "first", 3), act(1, "first", 3)
+        paid = one if one == two else None
+        again, other = act(0, paid, 3), act(1, paid, 3)
+        second = (worn if again == paid else 1.0) if again == other else 0.0
+        return second + (first[one] if one == two else 0.0)
+
+    return PayoffGame.from_play(play)
 
 
 def two_rounds(game, first, second):
@@ -281,15 +293,7 @@ def test_a_seed_decides_everything():
 # --- bad input
 
 
-class Wrong(Levers):
-    def cross_play(self, *params):
-        return 2 * super().cross_play(*params)
-
-
 class Slope(Levers):
-    def self_play(self, params):
-        return jnp.sum(params[0])
-
     def cross_play(self, *params):
         return jnp.sum(params[0][0])
 
@@ -301,14 +305,9 @@ class Slope(Levers):
         (lambda: Levers((1.0, np.inf)), "`payoffs` must be finite and positive"),
         (lambda: Levers((1.0, np.nan)), "`payoffs` must be finite and positive"),
         (lambda: Levers((1.0, 0.5), num_players=1), "`num_players` must be a whole number"),
-        (lambda: worn_levers(worn=1.5), "`worn` must be above 0 and below 1, not 1.5"),
         (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, not 1"),
         (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, not 2"),
         (lambda: coordinate(3, num_runs=2), "`game` must be a Game with start"),  # type: ignore[arg-type]
-        (
-            lambda: coordinate(Wrong(jnp.asarray(PAPER), 2), num_runs=2),
-            "`self_play` as for `cross_play` of equal",
-        ),
         (
             lambda: coordinate(Slope(jnp.asarray(PAPER), 2), num_runs=2),
             "run 0 found none, nor did any with a bonus for entropy. No stationary point",
