@@ -91,7 +91,7 @@ def test_at_zero_every_ridge_is_repeated_for_each_hidden_unit():
         ((np.ones((3, 2), int), np.zeros(3, int)), "`images` must be floating-point .* type int"),
         ((np.ones((3, 2)), np.zeros(4, int)), "`labels` must be .* one for each of the 3 examples"),
         ((np.ones((3, 2)), np.zeros(3)), "`labels` must be whole numbers"),
-        ((np.ones((0, 2)), np.zeros(0, int)), "`images` must hold at least one image"),
+        ((np.ones((0, 2)), np.zeros(0, int)), "`images` must be .* one example or more"),
         (
             (np.ones((3, 2)), np.array([0, -1, 2])),
             "`labels` must be from 0 to 2, but they go from -1",

@@ -88,13 +88,12 @@ def classifier(
     (610, 2.3)
     """
     images, labels = jnp.asarray(images), jnp.asarray(labels)
-    if images.ndim < 2 or not jnp.issubdtype(images.dtype, jnp.floating):
+    is_floating = jnp.issubdtype(images.dtype, jnp.floating)
+    if images.ndim < 2 or not len(images) or not is_floating:
         raise ValueError(
-            "`images` must be floating-point numbers with an axis of examples before those of the "
-            f"pixels, not of shape {images.shape} and type {images.dtype}."
+            "`images` must be floating-point numbers with an axis of one example or more before "
+            f"those of the pixels, not of shape {images.shape} and type {images.dtype}."
         )
-    if not len(images):
-        raise ValueError("`images` must hold at least one image, but there is none.")
     if num_classes is None:
         num_classes = int(labels.max(initial=0)) + 1
     check_labels("`labels`", labels, len(images), num_classes)

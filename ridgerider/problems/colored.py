@@ -37,11 +37,6 @@ class ColoredEnvironment:
         both = np.repeat(self.images.sum(axis=1, keepdims=True), 2, axis=1)
         return ColoredEnvironment(both, self.labels, self.flip_rate)
 
-    @property
-    def colors(self) -> np.ndarray:
-        """1 for red, 0 for green."""
-        return (self.images[:, 0].sum(axis=(1, 2)) > 0).astype(np.int32)
-
 
 @dataclass(frozen=True)
 class ColoredImages:

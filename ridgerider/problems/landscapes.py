@@ -51,14 +51,10 @@ def himmelblau() -> Problem:
 
 def mueller_brown_loss(params: Float[Array, "2"]) -> Float[Array, ""]:
     x, y = params
-    heights = (-200.0, -100.0, -170.0, 15.0)
-    shapes = ((-1.0, 0.0, -10.0), (-1.0, 0.0, -10.0), (-6.5, 11.0, -6.5), (0.7, 0.6, 0.7))
-    centres = ((1.0, 0.0), (0.0, 0.5), (-0.5, 1.5), (-1.0, 1.0))
-    total = jnp.zeros((), params.dtype)
-    for height, (a, b, c), (u, v) in zip(heights, shapes, centres, strict=True):
-        exponent = a * (x - u) ** 2 + b * (x - u) * (y - v) + c * (y - v) ** 2
-        total = total + height * jnp.exp(exponent)
-    return total
+    a, b, c = jnp.array([[-1, -1, -6.5, 0.7], [0, 0, 11, 0.6], [-10, -10, -6.5, 0.7]], x.dtype)
+    u, v = x - jnp.array([1, 0, -0.5, -1], x.dtype), y - jnp.array([0, 0.5, 1.5, 1], x.dtype)
+    heights = jnp.array([-200, -100, -170, 15], x.dtype)
+    return heights @ jnp.exp(a * u**2 + b * u * v + c * v**2)
 
 
 def mueller_brown() -> Problem:

@@ -52,13 +52,10 @@ class Levers(eqx.Module):
     @checked
     def __init__(self, payoffs: Payoffs = PAPER, num_players: Several = 2):
         array = jnp.asarray(payoffs)
-        if array.ndim != 1 or len(array) < 2:
+        if array.ndim != 1 or len(array) < 2 or not np.all(np.isfinite(array) & (array > 0)):
             raise ValueError(
-                f"`payoffs` must be a list of at least two numbers, not of shape {array.shape}."
-            )
-        if not np.all(np.isfinite(array)) or not np.all(np.asarray(array) > 0):
-            raise ValueError(
-                f"`payoffs` must be finite and positive, not {np.asarray(array).tolist()}."
+                "`payoffs` must be a list of at least two numbers, finite and positive, not "
+                f"{np.asarray(array).tolist()}."
             )
         self.payoffs = array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
         self.num_players = num_players
@@ -74,6 +71,15 @@ class Levers(eqx.Module):
     def cross_play(self, *params: Policies) -> Scalar:
         """Player k plays row k of the k-th of `params`."""
         return self.self_play(jnp.stack([one[k] for k, one in enumerate(params)]))
+
+    def with_strangers(self, params: Policies) -> Scalar:
+        """The payoff if each player relabels levers that pay the same without telling the others.
+
+        The relabellings are independent, so that each policy is averaged over such levers.
+        """
+        is_alike = (self.payoffs[:, None] == self.payoffs[None]).astype(params.dtype)
+        policies = jax.nn.softmax(params, axis=-1) @ (is_alike / jnp.sum(is_alike, axis=0)[None])
+        return jnp.sum(jnp.prod(policies, axis=0) * self.payoffs.astype(params.dtype))
 
     def entropy(self, params: Policies) -> Scalar:
         return entropy(params)
@@ -134,29 +140,8 @@ def lever_measures(payoffs: Payoffs = PAPER) -> Measures:
     >>> {name: round(float(metric(both_9)), 3) for name, metric in measures.metrics.items()}
     {'payoff': 0.6, 'with strangers': 0.6}
     """
-    values = tuple(np.asarray(payoffs).tolist())
-    return Measures(
-        joint_action,
-        {"payoff": LeverPayoff(values), "with strangers": LeverPayoff(values, is_relabelled=True)},
-    )
-
-
-class LeverPayoff(eqx.Module):
-    """The expected payoff of policies.
-
-    With `is_relabelled` each player relabels levers that pay the same without telling the others.
-    The relabellings are independent, so that each policy is averaged over levers that pay the same.
-    """
-
-    payoffs: tuple[float, ...] = eqx.field(static=True)
-    is_relabelled: bool = eqx.field(static=True, default=False)
-
-    def __call__(self, params: Policies) -> Scalar:
-        payoffs, policies = np.asarray(self.payoffs), jax.nn.softmax(params, axis=-1)
-        if self.is_relabelled:
-            is_alike = payoffs[:, None] == payoffs[None]
-            policies = policies @ jnp.asarray(is_alike / is_alike.sum(axis=1), params.dtype)
-        return jnp.sum(jnp.prod(policies, axis=0) * jnp.asarray(payoffs, params.dtype))
+    game = Levers(payoffs)
+    return Measures(joint_action, {"payoff": game.self_play, "with strangers": game.with_strangers})
 
 
 def joint_action(params: Policies) -> str | None:

@@ -302,8 +302,8 @@ class Slope(Levers):
     ("make", "message"),
     [
         (lambda: Levers((1.0,)), "`payoffs` must be a list of at least two numbers"),
-        (lambda: Levers((1.0, np.inf)), "`payoffs` must be finite and positive"),
-        (lambda: Levers((1.0, np.nan)), "`payoffs` must be finite and positive"),
+        (lambda: Levers((1.0, np.inf)), "`payoffs` must be .* finite and positive"),
+        (lambda: Levers((1.0, np.nan)), "`payoffs` must be .* finite and positive"),
         (lambda: Levers((1.0, 0.5), num_players=1), "`num_players` must be a whole number"),
         (lambda: coordinate(Levers(), num_runs=1), "`num_runs` must be .* at least 2, not 1"),
         (lambda: coordinate(Levers(num_players=3), num_runs=2), "at least 3, not 2"),
