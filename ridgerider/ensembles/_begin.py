@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from ridgerider._check import Positive, check_fields
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
-from ridgerider._core.ride.rider import Ride, Rider
+from ridgerider._core.problem.problem import Problem, Vector
+from ridgerider._core.ride.rider import Rider
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import Ridge
 
@@ -111,7 +111,7 @@ class AlongRidges(eqx.Module):
                     continue
                 ridge = replace(ridge, direction=ridge.direction * sign)
                 own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-                ride = _ride(self.rider, problem, ridge, own)
+                ride = eqx.filter_jit(self.rider.ride)(problem, problem.x0, ridge, own)
                 cost = jax.tree.map(int, replace(ride.cost, seconds=0))
                 rows = getattr(self.rider.batch, "size", num_rows)
                 yield beginning(name, f"a ride along {how}", ride.x, cost, rows)
@@ -138,13 +138,8 @@ def distinct_ridges(
     Most negative first; those whose residual is at most `tolerance` times the least eigenvalue.
     """
     num_hvps = min(NUM_HVPS, problem.size)
-    lowest = BlockSpectrum.for_networks(
-        k=num_hvps,
-        max_hvps=num_hvps,
-        tolerance=tolerance,
-        cluster_tolerance=CLUSTER_TOLERANCE,
-    )
-    spectrum = lowest(problem, problem.x0, key)
+    how = {"max_hvps": num_hvps, "tolerance": tolerance, "cluster_tolerance": CLUSTER_TOLERANCE}
+    spectrum = BlockSpectrum.for_networks(k=num_hvps, **how)(problem, problem.x0, key)
     eigenvalues = np.asarray(spectrum.eigenvalues)
     width = CLUSTER_TOLERANCE * abs(eigenvalues[0])
     is_ridge = np.asarray(spectrum.is_downhill) & (eigenvalues < -width)
@@ -208,30 +203,18 @@ class Fresh(eqx.Module):
 def _drawn(start: PyTree, key: PRNGKeyArray) -> PyTree:
     leaves, structure = jax.tree.flatten(start)
     keys = jax.random.split(key, len(leaves))
-
-    def draw(leaf: Array, key: PRNGKeyArray) -> Array:
-        if leaf.ndim < 2:
-            return leaf
-        fan_in = math.prod(leaf.shape[:-1])
-        return jax.random.normal(key, leaf.shape, leaf.dtype) / math.sqrt(fan_in)
-
-    return jax.tree.unflatten(structure, list(map(draw, leaves, keys)))
-
-
-@eqx.filter_jit
-def _ride(rider: Rider, problem: Problem, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-    return rider.ride(problem, problem.x0, ridge, key)
+    for number, (leaf, own) in enumerate(zip(leaves, keys, strict=True)):
+        if leaf.ndim > 1:
+            fan_in = math.prod(leaf.shape[:-1])
+            leaves[number] = jax.random.normal(own, leaf.shape, leaf.dtype) / math.sqrt(fan_in)
+    return jax.tree.unflatten(structure, leaves)
 
 
 @eqx.filter_jit
 def _lowest(problem: Problem, direction: Vector, stretch: Positive) -> Vector:
     """The start, moved along a line to where the loss is lowest, and beyond by `stretch`."""
     x, lengths = problem.x0, jnp.asarray(LENGTHS, problem.dtype)
-
-    def value(length: Scalar) -> Scalar:
-        return problem.value(x + length * direction)
-
-    losses = jax.lax.map(value, lengths)
+    losses = jax.lax.map(lambda length: problem.value(x + length * direction), lengths)
     best = lengths[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))]
     return x + stretch * best * direction
 

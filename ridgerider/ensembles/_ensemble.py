@@ -130,12 +130,7 @@ class Ensemble:
         return replace(self, members=tuple(self.members[number] for number in sorted(chosen)))
 
     @checked
-    def deep(
-        self,
-        init: Init | None = None,
-        *,
-        budget: Positive | None = None,
-    ) -> "Ensemble":
+    def deep(self, init: Init | None = None, *, budget: Positive | None = None) -> "Ensemble":
         """A deep ensemble to compare with: trained alike, from random initialisations.
 
         With as many members; or, with a `budget` of work such as this ensemble's own (`work`), with
@@ -151,21 +146,17 @@ class Ensemble:
         Without a target all members are. The optimizer's state begins anew.
         """
         finish, key = replace(self.finish, epochs=epochs), jax.random.key(self.seed)
-        trained: list[Member] = []
-
-        def further(member: Member) -> Member:
+        members, trained = list(self.members), list[Member]()
+        for number, member in enumerate(members):
             if finish.target is not None and member.is_at_target:
-                return member
-            x = jnp.asarray(member.x)
-            here = Beginning(member.name, x, how=member.how)
+                continue
+            here = Beginning(member.name, jnp.asarray(member.x), how=member.how)
             more = _trained(self.problem, finish, here, jax.random.fold_in(key, 1))
             trained.append(more)
             before = member.history.items()
             history = {name: np.append(old, more.history[name][1:]) for name, old in before}
-            return replace(more, history=history, **_total(member, more))
-
-        members = tuple(map(further, self.members))
-        return _told(replace(self, members=members, **_total(self, *trained)))
+            members[number] = replace(more, history=history, **_total(member, more))
+        return _told(replace(self, members=tuple(members), **_total(self, *trained)))
 
     def missed(self) -> str:
         """Which members are above the target, in words; empty if none is."""
@@ -290,16 +281,22 @@ def ensemble(
     >>> len(found), found.disagreement(images.test_images).shape
     (3, (3, 3))
     """
-    finish, apply = _checked(problem, apply, finish)
+    apply = getattr(problem.loss, "logits", None) if apply is None else apply
+    if apply is None:
+        raise ValueError(
+            "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
+            "no `logits`."
+        )
+    _classes(problem, apply)
+    if finish is None:
+        size = min(128, problem.num_examples)
+        finish = Train(optax.adam(3e-3), Batches(size), epochs=50)
     has_straight_steps = isinstance(begin, AlongRidges) and begin.rider is None
-    key = jax.random.key(seed)
-    unused: list[Beginning] = []
+    key, unused = jax.random.key(seed), list[Beginning]()
 
     def asked() -> Iterator[Beginning]:
-        source: Any = begin(problem, key)
-        rest = yield from source
-        if isinstance(rest, Beginning):
-            unused.append(rest)
+        rest: Any = yield from begin(problem, key)  # type: ignore[func-returns-value]
+        unused.extend([rest] if isinstance(rest, Beginning) else ())
 
     more = asked()
     first = list(islice(more, 2 * k if has_straight_steps else k))
@@ -315,9 +312,7 @@ def ensemble(
         guesses = predict(problem, apply, xs, inputs)
         distances = np.abs(guesses[:, None] - guesses[None]).sum(axis=-1).mean(axis=-1)
         first = [first[row] for row in farthest_first(np.nan_to_num(distances))]
-    members: list[Member] = []
-    dropped: dict[str, str] = {}
-    tried: list[Member] = []
+    members, tried, dropped = list[Member](), list[Member](), dict[str, str]()
 
     def spent() -> dict[str, Any]:
         return _total(*tried, *first[len(tried) :], *unused)
@@ -325,8 +320,7 @@ def ensemble(
     def is_complete() -> bool:
         if len(members) < k or budget is None:
             return len(members) >= k
-        mean_work = sum(member.work for member in members) / len(members)
-        return bool(spent()["work"] + mean_work > budget)
+        return bool(spent()["work"] + np.mean([member.work for member in members]) > budget)
 
     fresh = islice(Fresh()(problem, key), 2 * k)  # not for ever, where no loss is finite
     beginnings = chain(first, more, fresh)
@@ -413,33 +407,19 @@ def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
     return jax.lax.map(lambda x: jax.nn.softmax(apply(problem.unravel(x), inputs)), xs)
 
 
-def _checked(problem: Problem, apply: Apply | None, finish: Train | None) -> tuple[Train, Apply]:
-    apply = getattr(problem.loss, "logits", None) if apply is None else apply
-    if apply is None:
-        raise ValueError(
-            "`apply` must be given as apply(params, inputs) -> logits, for `problem.loss` has "
-            "no `logits`."
-        )
-    if finish is None:
-        size = min(128, problem.num_examples)
-        finish = Train(optax.adam(3e-3), Batches(size), epochs=50)
-    num_classes = _classes(problem, apply)
-    labels = np.asarray(problem.args[1]) if len(problem.args) > 1 else np.zeros(())
-    if labels.ndim == 1 and labels.dtype.kind in "iu":
-        check_labels("`labels`", labels, len(labels), num_classes)
-    return finish, apply
-
-
 def _classes(problem: Problem, apply: Apply) -> int:
-    """How many classes there are; raises unless `apply` returns logits."""
+    """How many classes there are; raises unless `apply` returns logits, and labels are classes."""
     if not problem.args:
         raise ValueError("`problem` must have its inputs as its first argument, but it has none.")
-    inputs = problem.args[0]
+    inputs, *rest = problem.args
     out = eqx.filter_eval_shape(apply, problem.start, inputs)
-    shape = getattr(out, "shape", None)
-    if shape is None or len(shape) != 2 or shape[0] != len(inputs) or shape[1] < 2:
+    shape = getattr(out, "shape", type(out).__name__)
+    if isinstance(shape, str) or shape[:1] != (len(inputs),) or len(shape) != 2 or shape[1] < 2:
         raise ValueError(
             f"`apply` must return logits of shape ({len(inputs)}, classes), a row for each input, "
-            f"not {shape if shape is not None else type(out).__name__}."
+            f"not {shape}."
         )
+    labels = np.asarray(rest[0]) if rest else np.zeros(())
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        check_labels("`labels`", labels, len(labels), shape[1])
     return int(shape[1])

@@ -41,11 +41,10 @@ class Scores:
         labels = np.asarray(labels)
         check_labels("`labels`", labels, *probabilities.shape[1:])
         mean = probabilities.mean(axis=0)
-        pairs = disagreement(probabilities)[np.triu_indices(len(probabilities), 1)]
         return Scores(
             accuracy=float(np.mean(mean.argmax(axis=-1) == labels)),
             member_accuracy=float(np.mean(probabilities.argmax(axis=-1) == labels)),
-            disagreement=float(pairs.mean()) if len(pairs) else 0.0,
+            disagreement=float(_parts_that_differ(probabilities).mean()),
             nll=negative_log_likelihood(mean, labels),
             calibration_error=calibration_error(mean, labels),
         )
