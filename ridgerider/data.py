@@ -55,16 +55,12 @@ class Images:
         >>> print(digits().some(100, 50))
         digits: 100 and 50 test images of 8 x 8 in 10 classes
         """
-        random = np.random.default_rng(seed)
-        train = random.permutation(len(self.train_labels))[:num_train]
-        test = random.permutation(len(self.test_labels))[:num_test]
-        return replace(
-            self,
-            train_images=self.train_images[train],
-            train_labels=self.train_labels[train],
-            test_images=self.test_images[test],
-            test_labels=self.test_labels[test],
-        )
+        random, parts = np.random.default_rng(seed), dict[str, np.ndarray]()
+        for name, count in (("train", num_train), ("test", num_test)):
+            images, labels = getattr(self, f"{name}_images"), getattr(self, f"{name}_labels")
+            rows = random.permutation(len(labels))[:count]
+            parts |= {f"{name}_images": images[rows], f"{name}_labels": labels[rows]}
+        return replace(self, **parts)
 
 
 @checked
@@ -172,17 +168,14 @@ def _from_npz(path: Path) -> list[np.ndarray]:
 
 
 def _from_idx(folder: Path) -> list[np.ndarray]:
-    found = []
-    for name in FILES:
-        plain = name.removesuffix(".gz")
-        paths = [path for path in (folder / name, folder / plain) if path.is_file()]
-        if not paths:
+    paths = [one if (one := folder / name).is_file() else one.with_suffix("") for name in FILES]
+    for path in paths:
+        if not path.is_file():
             raise ValueError(
                 f"`data` must be a folder with an npz file or four IDX files, but {folder} has no "
-                f"{plain}, compressed (.gz) or not."
+                f"{path.name}, compressed (.gz) or not."
             )
-        found.append(_idx(paths[0]))
-    return found
+    return list(map(_idx, paths))
 
 
 @checked

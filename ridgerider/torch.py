@@ -367,16 +367,14 @@ def _checked(module: torch.nn.Module, data: tuple[Any, ...], params: Params) -> 
 
 def _names(module: torch.nn.Module, params: Params) -> list[str]:
     """Of the chosen parameters, as JAX sorts the keys of a dictionary."""
-    given = [name for name, _ in module.named_parameters()]
-    if params == "all":
-        params = given
-    for wanted in params:
-        if not any(name == wanted or name.startswith(f"{wanted}.") for name in given):
+    given = sorted(name for name, _ in module.named_parameters())
+    wanted = given if params == "all" else params
+    chosen = {one: [name for name in given if f"{name}.".startswith(f"{one}.")] for one in wanted}
+    for one, names in chosen.items():
+        if not names:
             raise ValueError(
-                f"`params` must be names of parameters, {', '.join(given)}, not {wanted!r}."
+                f"`params` must be names of parameters, {', '.join(given)}, not {one!r}."
             )
-    within = tuple(f"{wanted}." for wanted in params)
-    names = sorted(name for name in given if name in params or name.startswith(within))
-    if not names:
+    if not chosen:
         raise ValueError("`params` must leave at least one parameter to search.")
-    return names
+    return sorted({name for names in chosen.values() for name in names})
