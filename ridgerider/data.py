@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Images:
         >>> print(digits().some(100, 50))
         digits: 100 and 50 test images of 8 x 8 in 10 classes
         """
-        random, parts = np.random.default_rng(seed), dict[str, np.ndarray]()
+        random, parts = np.random.default_rng(seed), dict[str, Any]()
         for name, count in (("train", num_train), ("test", num_test)):
             images, labels = getattr(self, f"{name}_images"), getattr(self, f"{name}_labels")
             rows = random.permutation(len(labels))[:count]
