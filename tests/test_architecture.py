@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "dice": {"_core"},
     "_search": {"_core"},
     "problems": {"_core", "_search", "data", "dice"},
-    "environments": {"_core"},
+    "environments": {"_core", "problems"},
     "symmetry": {"_core"},
     "ensembles": {"_core"},
     "workers": {"_core", "_search"},
