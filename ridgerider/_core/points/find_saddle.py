@@ -29,7 +29,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +46,6 @@ from ridgerider._core.spectra.spectrum import (
     DENSE_BELOW,
     Cluster,
     DenseSpectrum,
-    Spectrum,
     tolerance_of,
 )
 
@@ -146,10 +144,8 @@ def find_saddle(
         raise ValueError(f"`symmetry` must be a Symmetry with a `copy`, not {one_line(symmetry)}.")
     found: list[tuple[tuple, Saddle]] = []
     problem, spent = measured(problem)
-    calls, penalty = (
-        Calls(problem),
-        Penalty(problem, regularizer, float(weight)) if regularizer else None,
-    )
+    calls = Calls(problem)
+    penalty = Penalty(problem, regularizer, float(weight)) if regularizer else None
     fixed = None if symmetry is None else _fixed_points(problem, symmetry)
     unit = float(jnp.maximum(problem.unit, jnp.sqrt(jnp.mean(problem.x0**2))))
     with problem.ledger() as ledger:
@@ -177,8 +173,8 @@ def find_saddle(
                     found.append(_judge(calls, index, True, go(None, wanted, max_steps, x).x, key))
             else:
                 if problem.size >= DENSE_BELOW:
-                    rule = BlockSpectrum(max(NUM_PAIRS, index or 0))
-                    spectrum = _spectrum_at(problem, jnp.asarray(x), key, rule)
+                    spectrum_at = BlockSpectrum(max(NUM_PAIRS, index or 0))
+                    spectrum = spectrum_at(problem, jnp.asarray(x), key)
                     known = np.asarray(spectrum.eigenvectors)
                     calls.charge(spectrum.cost)
                 x = go(None, wanted, max_steps, x, known=known).x
@@ -400,8 +396,8 @@ def _judge(
     problem, place, num_pairs = calls.problem, jnp.asarray(x), NUM_PAIRS
     loss, grad = calls.value_and_grad(x)
     while True:
-        rule = DenseSpectrum() if is_dense else BlockSpectrum(num_pairs)
-        spectrum = jax.device_get(_spectrum_at(problem, place, key, rule))
+        spectrum_at = DenseSpectrum() if is_dense else BlockSpectrum(num_pairs)
+        spectrum = jax.device_get(spectrum_at(problem, place, key))
         calls.charge(spectrum.cost)
         if num_pairs >= problem.size or not spectrum.is_downhill.all() or is_dense:
             break
@@ -438,10 +434,3 @@ def _judge(
         reason=reason,
     )
     return (not reason, is_strict, is_stationary, -grad_norm / size if size else -np.inf), saddle
-
-
-@eqx.filter_jit
-def _spectrum_at(
-    problem: Problem, x: Vector, key: PRNGKeyArray, rule: DenseSpectrum | BlockSpectrum
-) -> Spectrum:
-    return rule(problem, x, key)

@@ -263,13 +263,6 @@ class Problem(eqx.Module):
             is_leaf=lambda leaf: leaf is None,
         )
 
-    def halves(self) -> tuple["Problem", "Problem"]:
-        """Two problems, each on every other row of the batch."""
-        if self.rows is None:
-            raise ValueError("only a problem on a batch can be halved: see `on_rows`.")
-        one, two = self.rows[:, 0::2], self.rows[:, 1::2]
-        return self.on_rows(one, self.num_chunks), self.on_rows(two, self.num_chunks)
-
     @checked
     def value(self, x: Vector) -> Scalar:
         return self._mean(lambda args: self._value(x, args))

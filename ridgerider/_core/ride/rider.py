@@ -106,40 +106,34 @@ class Ride(Certified, eqx.Module):
         trial: Trial, size: Scalar, max_steps: int, keep_path: bool, has_begun: bool
     ) -> "Ride":
         """A ride at its start, with room for `max_steps` steps."""
-        row = Trace.row(trial, keep_path)
+        row, zero = Trace.row(trial, keep_path), jnp.array(0)
         trace = jax.tree.map(lambda leaf: jnp.zeros((max_steps + 1, *leaf.shape), leaf.dtype), row)
+        return Ride._at(trial, trace, zero, next_size=size, has_begun=jnp.array(has_begun))
+
+    @staticmethod
+    def _at(trial: Trial, trace: Trace, num_steps: Int[Array, ""], **more: Any) -> "Ride":
         return Ride(
             x=trial.x,
             ridge=trial.ridge,
             loss=trial.loss,
             certificate=trial.certificate,
-            next_size=size,
-            num_steps=jnp.array(0),
-            has_begun=jnp.array(has_begun),
+            num_steps=num_steps,
             is_finite=_is_finite(trial),
-            trace=trace.record(trial, jnp.array(0)),
+            trace=trace.record(trial, num_steps),
             cost=trial.cost,
+            **more,
         )
 
     def advance(self, trial: Trial, next_size: Scalar) -> "Ride":
-        is_finite = _is_finite(trial)
         num_steps = self.num_steps + self.has_begun.astype(self.num_steps.dtype)
-
-        def keep(new: Array, old: Array) -> Array:
-            return jnp.where(is_finite, new, old)
-
-        return Ride(
-            x=keep(trial.x, self.x),
-            ridge=jax.tree.map(keep, trial.ridge, self.ridge),
-            loss=keep(trial.loss, self.loss),
-            certificate=trial.certificate,
-            next_size=next_size,
-            num_steps=num_steps,
-            has_begun=jnp.array(True),
-            is_finite=is_finite,
-            trace=self.trace.record(trial, num_steps),
-            cost=self.cost + trial.cost,
+        new = Ride._at(trial, self.trace, num_steps, next_size=next_size, has_begun=jnp.array(True))
+        place = jax.tree.map(
+            lambda new, old: jnp.where(_is_finite(trial), new, old),
+            (new.x, new.ridge, new.loss),
+            (self.x, self.ridge, self.loss),
         )
+        x, ridge, loss = place
+        return dataclasses.replace(new, x=x, ridge=ridge, loss=loss, cost=self.cost + trial.cost)
 
 
 def _is_finite(trial: Trial) -> Bool[Array, ""]:

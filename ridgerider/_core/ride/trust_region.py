@@ -208,12 +208,12 @@ class _Found(eqx.Module):
 
 def _error(counted: Counted, x: Vector, grad: Vector) -> Vector:
     """A sample of the gradient's error, half of what two halves of the rows differ by."""
-    rows = counted.problem.rows
+    problem, rows = counted.problem, counted.problem.rows
     if rows is None or rows.shape[1] < 2 or rows.shape[1] % 2:
         return jnp.zeros_like(grad)
     counted.charge(gradients=1)
-    one, _ = counted.problem.halves()
-    return one.grad(x) - grad  # `grad` is the mean of both
+    # `grad` is the mean of that of every other row and that of the rest.
+    return problem.on_rows(rows[:, ::2], problem.num_chunks).grad(x) - grad
 
 
 def _ridge_and_move(space: Space, grad: Vector, error: Vector, damping: Scalar) -> _Found:

@@ -41,18 +41,11 @@ class Certificate(eqx.Module):
 
     overlap: Scalar
     residual: Scalar
-    gap: Scalar
-    neighbours: Float[Array, " k"] | None
+    gap: Scalar = None  # type: ignore[assignment]  # then NaN
+    neighbours: Float[Array, " k"] | None = None
 
-    def __init__(
-        self,
-        overlap: Scalar,
-        residual: Scalar,
-        gap: Scalar | None = None,
-        neighbours: Float[Array, " k"] | None = None,
-    ):
-        self.overlap, self.residual, self.neighbours = overlap, residual, neighbours
-        self.gap = jnp.full_like(residual, jnp.nan) if gap is None else gap
+    def __post_init__(self) -> None:
+        self.gap = jnp.full_like(self.residual, jnp.nan) if self.gap is None else self.gap
 
 
 class Certified:

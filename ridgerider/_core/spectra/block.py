@@ -274,67 +274,47 @@ def _distinct(
     return mix / jnp.maximum(sizes, jnp.finfo(unit.dtype).tiny)
 
 
-class _Power(eqx.Module):
-    """The state of a power iteration: a row with its image, and the largest |eigenvalue| seen."""
-
-    row: Vector
-    image: Vector
-    size: Scalar
-    num_hvps: Int[Array, ""]
-
-    @property
-    def eigenvalue(self) -> Scalar:
-        return self.row @ self.image
-
-    @property
-    def remainder(self) -> Vector:
-        return self.image - self.eigenvalue * self.row
-
-
 def _power_pairs(settings: _Settings, hvp: Hvp, x: Vector, key: PRNGKeyArray) -> Pairs:
     """The method "power"."""
     k, zero = settings.k, jnp.zeros((), x.dtype)
     starts = jax.random.normal(key, (k + 1, x.size), x.dtype)
     most, nothing = settings.max_hvps // (k + 1), jnp.zeros((k, x.size), x.dtype)
+    State = tuple[Vector, Vector, Scalar, Int[Array, ""]]  # a row, its image, |H| so far, HVPs
 
-    def dominant(sign: float, shift: Scalar, found: Float[Array, "k n"], start: Vector) -> _Power:
+    def dominant(sign: float, shift: Scalar, found: Float[Array, "k n"], start: Vector) -> State:
         """The dominant eigenpair of sign * H + shift outside the rows found already."""
 
-        def should_continue(power: _Power) -> Bool[Array, ""]:
-            is_converged = jnp.linalg.norm(power.remainder) <= settings.tolerance * power.size
-            return ~is_converged & (power.num_hvps < most)
+        def should_continue(state: State) -> Bool[Array, ""]:
+            row, image, size, num_hvps = state
+            residual = jnp.linalg.norm(image - (row @ image) * row)
+            return (residual > settings.tolerance * size) & (num_hvps < most)
 
-        def step(power: _Power) -> _Power:
-            row = unit_outside(found, sign * power.image + shift * power.row)
+        def step(state: State) -> State:
+            row, image, size, num_hvps = state
+            row = unit_outside(found, sign * image + shift * row)
             image = hvp(row)
-            size = jnp.maximum(power.size, jnp.maximum(jnp.abs(row @ image), shift / 2))
-            return _Power(row, image, size, power.num_hvps + 1)
+            size = jnp.maximum(size, jnp.maximum(jnp.abs(row @ image), shift / 2))
+            return row, image, size, num_hvps + 1
 
         # What the first step makes orthonormal is `start`.
-        first = _Power(jnp.zeros_like(start), sign * start, zero, jnp.array(0))
+        first = (jnp.zeros_like(start), sign * start, zero, jnp.array(0))
         return jax.lax.while_loop(should_continue, step, first)
 
     # Plain iteration finds the largest |eigenvalue|: a shift by it makes all of shift - H >= 0.
     # If it occurs with both signs nothing converges, but |H v| tends to it all the same.
-    largest = dominant(1.0, zero, nothing, starts[-1])
-    scale = jnp.linalg.norm(largest.image)
+    _, image, _, num_first = dominant(1.0, zero, nothing, starts[-1])
+    scale = jnp.linalg.norm(image)
 
-    def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, _Power]:
-        power = dominant(-1.0, scale, found, starts[index])
-        return found.at[index].set(power.row), power
+    def one_more(found: Float[Array, "k n"], index: Array) -> tuple[Array, State]:
+        state = dominant(-1.0, scale, found, starts[index])
+        return found.at[index].set(state[0]), state
 
-    _, powers = jax.lax.scan(one_more, nothing, jnp.arange(k))
-    eigenvalues = jnp.sum(powers.row * powers.image, axis=1)
+    _, (rows, images, _, counts) = jax.lax.scan(one_more, nothing, jnp.arange(k))
+    eigenvalues = jnp.sum(rows * images, axis=1)
     order = jnp.argsort(eigenvalues)
-    eigenvalues, rows = eigenvalues[order], powers.row[order]
-    return Pairs(
-        eigenvalues,
-        rows,
-        powers.image[order] - eigenvalues[:, None] * rows,
-        scale,
-        largest.num_hvps + jnp.sum(powers.num_hvps),
-        floor=jnp.full_like(scale, -jnp.inf),
-    )
+    remainders = images - eigenvalues[:, None] * rows
+    num_hvps, floor = num_first + jnp.sum(counts), jnp.full_like(scale, -jnp.inf)
+    return Pairs(eigenvalues[order], rows[order], remainders[order], scale, num_hvps, floor)
 
 
 def _lowest(spectrum: Spectrum, k: int) -> Spectrum:

@@ -117,10 +117,6 @@ def test_a_random_loss_is_named():
             lambda: rr.search(PROBLEM, rr.Rider(batch=rr.Batches(61))),
             "`size` must be at most the number of examples, 60, not 61",
         ),
-        (
-            lambda: rr.Problem(wavy_loss, jnp.ones(3), jnp.ones((2, 3))).halves(),
-            "only a problem on a batch can be halved",
-        ),
     ],
 )
 def test_bad_settings_are_refused(make, message):
