@@ -21,10 +21,9 @@ that it makes equal, before they are ridden.
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice, takewhile
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 import jax
@@ -134,14 +133,6 @@ def blur_of(problem: Problem) -> float:
     return 10 * getattr(problem.loss, "resolution", 0.0) * problem.size**0.5
 
 
-@dataclass(frozen=True)
-class _Level:
-    """A solution that is not a single point, by the loss it tends to."""
-
-    loss: float
-    name: Fingerprint
-
-
 class StationaryPoints:
     """The different stationary points of some `kinds`, or of all, as they come in.
 
@@ -174,7 +165,8 @@ class StationaryPoints:
             None if self._symmetry else lambda name: np.asarray(fetch(name).x)
         )
         self._losses: dict[Fingerprint, float] = {}
-        self._levels: dict[tuple[str, int], list[_Level]] = {}
+        # Solutions that are not single points: by kind and flat directions, losses and names.
+        self._levels: dict[tuple[str, int], list[tuple[float, Fingerprint]]] = {}
         self._most_slack = 0.0
 
     def __len__(self) -> int:
@@ -206,7 +198,7 @@ class StationaryPoints:
         if not self._is_counted(end):
             return
         if self._symmetry is None and not is_point(end):
-            insort(self._family(end), _Level(_level(end), name), key=attrgetter("loss"))
+            insort(self._family(end), (_level(end), name), key=itemgetter(0))
             self._most_slack = max(self._most_slack, _slack(end))
             return
         mark = self.marks(np.asarray(end.x)[None])[0]
@@ -233,7 +225,7 @@ class StationaryPoints:
                 return name
         return None
 
-    def _family(self, end: Finish) -> list[_Level]:
+    def _family(self, end: Finish) -> list[tuple[float, Fingerprint]]:
         flat = 0 if end.is_at_infinity else int(end.num_flat)
         return self._levels.setdefault((end.kind, flat), [])
 
@@ -244,13 +236,12 @@ class StationaryPoints:
             return self._point_near(mark, self._reach(end, mark), float(end.loss), x.dtype)
         known, loss, slack = self._family(end), _level(end), _slack(end)
         most = slack + self._most_slack
-        first = bisect_left(known, loss - most, key=attrgetter("loss"))
-        for one in takewhile(lambda one: one.loss <= loss + most, islice(known, first, None)):
-            other = self._fetch(one.name)
-            if abs(one.loss - loss) <= slack + _slack(other) and is_connected(
-                self._problem, other, end
-            ):
-                return one.name
+        first = bisect_left(known, loss - most, key=itemgetter(0))
+        for level, name in takewhile(lambda one: one[0] <= loss + most, known[first:]):
+            other = self._fetch(name)
+            is_level = abs(level - loss) <= slack + _slack(other)
+            if is_level and is_connected(self._problem, other, end):
+                return name
         return None
 
 

@@ -224,13 +224,8 @@ def show(
     leg: Annotated[
         str | None, typer.Argument(metavar="[FINGERPRINT]", help=f"{TURNS}: show its steps.")
     ] = None,
-    signature: options.Signature = None,
-    metric: options.Metrics = None,
-    problem: options.Problem = None,
-    trust: options.Trust = False,
 ) -> None:
     """Show what a run found, or one of its legs."""
-    options.measure_run(run, signature, metric, problem, trust)
     if leg is None:
         print_run(run)
     else:
@@ -276,7 +271,8 @@ def report(
     trust: options.Trust = False,
 ) -> None:
     """Write a run as one HTML page: its tree, rides, solutions and cost."""
-    options.measure_run(run, signature, metric, problem, trust)
+    if measures := options.chosen_measures(signature, metric):
+        rr.measure(run, measures, load_problem(options.problem_name(run, problem, trust)))
     say(str(rr.report.report(run, out)))
 
 

@@ -61,7 +61,7 @@ def told() -> Iterator[None]:
     except SystemExit as error:
         if error.code in (130, 143) or isinstance(error.__context__, typer.Abort):
             _leave(error.code if error.code in (130, 143) else 130)
-        if not is_of_user(error):
+        if not frames_of_user(error):
             raise
         _say(f"the problem calls sys.exit({error.code!r}).", error)
         _leave(USER)
@@ -76,7 +76,7 @@ def _explain(error: BaseException) -> int:
     if isinstance(error.__cause__, StopIteration):  # in a generator of ours Python makes it another
         error = error.__cause__
     said = f"{type(error).__name__}: {one_line(error)}"
-    if is_of_user(error):
+    if frames_of_user(error):
         _say(f"the problem raised {said}.", error)
     elif isinstance(error, SENTENCES):
         _say(str(error) or type(error).__name__, error.__cause__)
@@ -91,7 +91,7 @@ def _explain(error: BaseException) -> int:
 def _say(sentence: str, error: BaseException | None = None) -> None:
     """One sentence on one line, then the frames of the user's own code if there are any."""
     lines = [f"Error: {one_line(sentence)}."]
-    if error is not None and (frames := _frames_of_user(error)):
+    if error is not None and (frames := frames_of_user(error)):
         where = _formatted(traceback.format_list(frames[-MAX_FRAMES:]))
         last = f"{type(error).__name__}: {one_line(error)}"
         lines += ["Where, in your own code:", *where, last]
@@ -106,12 +106,7 @@ def _formatted(parts: list[str]) -> list[str]:
     return [line[:1000].rstrip() for part in parts for line in part.splitlines()[:50]]
 
 
-def is_of_user(error: BaseException) -> bool:
-    """Whether it comes from the user's own code."""
-    return bool(_frames_of_user(error))
-
-
-def _frames_of_user(error: BaseException) -> list[traceback.FrameSummary]:
+def frames_of_user(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of the user's code, if that is where the error comes from."""
     try:
         trace = traceback.extract_tb(error.__traceback__)

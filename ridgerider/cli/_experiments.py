@@ -52,24 +52,17 @@ def reproduce(
 ) -> None:
     """Run one of the paper's experiments, or all, and write results, tables and figures."""
     given: dict[str, Any] = {"quick": quick, "seed": seed, "workers": workers, "say": say}
-    if name == "all":
-        _reproduce_all(out, **given)
+    if name == "all":  # the same place each time: run again, it continues
+        directory = directory_for(out or Path("runs") / ("all-quick" if quick else "all"), name)
+        failed = _module("page").run_all(directory, **given)
+        say(str(directory / "index.md"))
+        if failed:
+            raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
         return
     directory = directory_for(out, name)
     _module("reproduce").reproduce(name, directory, data=data, full=full or None, **given)
     say((directory / "table.md").read_text())
     say(f"results: {directory / 'results.json'}")
-
-
-def _reproduce_all(out: Out, quick: bool, **given: Any) -> None:
-    # The same place each time: run again, it continues.
-    directory = out or Path("runs") / ("all-quick" if quick else "all")
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"`--out` must be a directory, but {directory} is a file.")
-    failed = _module("page").run_all(directory, quick=quick, **given)
-    say(str(directory / "index.md"))
-    if failed:
-        raise ValueError(f"`all` must be run again for {', '.join(failed)}; see the page.")
 
 
 def demo(out: Out = None, seed: Seed = 0) -> None:

@@ -19,8 +19,8 @@ import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider._search.runfile.rules_json import load_attribute, name_to_load, own_measures
 from ridgerider._search.tree import MAP_ORDERS, SEARCH_ORDERS
-from ridgerider.cli._errors import is_of_user
-from ridgerider.problems import BUILT_IN, load_problem
+from ridgerider.cli._errors import frames_of_user
+from ridgerider.problems import BUILT_IN
 
 RUN_FILE = "run.sqlite"
 LOCAL_CLUSTER = "local"  # of --dask
@@ -176,15 +176,6 @@ def chosen_measures(
     return found or None
 
 
-def measure_run(
-    path: Path, signature: str | None, metrics: list[str] | None, problem: str | None, trust: bool
-) -> None:
-    """Measure what the options ask for, and store it with the run."""
-    measures = chosen_measures(signature, metrics)
-    if measures is not None:
-        rr.measure(path, measures, load_problem(problem_name(path, problem, trust)))
-
-
 class Command(TyperCommand):
     """A command whose errors name an option as it is typed, where a function names its argument."""
 
@@ -193,7 +184,7 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except ValueError as error:
             found = re.match(r"`(\w+)`", str(error))
-            if found is not None and not is_of_user(error):
+            if found is not None and not frames_of_user(error):
                 name = {"size": "step_size"}.get(found[1], found[1])  # the field of a rule
                 for one in self.params:
                     if one.name == name and one.param_type_name == "option":

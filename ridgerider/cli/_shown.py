@@ -1,22 +1,21 @@
 """What is shown on a terminal: progress, what was found, one leg."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import ridgerider as rr
 from ridgerider._check import count, printable
+from ridgerider._search.results.export import aligned
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
 
-TEXT = ("fingerprint", "does", "kind", "between")  # columns that are not numbers
 MAX_ROWS = 20
 
 
@@ -48,15 +47,11 @@ def hint() -> None:
 
 
 @contextmanager
-def shown_progress(path: Path) -> Iterator[Callable[[rr.types.Progress], None]]:
-    """A line that is kept up to date on a terminal, a new one every few seconds elsewhere."""
+def shown_progress(path: Path) -> Iterator[rr.Bar | None]:
+    """A new line every few seconds; None on a terminal, where a run shows its own."""
     _under_way[:] = [path]
     try:
-        if console.is_terminal:
-            with console.status("evaluating the start") as status:
-                yield lambda done: status.update(str(done))
-        else:
-            yield rr.Bar()
+        yield None if console.is_terminal else rr.Bar()
     except KeyboardInterrupt as error:
         hint()
         raise typer.Exit(getattr(error, "code", 130)) from None
@@ -72,12 +67,13 @@ def print_run(path: Path) -> None:
     else:
         _print_search(path, result)
     cost, compiling = result.cost, result.meta.get("seconds_compiling")
-    line = (
-        f"cost: {cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
-        f"{cost.gradients} gradients, {cost.values} values, {cost.seconds:.1f} s"
+    calls = (
+        f"{cost.hvps} Hessian-vector products ({cost.hessians} Hessians), "
+        f"{cost.gradients} gradients, {cost.values} values"
     )
     if result.meta["problem"].get("about"):  # atoms
-        line = f"cost: {cost.gradients} force calls, {cost.seconds:.1f} s"
+        calls = f"{cost.gradients} force calls"
+    line = f"cost: {calls}, {cost.seconds:.1f} s"
     if compiling is not None:
         line += f", {min(compiling, float(cost.seconds)):.1f} s of it compiling"
     say(line)
@@ -87,52 +83,36 @@ def _print_search(path: Path, result: rr.Result) -> None:
     """The verdict, the solutions of lowest loss, and how legs ended."""
     reader = Reader(path)
     reader.read()
-    found, minima, num_links = verdict(reader), result.minima(), len(result.links())
-    settings = [
-        f"{name} {value}"
-        for name, value in result.meta["settings"].items()
-        if value is not None and value is not False
-    ]
+    found, num_links = verdict(reader), len(result.links())
+    settings = [f"{name} {value}" for name, value in result.meta["settings"].items() if value]
     say(f"{result.name}: {', '.join(settings)}")
     say(f"{found['headline']}.", "bold")
     say(" ".join(found["parts"]))
     if found["go_on"]:
         say(f"continue with: {found['go_on']}")
     legs = [reader.groups[number] for number in reader.compared()[:MAX_ROWS]]
-    print_table(_solutions(reader, legs))
-    if len(reader.groups) > len(legs):
-        say(f"... and {len(reader.groups) - len(legs)} more")
-    ends = ", ".join(f"{reason} {number}" for reason, number in result.endings().most_common())
-    # By a signature the headline counts solutions, and points that are one minimum may be several.
-    by_points = "" if reader.signature else f"{count(len(minima), 'minimum', 'minima')}; "
-    say(
-        f"{count(len(result), 'leg')}, "
-        f"{count(result.num_open(), 'branch', 'branches')} open; "
-        f"{by_points}legs ended by: {ends or '-'}"
-    )
-    if num_links:
-        say(f"{count(num_links, 'leg')} reached points that were known, linked to these")
-    if any(one.num_copies > 1 for one in minima):
-        say("symmetric copies were not followed: --members all follows them, too")
-
-
-def _solutions(reader: Reader, legs: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Columns by their names, those that matter most first."""
     columns = {
-        "fingerprint": [shortened(leg["fingerprint"], 24) for leg in legs],
+        "fingerprint": [leg["fingerprint"] for leg in legs],
         "loss": [f"{reader.level(leg):.6g}" for leg in legs],
     }
     for name in reader.metric_names:
         columns[name] = [_number(reader.metric(leg, name)) for leg in legs]
     if reader.signature is not None:
-        columns["does"] = [shortened(reader.labels[leg["group"]], 20) for leg in legs]
-    columns["found by"] = [count(len(reader.members[leg["group"]]), "leg", "legs") for leg in legs]
+        columns["does"] = [reader.labels[leg["group"]] for leg in legs]
+    columns["found by"] = [count(len(reader.members[leg["group"]]), "leg") for leg in legs]
     columns["kind"] = [leg.get("solution", {}).get("kind", "ride") for leg in legs]
-    if all("solution" in leg for leg in legs):
-        ends = [leg["solution"] for leg in legs]
-        columns["least eigenvalue"] = [_number(end["least_eigenvalue"]) for end in ends]
-        columns["flat"] = [_number(end["num_flat"]) for end in ends]
-    return columns
+    for name in ("least eigenvalue", "num flat"):
+        ends = (leg.get("solution", {}) for leg in legs)
+        columns[name] = [_number(end.get(name.replace(" ", "_"))) for end in ends]
+    print_table(columns)
+    if len(reader.groups) > len(legs):
+        say(f"... and {len(reader.groups) - len(legs)} more")
+    ends = (f"{reason} {number}" for reason, number in result.endings().most_common())
+    say(f"legs ended by: {', '.join(ends) or '-'}")
+    if num_links:
+        say(f"{count(num_links, 'leg')} reached points that were known, linked to these")
+    if any(one.num_copies > 1 for one in result.minima()):
+        say("symmetric copies were not followed: --members all follows them, too")
 
 
 def _print_map(landscape: rr.Landscape) -> None:
@@ -142,8 +122,7 @@ def _print_map(landscape: rr.Landscape) -> None:
     loss = f"{about['quantity']} / {about['unit']}" if about else "loss"
     for name, values in landscape.measures().items():
         found = [values.get(one.fingerprint) for one in minima]
-        is_text = name == "signature"
-        measured[name] = [shortened(str(it), 24) if is_text else _number(it) for it in found]
+        measured[name] = [str(it) if name == "signature" else _number(it) for it in found]
     ends = [["-" if end is None else str(end) for end in edge.minima] for edge in landscape.edges()]
     between = {"between": [" and ".join(pair) for pair in ends]}
     for title, points, more in (
@@ -152,14 +131,13 @@ def _print_map(landscape: rr.Landscape) -> None:
     ):
         first = {title: list(map(str, range(len(points)))), "fingerprint": [], "loss": []}
         columns = {**first, **more, **points.columns()}  # the first ones fit into any terminal
-        columns["fingerprint"] = [shortened(name or "start", 24) for name in columns["fingerprint"]]
+        columns["fingerprint"] = [name or "start" for name in columns["fingerprint"]]
         names = {"loss": loss}
         print_table({names.get(name, name): cells[:MAX_ROWS] for name, cells in columns.items()})
     say(
         f"{count(len(minima), 'minimum', 'minima')}, "
         f"{count(len(saddles), 'transition state')}, "
-        f"{count(len(landscape.components()), 'component')}; "
-        f"{landscape.completeness()}"
+        f"{count(len(landscape.components()), 'component')}; {landscape.completeness()}"
     )
 
 
@@ -188,12 +166,9 @@ def print_leg(leg: rr.types.Leg) -> None:
 
 def print_table(columns: dict[str, list[str]]) -> None:
     """Columns by their names, as many of the first ones as the terminal has room for."""
-    columns, table = fitting(columns, console.width), Table()
-    for name in columns:
-        table.add_column(name, no_wrap=True, justify="left" if name in TEXT else "right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    console.print(table)
+    columns = {name: [shortened(cell, 24) for cell in cells] for name, cells in columns.items()}
+    columns = fitting(columns, console.width)
+    say(aligned([list(columns), *zip(*columns.values(), strict=True)]))
 
 
 def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
@@ -202,9 +177,9 @@ def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     >>> list(fitting({"name": ["a"], "loss": ["1.234567"], "kind": ["minimum"]}, width=24))
     ['name', 'loss']
     """
-    kept, used = dict[str, list[str]](), 1
+    kept, used = dict[str, list[str]](), -2
     for name, cells in columns.items():
-        used += 3 + max(map(len, [name, *cells]))
+        used += 2 + max(map(len, [name, *cells]))
         if kept and used > width:
             break
         kept[name] = cells

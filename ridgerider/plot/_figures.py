@@ -388,9 +388,6 @@ def _draw_ends(ax: "Axes", leaves: Iterable[Leg], columns: dict[Fingerprint, flo
         ax.legend(frameon=False, fontsize=8)
 
 
-LINE = "gray"
-
-
 @checked
 def disconnectivity(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
     """The disconnectivity graph: a leaf for each minimum, joined where a way first leads over.
@@ -404,27 +401,17 @@ def disconnectivity(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
     >>> ax.get_ylabel(), len(ax.lines)
     ('loss', 5)
     """
-    ax = _axes(ax)
-    places = tree_places(landscape)
-    losses = [one.loss for one in landscape.minima()]
-    junctions = landscape.junctions()
+    ax, places = _axes(ax), tree_places(landscape)
+    losses, junctions = [one.loss for one in landscape.minima()], landscape.junctions()
     heights = losses + [one.loss for one in junctions]
-    joined = set()
-    for number, one in enumerate(junctions):
-        top, column = one.loss, places[len(losses) + number]
-        for part in one.parts:
-            joined.add(part)
-            # Straight up, then to the junction: lines that join high do not cross others.
-            x, y = places[part], heights[part]
-            bend = y + 0.85 * (top - y)
-            ax.plot([x, x, column], [y, bend, top], color=LINE, lw=1.0)
-    highest = max(heights)
-    step = 0.08 * ((highest - min(heights)) or 1.0)
-    for number in range(len(heights)):
-        if number not in joined:
-            x = places[number]
-            ax.plot([x, x], [heights[number], highest + step], color=LINE, lw=1.0)
-    ax.scatter([places[i] for i in range(len(losses))], losses, s=14, color=MINIMUM, zorder=3)
+    step = 0.08 * ((max(heights) - min(heights)) or 1.0)
+    joins = zip(junctions, places[len(losses) :], strict=True)
+    above = {part: (column, one.loss) for one, column in joins for part in one.parts}
+    for number, (x, y) in enumerate(zip(places, heights, strict=True)):
+        # Straight up, then to the junction: lines that join high do not cross others.
+        column, top = above.get(number, (x, max(heights) + step))
+        ax.plot([x, x, column], [y, y + 0.85 * (top - y), top], color="gray", lw=1.0)
+    ax.scatter(places[: len(losses)], losses, s=14, color=MINIMUM, zorder=3)
     about = landscape.meta["problem"]["about"]
     ax.set(xticks=[], ylabel=f"{about['quantity']} ({about['unit']})" if about else "loss")
     ax.spines[["top", "right", "bottom"]].set_visible(False)
@@ -433,27 +420,20 @@ def disconnectivity(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
 
 def tree_places(landscape: Landscape) -> list[float]:
     """Where leaves and junctions lie from left to right: lower branches in the middle."""
-    losses = [one.loss for one in landscape.minima()]
-    junctions = landscape.junctions()
-    count = len(losses)
-    lowest = list(losses)
-    members: list[list[int]] = [[number] for number in range(count)]
+    losses, junctions = [one.loss for one in landscape.minima()], landscape.junctions()
+    parts, inner = [[number] for number in range(len(losses))], set[int]()
     for one in junctions:
-        a, b = sorted(one.parts, key=lambda part: lowest[part])
+        inner |= set(one.parts)
         # The lower part stays in the middle: the other goes to the shorter side.
-        middle = members[a]
-        first = middle.index(min(middle, key=losses.__getitem__))
-        is_left = first <= len(middle) / 2
-        members.append(members[b] + middle if is_left else middle + members[b])
-        lowest.append(min(lowest[a], lowest[b]))
-    inner = {part for one in junctions for part in one.parts}
-    roots = [number for number in range(len(members)) if number not in inner]
-    order = [leaf for root in roots for leaf in members[root]]
-    places = [0.0] * len(members)
-    for place, leaf in enumerate(order):
-        places[leaf] = float(place)
-    for number, one in enumerate(junctions):
-        places[count + number] = sum(places[part] for part in one.parts) / 2
+        lower, other = sorted(
+            (parts[part] for part in one.parts), key=lambda part: min(losses[leaf] for leaf in part)
+        )
+        is_left = lower.index(min(lower, key=losses.__getitem__)) <= len(lower) / 2
+        parts.append(other + lower if is_left else lower + other)
+    order = [leaf for n, part in enumerate(parts) if n not in inner for leaf in part]
+    places = list(map(float, np.argsort(order)))
+    for one in junctions:
+        places.append(sum(places[part] for part in one.parts) / 2)
     return places
 
 
@@ -475,21 +455,21 @@ def plane(landscape: Landscape, ax: "Axes | None" = None) -> "Axes":
         raise ValueError(f"a plane needs a map with its problem, of 2 parameters, not {size}.")
     ax = _axes(ax)
     minima, saddles = landscape.minima(), landscape.saddles()
-    places = [np.asarray(problem.ravel(one.params)) for one in minima]
-    passes = [np.asarray(problem.ravel(one.params)) for one in saddles]
-    both = np.array([*places, *passes])
+    places, passes = (
+        np.array([problem.ravel(one.params) for one in some]).reshape(-1, 2)
+        for some in (minima, saddles)
+    )
+    both = np.concatenate([places, passes])
     low, high = both.min(axis=0), both.max(axis=0)
     margin = 0.25 * np.maximum(high - low, 0.5)
     xs, ys = (np.linspace(*ends, 161) for ends in zip(low - margin, high + margin, strict=True))
-    values = Plane(np.zeros(2), *np.eye(2)).loss(problem, xs, ys)
     losses = [one.loss for one in (*minima, *saddles)]
-    shades(ax, xs, ys, values, top=max(losses) + 0.3 * (max(losses) - min(losses)))
+    top = max(losses) + 0.3 * (max(losses) - min(losses))
+    shades(ax, xs, ys, Plane(np.zeros(2), *np.eye(2)).loss(problem, xs, ys), top=top)
     for edge in landscape.edges():
         for end in edge.minima:
             if end is not None:
-                ax.plot(*np.array([passes[edge.saddle], places[end]]).T, color="0.2", lw=1.2)
+                ax.plot(*np.stack([passes[edge.saddle], places[end]]).T, color="0.2", lw=1.2)
     for points, color, marker in ((places, MINIMUM, "o"), (passes, SADDLE, "^")):
-        if points:
-            x, y = np.array(points).T
-            ax.scatter(x, y, color=color, marker=marker, s=24, zorder=3)
+        ax.scatter(points[:, 0], points[:, 1], color=color, marker=marker, s=24, zorder=3)
     return ax

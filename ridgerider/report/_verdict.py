@@ -117,12 +117,9 @@ def _doubts(reader: Reader) -> list[str]:
     said = [
         f"Doubtful: {count(number, 'end')}, because {why}." for why, number in doubts.most_common(2)
     ]
-    lost = sum("RidgeLost" in leg["ended_by"] for leg in reader.legs)
-    if lost:
-        said.append(f"{count(lost, 'ride')} lost the ridge and ended there.")
-    broken = sum("not_finite" in leg["ended_by"] for leg in reader.legs)
-    if broken:
-        said.append(f"{count(broken, 'ride')} came to NaN or infinity.")
+    for rule, what in (("RidgeLost", "lost the ridge"), ("not_finite", "reached NaN or infinity")):
+        if number := sum(rule in leg["ended_by"] for leg in reader.legs):
+            said.append(f"{count(number, 'ride')} {what} and ended there.")
     if reader.signature is not None and has_descents(reader.meta):
         unsure = sum(
             not any(leg.get("solution", {}).get("kind") in IS_SOLUTION for leg in members)

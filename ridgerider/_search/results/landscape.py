@@ -245,16 +245,12 @@ class Landscape(RunView):
     def barrier(self, a: Place, b: Place) -> Barrier:
         """The highest loss on the lowest known path from `a` to `b`; see `path`."""
         one, two = self._number("a", a), self._number("b", b)
-        parts = self.components()
-        where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
-        if where[0] != where[1]:
+        try:
+            path = self.path(one, two)
+        except ValueError as error:
             barrier = Barrier(math.inf)
-            barrier.text = (
-                f"inf: no path joins minimum {one}, in component {where[0]} of {len(parts)}, and "
-                f"minimum {two}, in component {where[1]}"
-            )
+            barrier.text = f"inf: {error}"
             return barrier
-        path = self.path(one, two)
         barrier = Barrier(path.maximum)
         if path.saddles:
             barrier.saddle = max(path.saddles, key=lambda point: point.loss).number
@@ -271,7 +267,12 @@ class Landscape(RunView):
         try:
             nodes = networkx.shortest_path(self._forest, one, two)
         except networkx.NetworkXNoPath:
-            raise ValueError(f"there is no path: {self.barrier(one, two)}.") from None
+            parts = self.components()
+            where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
+            raise ValueError(
+                f"no path joins minimum {one}, in component {where[0]} of {len(parts)}, and "
+                f"minimum {two}, in component {where[1]}."
+            ) from None
         minima, saddles = self.minima(), self.saddles()
         points = [minima[one]]
         for ends in pairwise(nodes):

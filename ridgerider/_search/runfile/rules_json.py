@@ -234,14 +234,7 @@ def load_problem(name: str) -> Problem:
     problem = load_attribute(choices, BUILT_IN.get(name, name))
     # What is built in makes no problem, but may well end the process.
     if callable(problem) and not isinstance(problem, Problem | BuiltinFunctionType):
-        try:
-            inspect.signature(problem).bind()
-        except TypeError as error:
-            reason = one_line(error)
-            raise ValueError(f"{name} must be callable without arguments: {reason}.") from None
-        except ValueError:  # a builtin, of which nothing is known
-            pass
-        with _told(f"{name} cannot be called"):
+        with _told(f"{name} must be callable without arguments"):
             problem = problem()
     if not isinstance(problem, Problem):
         if inspect.iscoroutine(problem):
@@ -265,14 +258,7 @@ def _of_file(name: str) -> str:
 
 def loaded(problem: Problem | str) -> tuple[Problem, str | None]:
     """The problem, and the name it was loaded by if it came by name."""
-    if isinstance(problem, Problem):
-        return problem, None
-    if not isinstance(problem, str):
-        raise ValueError(
-            "`problem` must be a Problem or its name as `module:attribute`, not "
-            f"{type(problem).__name__}."
-        )
-    return load_problem(problem), problem
+    return (problem, None) if isinstance(problem, Problem) else (load_problem(problem), problem)
 
 
 def own_measures(name: str) -> Any:
