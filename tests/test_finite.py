@@ -31,7 +31,8 @@ def is_numeric(kind):
 def rules():
     """Every public class with settings that can be made without arguments."""
     for place in (rr, environments, baselines):
-        for name, kind in vars(place).items():
+        for name in dir(place):
+            kind = getattr(place, name)
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 is_rule = "__call__" in vars(kind) or kind is rr.Rider
                 if is_rule and all(has_default(item) for item in dataclasses.fields(kind)):
@@ -87,7 +88,6 @@ def test_fields_of_rules(name, kind, field):
         lambda bad: rr.find_saddle(wells(1), noise=bad),
         lambda bad: rr.workers.process_pool(1, lease=bad),
         lambda bad: rr.workers.dask(num_workers=1, timeout=bad),
-        lambda bad: rr.search(wells(1), max_rides=1).minima(bad),
         lambda bad: problems.tree(p_terminal=bad),
     ],
 )
@@ -132,7 +132,8 @@ def test_every_rule_with_settings_can_be_rebuilt_from_a_file():
     """A new rule goes into the list of those that a run file may name."""
     listed = {name for names in RULES.values() for name in names}
     for place in (rr, environments):
-        for name, kind in vars(place).items():
+        for name in dir(place):
+            kind = getattr(place, name)
             is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
             assert not is_class or "__call__" not in vars(kind) or name in (*listed, "Network"), (
                 name

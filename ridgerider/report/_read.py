@@ -283,13 +283,13 @@ class Reader:
 
     def _group(self) -> None:
         """Give legs their metrics and the number of their solution."""
-        measures, about = self.measured, self._about
+        measures = self.measured
         numbers = [self.class_of.get(leg["fingerprint"]) for leg in self.legs]
         if self.signature is not None:
             values = measures.get(SIGNATURE, {})
             signatures = [  # None where a leg does not count
                 values.get(leg["fingerprint"])
-                if leg.get("solution", {"kind": "ride"})["kind"] in about["kinds"]
+                if leg.get("solution", {"kind": "ride"})["kind"] in self._about["kinds"]
                 else None
                 for leg in self.legs
             ]

@@ -14,12 +14,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ridgerider._check import AtLeast0, Count, Limit, check_count, checked
-from ridgerider._core.problem.problem import flat
+from ridgerider._check import Count, Limit, check_count, checked
 from ridgerider._search.engine.climbs import is_guess, is_jump
 from ridgerider._search.results.completeness import Completeness, Estimate
-from ridgerider._search.results.result import RunView, Signature, Solutions, Stationary
-from ridgerider._search.same import TOLERANCE, Classes, reach_of
+from ridgerider._search.results.result import (
+    RunView,
+    Signature,
+    Solutions,
+    Stationary,
+    by_signature,
+    grouped,
+)
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
 if TYPE_CHECKING:
@@ -121,13 +126,11 @@ class Landscape(RunView):
     # --- points
 
     @checked
-    def minima(
-        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
-    ) -> Solutions[Stationary]:
+    def minima(self, *, signature: Signature | None = None) -> Solutions[Stationary]:
         """The different minima, lowest first. Ends of other kinds are in `solutions()`.
 
-        With `tolerance` or `signature`, as in `Result.minima`, those that are equal by these are
-        one: the lowest stands for them, and keeps its number.
+        With a `signature`, as in `Result.minima`, those that are equal by it are one: the lowest
+        stands for them, and keeps its number.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
@@ -137,15 +140,11 @@ class Landscape(RunView):
         (4, 3)
         """
         minima = [one for one in self._points if one.kind == "minimum"]
-        if tolerance is None and signature is None:
+        if signature is None:
             return Solutions(minima)
-        classes, visits = Classes[int](), Counter[int]()
-        for one in minima:
-            mark = flat(one.params if signature is None else signature(one.params))
-            reach = reach_of(mark, TOLERANCE if tolerance is None else float(tolerance))
-            visits[classes.add(one.number, mark, reach)] += one.multiplicity
         return Solutions(
-            replace(minima[first], multiplicity=visits[k]) for k, first in enumerate(classes.names)
+            replace(group[0], multiplicity=sum(one.multiplicity for one in group))
+            for group in grouped(minima, by_signature(signature))
         )
 
     @checked

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import AtLeast0, checked
+from ridgerider._check import checked
 from ridgerider._core.descend.finish import Finish, Kind
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, flat
@@ -157,6 +157,25 @@ def shown_levels(levels: Sequence[float]) -> list[str]:
 
 
 Signature = Callable[[PyTree], Any]
+Mark = Callable[[Any], tuple[np.ndarray, float]]  # what a solution is compared by, and its reach
+
+
+def grouped(solutions: Iterable[S], mark: Mark) -> list[list[S]]:
+    """Solutions that are the same by their marks, in order."""
+    classes, groups = Classes[int](), defaultdict[int, list[S]](list)
+    for number, one in enumerate(solutions):
+        groups[classes.add(number, *mark(one))].append(one)
+    return list(groups.values())
+
+
+def by_signature(signature: Signature) -> Mark:
+    def mark(one: Solution) -> tuple[np.ndarray, float]:
+        found = flat(signature(one.params))
+        return found, reach_of(found, TOLERANCE)
+
+    return mark
+
+
 Table = Literal["solutions", "minima", "legs"]
 
 
@@ -271,30 +290,24 @@ class RunView:
         )
 
     @checked
-    def classes(
-        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
-    ) -> list[list[Solution]]:
+    def classes(self, *, signature: Signature | None = None) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
         minima.sort(key=lambda one: one.fingerprint.rank)
-        classes, groups = Classes[Fingerprint](), defaultdict[int, list[Solution]](list)
-        is_stored = tolerance is None and signature is None
-        same, marks = self._store.links("same_as") if is_stored else {}, {}
-        for one in minima:
-            mark = flat(one.params if signature is None else signature(one.params))
-            reach = reach_of(mark, TOLERANCE if tolerance is None else float(tolerance))
-            marks[one.fingerprint] = mark, one.error if is_stored else reach
-        for one in minima:
-            name = same.get(one.fingerprint, one.fingerprint)
-            if name not in marks:  # its leg was damaged, and is yet to be ridden again
-                name = one.fingerprint
-            groups[classes.add(name, *marks[name])].append(one)
+        same, known = self._store.links("same_as"), {one.fingerprint: one for one in minima}
+
+        def place(one: Solution) -> tuple[np.ndarray, float]:
+            # That of the first, unless its leg was damaged and is yet to be ridden again.
+            first = known.get(same.get(one.fingerprint, one.fingerprint), one)
+            return flat(first.params), first.error
+
+        groups = grouped(minima, place if signature is None else by_signature(signature))
         return [
             [
                 replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
                 for one in group
             ]
-            for group in groups.values()
+            for group in groups
         ]
 
     @property
@@ -303,11 +316,10 @@ class RunView:
         return self.problem is not None and self._mover is not None
 
     @checked
-    def replay(self, fingerprint: str | Fingerprint, *, keep_path: bool = True) -> list[Leg]:
+    def replay(self, fingerprint: str | Fingerprint) -> list[Leg]:
         """Ride one path again from the start, turn by turn, and return its legs.
 
-        With `keep_path` the traces hold every point on the way. The path need not be one that was
-        ridden.
+        The traces hold every point on the way. The path need not be one that was ridden.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
@@ -327,7 +339,7 @@ class RunView:
             settings = replace(settings, members="all")
         mover, legs = self._mover, list[Leg]()
         if mover.name == "rides":
-            mover = replace(mover, rule=replace(mover.rule, keep_path=keep_path))
+            mover = replace(mover, rule=replace(mover.rule, keep_path=True))
             leg = interruptible(mover.begin, self.problem, settings)
         else:
             leg = self.leg(Fingerprint())  # other starts are in the file only
@@ -418,9 +430,7 @@ class Result(RunView):
     ('curvature_gone',)
     """
 
-    def minima(
-        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
-    ) -> Solutions:
+    def minima(self, *, signature: Signature | None = None) -> Solutions:
         """The different minima, also those at infinity, lowest loss first.
 
         Each stands with the shallowest fingerprint that leads to it. Two are one if their distance
@@ -430,10 +440,8 @@ class Result(RunView):
 
         **Arguments**
 
-        - `tolerance`: instead, two are one if they are closer than this times their size, or 1 if
-          that is larger.
         - `signature(params)`: what a solution *is*, as an array; compared in place of the
-          parameters, with a `tolerance` of 1e-3 unless another is given. A canonical form undoes a
+          parameters, to 1e-3 of its size, or of 1 if that is larger. A canonical form undoes a
           symmetry (`jnp.sort`); a model's outputs on a probe set compare functions.
 
         >>> import jax.numpy as jnp
@@ -443,7 +451,7 @@ class Result(RunView):
         >>> len(result.minima()), len(result.minima(signature=jnp.sort))
         (4, 3)
         """
-        classes = self.classes(tolerance, signature=signature)
+        classes = self.classes(signature=signature)
         # Losses that agree to six digits are equal but for rounding; the fingerprint decides
         # between them.
         minima = (group[0] for group in classes)

@@ -201,7 +201,7 @@ def test_resume_replay_and_threads(found, tmp_path):
     resumed = rr.resume(tmp_path / "run.sqlite", again, max_rides=6)
     assert all(map(is_same_leg, whole, resumed)) and len(whole) == len(resumed)
     name = whole.fingerprints()[-1]
-    assert np.array_equal(whole.replay(name, keep_path=False)[-1].x, whole.leg(name).x)
+    assert np.array_equal(whole.replay(name)[-1].x, whole.leg(name).x)
     with ThreadPoolExecutor(2) as threads:
         other = rr.search(problem, max_rides=6, executor=threads)
     assert all(map(is_same_leg, whole, other))
