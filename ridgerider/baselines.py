@@ -148,7 +148,7 @@ class Descents(Method):
     def advance(
         self, problem: Problem, x: Vector
     ) -> tuple[Bool[Array, ""], Vector, Scalar, Vector]:
-        """Whether a run ends with this step, where, with which loss, and where it would go on."""
+        """Whether a run ends with this step, where, with which loss, and where it continues."""
 
     @abstractmethod
     def cost_of(self, problem: Problem, num_steps: int) -> Cost:

@@ -88,7 +88,7 @@ def made_with(run: dict[str, Any]) -> str:
     """What a result was made with, in one sentence."""
     settings = ", ".join(f"{name} {json.dumps(of)}" for name, of in run["settings"].items())
     commit = f" ({run['commit']})" if run["commit"] else ""
-    chosen = "at a size of its own" if run.get("options") else "full size"
+    chosen = "at a chosen size" if run.get("options") else "full size"
     size = "quick size" if run["is_quick"] else chosen
     words = f"Version {run['version']}{commit}, {size}, {run['cores']} cores ({run['machine']})"
     words += f", {run['seconds']:.0f} seconds in the last go" if run["seconds"] else ""

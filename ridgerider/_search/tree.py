@@ -105,15 +105,13 @@ class Fingerprint(tuple[Turn, ...]):
 
     @staticmethod
     def parse(fingerprint: "str | Fingerprint") -> "Fingerprint":
-        if not isinstance(fingerprint, str | Fingerprint):
+        if isinstance(fingerprint, Fingerprint):
+            return fingerprint
+        if not isinstance(fingerprint, str):
             raise ValueError(
                 f"`fingerprint` must be a fingerprint such as '0+ 1-', not {came(fingerprint)}."
             )
-        return (
-            fingerprint
-            if isinstance(fingerprint, Fingerprint)
-            else Fingerprint(map(Turn.parse, fingerprint.split()))
-        )
+        return Fingerprint(map(Turn.parse, fingerprint.split()))
 
     @property
     def depth(self) -> int:

@@ -108,7 +108,7 @@ def consistent_ridge(
         raise ValueError(
             "`ridden` must have a direction of negative curvature, but the least eigenvalue is "
             f"{float(spectrum.eigenvalues[0]):.3g}: a linear last layer under a convex loss "
-            "has none, so ride at least two layers, near a saddle."
+            "has no such curvature, so ride at least two layers, near a saddle."
         )
     hessians = eqx.filter_jit(environments.hessians)(params)
     return eqx.filter_jit(polished)(hessians, *steepest(hessians, key))

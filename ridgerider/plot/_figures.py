@@ -266,7 +266,11 @@ def landscape(
     own = {leg.fingerprint: (leg, number) for number, way in enumerate(ways) for leg in way}
     others = [name for name in result.fingerprints() if name not in own][:MAX_PATHS]
     legs = [(result.leg(name), None) for name in others] + list(own.values())
-    lines = [_projected(result, plane, leg) for leg, _ in legs]
+    lines = []
+    for leg, _ in legs:  # a straight line where no path is stored
+        path = leg.trace.get("path", np.stack([result.leg(leg.fingerprint.parent).x, leg.x]))
+        end = leg.x if leg.finish is None else np.asarray(leg.finish.x)
+        lines.append((plane.project(path), plane.project(np.stack([leg.x, end]))))
     near = np.concatenate([part for line in lines[len(others) :] for part in line])
     low, high = near.min(axis=0), near.max(axis=0)
     margin = 0.3 * np.maximum(high - low, 0.5 * (high - low).max())
@@ -286,15 +290,6 @@ def landscape(
         ylim=(b[0], b[-1]),
     )
     return ax
-
-
-def _projected(result: Result, plane: Plane, leg: Leg) -> tuple[np.ndarray, np.ndarray]:
-    """A ride in the plane, a straight line where no path is stored, and the end of its descent."""
-    path = leg.trace.get("path")
-    if path is None:
-        path = np.stack([result.leg(leg.fingerprint.parent).x, leg.x])
-    end = leg.x if leg.finish is None else np.asarray(leg.finish.x)
-    return plane.project(path), plane.project(np.stack([leg.x, end]))
 
 
 @checked

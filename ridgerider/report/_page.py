@@ -23,6 +23,7 @@ from ridgerider._check import one_line
 from ridgerider._search.engine.run import load
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
+from ridgerider._search.runfile.store import beside
 from ridgerider.plot._figures import tree_places
 from ridgerider.report._read import Reader
 from ridgerider.report._verdict import verdict
@@ -200,13 +201,11 @@ def place_for(out: str | os.PathLike | None, default: Path) -> Path:
 
 def write_page(out: Path, text: str) -> Path:
     """Write a page whole or not at all: beside its place, then moved there."""
-    new = out.with_name(f".{out.name}.{os.getpid()}.new")
-    try:
-        new.write_text(text, encoding="utf-8", errors="backslashreplace")
-        new.replace(out)
-    except OSError as error:
-        reason = one_line(error.strerror or error)
-        raise OSError(f"`out` cannot be written at {one_line(out)}: {reason}.") from error
-    finally:
-        new.unlink(missing_ok=True)
+    with beside(out) as new:
+        try:
+            new.write_text(text, encoding="utf-8", errors="backslashreplace")
+            new.replace(out)
+        except OSError as error:
+            reason = one_line(error.strerror or error)
+            raise OSError(f"`out` cannot be written at {one_line(out)}: {reason}.") from error
     return out

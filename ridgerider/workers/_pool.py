@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -143,8 +143,15 @@ class _Worker:
             context = multiprocessing.get_context("spawn")
             self._pipe, far = context.Pipe()
             self._child = context.Process(target=_serve, args=[far])
-            with self._starting, _environment(ONE_THREAD):
-                self._child.start()
+            with self._starting:
+                before = dict(os.environ)
+                os.environ.update(ONE_THREAD)
+                try:
+                    self._child.start()
+                finally:
+                    for name in ONE_THREAD:
+                        del os.environ[name]
+                    os.environ.update(before)
             far.close()
             with contextlib.suppress(WorkerLost):
                 self.pid = self._ask(START_SECONDS, os.getpid)
@@ -217,20 +224,6 @@ def _open(*parcel: Any) -> None:
 
 def _ride(name: str, *task: Any) -> list[Leg]:
     return opened_job(name)(*task)
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @checked

@@ -359,7 +359,7 @@ def test_a_damaged_file_is_refused(copy, column, tmp_path):
 
 def test_a_truncated_file_is_refused(copy):
     os.truncate(copy, copy.stat().st_size // 2)
-    with pytest.raises(ValueError, match=r"is truncated|cannot be read as a run file"):
+    with pytest.raises(ValueError, match=r"is damaged|cannot be read as a run file"):
         report(copy)
 
 

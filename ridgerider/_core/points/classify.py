@@ -25,7 +25,7 @@ distance at which that is more than noise says whether it rises or falls.
 
 Where terms cancel, as those of a cross-entropy do at large weights, the rounding of all of this is
 that of the terms, and not seen nearby. So where hardly any curvature is left of what there was on
-the way, values must confirm the Hessian; else all modes are undecided, and a level one is no proof.
+the way, values must confirm the Hessian; else all modes are undecided: a level one proves nothing.
 
 All of this runs on the host, for the ends of rides and for the points of a map alike.
 """

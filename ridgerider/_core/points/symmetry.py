@@ -43,7 +43,7 @@ class Symmetry(eqx.Module):
 
 
 class PeriodSignature(eqx.Module):
-    """Each parameter with a period as a point on a circle as long as that; 0: it has none."""
+    """Each parameter with a period as a point on a circle as long as that; 0: it has no period."""
 
     period: tuple[float, ...] = eqx.field(static=True)
 
@@ -67,7 +67,7 @@ class PeriodCopy(eqx.Module):
 
 
 def periodic(period: Sequence[float] | Float[np.ndarray, " n"]) -> Symmetry:
-    """Parameters that are the same modulo a period, such as angles; 0 for one that has none.
+    """Parameters that are the same modulo a period, such as angles; 0 for one that has no period.
 
     >>> turn = periodic([2.0, 0.0])
     >>> bool(jnp.allclose(*(turn.signature(jnp.array([x, 1.0])) for x in (0.5, 4.5)), atol=1e-6))

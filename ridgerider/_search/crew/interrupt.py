@@ -65,7 +65,7 @@ def interruptible(work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) 
     return work(*args, **keywords)
 
 
-_left: list[threading.Thread] = []  # whose work goes on, though nobody waits for it
+_left: list[threading.Thread] = []  # whose work continues, though nobody waits for it
 
 
 class _OnlyHere(Exception):

@@ -95,13 +95,30 @@ _opened: dict[str, Job] = {}
 
 def open_job(name: str, about: dict[str, Any], content: bytes) -> Job:
     """The job in a parcel; opened once per process."""
-    if name not in _opened:
-        check_versions(about["versions"])
-        for flag, value in about["flags"].items():
-            if getattr(jax.config, flag) != value:
-                jax.config.update(flag, value)
-        _opened.clear()  # one search at a time: the data of the last one go
-        _opened[name] = _unpack(content)
+    if name in _opened:
+        return _opened[name]
+    check_versions(about["versions"])
+    for flag, value in about["flags"].items():
+        if getattr(jax.config, flag) != value:
+            jax.config.update(flag, value)
+    _opened.clear()  # one search at a time: the data of the last one go
+    try:
+        source, mover, settings = pickle.loads(content)
+    except (AttributeError, ImportError) as error:
+        raise ValueError(
+            f"a worker cannot import what the problem or the rider refers to: {error}. Define it "
+            "in a module that is installed, or in the directory the workers were started in."
+        ) from error
+    problem, path = source, None
+    if not isinstance(source, Problem):
+        path, description = source
+        problem = load_problem(path)
+        if describe_problem(problem) != description:
+            raise ValueError(
+                f"{path} must be the same problem everywhere, but a worker that loads it gets "
+                "another start or other data than the coordinator."
+            )
+    _opened[name] = Job(problem, mover, settings, path)
     return _opened[name]
 
 
@@ -121,26 +138,6 @@ def check_versions(wanted: dict[str, str]) -> None:
             f"workers must have the coordinator's versions, but a worker has {name} {found[name]} "
             f"and the coordinator {wanted[name]}."
         )
-
-
-def _unpack(content: bytes) -> Job:
-    try:
-        source, mover, settings = pickle.loads(content)
-    except (AttributeError, ImportError) as error:
-        raise ValueError(
-            f"a worker cannot import what the problem or the rider refers to: {error}. Define it "
-            "in a module that is installed, or in the directory the workers were started in."
-        ) from error
-    if isinstance(source, Problem):
-        return Job(source, mover, settings)
-    path, description = source
-    problem = load_problem(path)
-    if describe_problem(problem) != description:
-        raise ValueError(
-            f"{path} must be the same problem everywhere, but a worker that loads it gets another "
-            "start or other data than the coordinator."
-        )
-    return Job(problem, mover, settings, path)
 
 
 Task = list[Branch]

@@ -60,7 +60,7 @@ def explore(
     - `bounds`: pairs (low, high) for each parameter, None for no bound, or `scipy.optimize.Bounds`.
       Climbs and descents slide along faces, and a minimum on a face is one in the sense of Karush,
       Kuhn and Tucker.
-    - `period`: of each parameter, or of all, None or 0 for one that has none: points are equal
+    - `period`: of each parameter, or of all, None or 0 where there is none: points are equal
       modulo it, and no bound counts there. In place of `symmetry`.
     - `share_of_starts`: how many of the legs are descents from starts all over the bounds, or
       around the start where there are none: 0 to 1. Default: inside bounds, as starts and climbs

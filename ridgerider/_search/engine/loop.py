@@ -163,7 +163,7 @@ class Engine:
         if (share is None or self.settings.until_enough) and self.yields.is_enough(
             self.problem.size
         ):
-            # A map goes on with what lies between its minima.
+            # A map continues with what lies between its minima.
             return [] if self.settings.until_enough else self.frontier.ask(size)
         num_starts = math.ceil(share * size) if share else 0
         if share is None:

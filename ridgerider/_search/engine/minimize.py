@@ -98,7 +98,7 @@ def minimize_all(
     - `hess(x, *args)`: its Hessian, or `hessp(x, p, *args)`, its product with a vector.
     - `bounds`: pairs (low, high), None or infinity for no bound, or `scipy.optimize.Bounds`. A
       minimum on a bound is one in the sense of Karush, Kuhn and Tucker.
-    - `period` of each parameter, or of all (angles), None or 0 for one that has none: points are
+    - `period` of each parameter, or of all (angles), None or 0 for one without a period: points are
       equal modulo it. Starts are all over it, no bound counts, and `x` is in the first one from the
       lower bound, or from 0.
     - `tol`: how accurate `x` has to be, relative to the width of the bounds; minima that are closer

@@ -50,24 +50,14 @@ def leg_row(leg: Leg, end: "Solution | None") -> Row:
     }
 
 
-def leaves(params: Params, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Vectors, one or a stack of them, taken apart into the leaves that a run file describes.
-
-    >>> leaves([["['a']", [2], "float64"], ["['b']", [], "float64"]], np.arange(3.0))
-    {"params['a']": array([0., 1.]), "params['b']": array(2.)}
-    """
-    found, first = {}, 0
-    for name, shape, dtype in (one[:3] for one in params):
-        last = first + math.prod(shape)
-        part = x[..., first:last].reshape((*x.shape[:-1], *shape))
-        found[f"params{name}"] = part.astype(jnp.dtype(dtype))
-        first = last
-    return found
-
-
 def solution_row(one: "Solution", params: Params) -> Row:
-    """A solution with its parameters, an array for each leaf."""
-    return {**one.as_row(), **leaves(params, flat(one.params))}
+    """A solution with its parameters, an array for each leaf that a run file describes."""
+    row, x, first = one.as_row(), flat(one.params), 0
+    for name, shape, dtype in (leaf[:3] for leaf in params):
+        last = first + math.prod(shape)
+        row[f"params{name}"] = x[first:last].reshape(shape).astype(jnp.dtype(dtype))
+        first = last
+    return row
 
 
 def check_export(path: Path, table: str, params: Params) -> None:
@@ -130,16 +120,6 @@ def plain(value: Any, infinite: Callable[[float], Any] = lambda value: None) -> 
 
 MAX_ROWS = 12
 LEFT = '"text-align:left"'
-
-
-def summary(title: str, numbers: Mapping[str, Any]) -> str:
-    """A title, and numbers below their names.
-
-    >>> "<b>leg 0+</b>" in summary("leg 0+", {"steps": 3})
-    True
-    """
-    shown = table(list(numbers), [list(numbers.values())])
-    return f"<p><b>{html.escape(title)}</b></p>{shown}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -140,36 +140,32 @@ class Line:
     def __init__(self, is_wanted: bool, done: Progress | None = None):
         self.done = Progress() if done is None else done
         is_seen = sys.stderr is not None and sys.stderr.isatty()
-        self._is_on = is_wanted and not os.environ.get("RIDGERIDER_QUIET")
-        self._is_on &= is_seen or _is_notebook()
+        is_on = is_wanted and not os.environ.get("RIDGERIDER_QUIET")
+        is_on &= is_seen or _is_notebook()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        work = self._tell if is_on else self._over.wait
+        self._thread = threading.Thread(target=work, daemon=True)
 
     def __enter__(self) -> "Line":
-        if self._is_on:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        if self._is_on:
-            self._thread.join()
+        self._thread.join()
 
     def _tell(self) -> None:
-        began, bar = time.monotonic(), Bar()
-        if self._over.wait(self.silence):
-            return
-        while True:
+        began, bar, pause = time.monotonic(), Bar(), self.silence
+        while not self._over.wait(pause):
+            pause = self.every
             if _is_notebook():
                 bar(self.done)
-            else:
-                doing = str(self.done) if self.done.num_rides else "the first descent"
-                spent = f"ridgerider, {time.monotonic() - began:.0f} s: {doing}"
-                text = f"{spent} (Ctrl-C stops it)"[: shutil.get_terminal_size().columns - 1]
-                print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-            if self._over.wait(self.every):
-                break
-        if not _is_notebook():
+                continue
+            doing = str(self.done) if self.done.num_rides else "the first descent"
+            spent = f"ridgerider, {time.monotonic() - began:.0f} s: {doing}"
+            text = f"{spent} (Ctrl-C stops it)"[: shutil.get_terminal_size().columns - 1]
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+        if pause == self.every and not _is_notebook():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 

@@ -1,5 +1,6 @@
 """Result: what a search found, read from its run file; its solutions, one by one and as a table."""
 
+import html
 import math
 import os
 from collections import Counter, defaultdict
@@ -195,7 +196,8 @@ class RunView:
             "Hessian-vector products": f"{int(cost.hvps):,}",
             "seconds": f"{cost.seconds:.1f}",
         }
-        return files.summary(repr(self), numbers) + minima._repr_html_()
+        shown = files.table(list(numbers), [list(numbers.values())])
+        return f"<p><b>{html.escape(repr(self))}</b></p>{shown}{minima._repr_html_()}"
 
     def __repr__(self) -> str:
         where = self.file or "memory"

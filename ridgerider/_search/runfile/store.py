@@ -59,9 +59,6 @@ class RunFile:
             )
         run = cls._connected(path, path, write=write)
         with run.closed_on_error(), run._readable():
-            size = _pragma(run._db, "page_count") * _pragma(run._db, "page_size")
-            if not is_growing(path) and path.stat().st_size < size:
-                raise ValueError(f"{one_line(path)} is truncated: it should have {size} bytes.")
             if found := run.damages():
                 first, more = list(found.items())[:3], len(found) - 3
                 what = "; ".join(f"{where} ({why})" for where, why in first)
@@ -238,19 +235,10 @@ class RunFile:
 
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride."""
-        turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
-        columns = ("below", "end_arrays") if turn.below else ("ridges", "arrays")
-        with self._readable(), schema.reading(schema.leg_name(parent)):
-            row = self._row(parent, ("fingerprint", *columns))
-            if row is None:
-                raise ValueError("it is missing, but a branch leaves it")
-            found = schema.decode("legs", row)
-            ridges, arrays = found[columns[0]], found[columns[1]]
-            x = schema.points(arrays["x"], (self._size,))
-            row_number = ridges["turns"].index((turn.index, turn.member))
-            direction = schema.points(arrays["directions"], (None, x.size))[row_number]
-            hessian = arrays.get("hessian")
-        return replace(branch, x=x, direction=turn.sign * direction, hessian=hessian)
+        *_, turn = branch.fingerprint
+        with self._readable(), schema.reading(f"branch {branch.fingerprint}"):
+            whole = self.leg(branch.fingerprint.parent).branch(turn)
+        return replace(branch, x=whole.x, direction=whole.direction, hessian=whole.hessian)
 
     # --- what is damaged
 

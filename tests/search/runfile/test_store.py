@@ -238,7 +238,7 @@ def damage_empty(path):
     ("damage", "message"),
     [
         (damage_text, "cannot be read as a run file: file is not a database"),
-        (damage_truncate, "truncated|cannot be read as a run file"),
+        (damage_truncate, "damaged|cannot be read as a run file"),
         (damage_pages, "damaged|cannot be read as a run file"),
         (
             damage_version,
