@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache, wraps
 from os import PathLike
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -403,6 +404,13 @@ def one_line(what: object) -> str:
     text = " ".join(printable(text[:2000]).split())
     text = text if len(text) <= 400 else f"{text[:400]}..."
     return text.rstrip(".") or type(what).__name__
+
+
+def check_directory(name: str, path: Path) -> None:
+    """Raise unless a file can have its place there."""
+    if not path.parent.is_dir():
+        where = one_line(path.parent)
+        raise ValueError(f"`{name}` must be in a directory that exists, but {where} does not.")
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Whose error it is: a sentence and exit code 2 for the user's, a file with details and 3 for ours.
+"""Whose error it is: a sentence and exit code 2 for the user's, the traceback and 3 for ours.
 
 The innermost frame of a traceback that is neither Python's nor that of a library the work goes
 through tells: in a file of ours it is a sentence of ours, or a bug; anywhere else it is the user's
@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import sysconfig
-import tempfile
 import threading
 import time
 import traceback
@@ -83,7 +82,10 @@ def _explain(error: BaseException) -> int:
     elif isinstance(error, jax.errors.JaxRuntimeError):
         _say(f"JAX cannot compute the problem: {one_line(error)}.")
     else:
-        _say(f"a bug in ridgerider, please report it: {said}. Details: {_details(error)}")
+        about = f"ridgerider {version('ridgerider')}, Python {sys.version.split()[0]}"
+        _say(f"a bug in ridgerider, please report it with these lines: {said} ({about})")
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(error)
         return BUG
     return USER
 
@@ -133,18 +135,6 @@ def _owner(filename: str) -> str:
     is_python = _PYTHON in path.parents or filename.startswith("<frozen")
     is_command = path.name in ("ridgerider", "pytest") and path.parent.name in ("bin", "Scripts")
     return "passed" if is_python or is_command else "user"
-
-
-def _details(error: BaseException) -> str:
-    """Write the whole traceback where it can be found again."""
-    try:
-        place = Path(tempfile.mkdtemp(prefix="ridgerider-")) / "details.txt"
-        about = f"ridgerider {version('ridgerider')}, Python {sys.version}, {sys.argv}\n"
-        lines = [about, *traceback.format_exception(error)]
-        place.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
-    except OSError:
-        return "could not be written"
-    return str(place)
 
 
 def _leave(code: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import one_line
+from ridgerider._check import check_directory, one_line
 from ridgerider._search.engine.run import load
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Stationary
@@ -192,10 +192,7 @@ def place_for(out: str | os.PathLike | None, default: Path) -> Path:
     """Where to write a page: a file, or a directory for the default name; it must exist."""
     place = default if out is None else Path(out)
     place = place / default.name if place.is_dir() else place
-    if not place.parent.is_dir():
-        raise ValueError(
-            f"`out` must be in a directory that exists, but {one_line(place.parent)} does not."
-        )
+    check_directory("out", place)
     return place
 
 

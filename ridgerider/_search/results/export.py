@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ridgerider._check import needs
+from ridgerider._check import check_directory, needs
 from ridgerider._core.problem.problem import flat
 from ridgerider._search.tree import Leg
 
@@ -66,8 +66,7 @@ def check_export(path: Path, table: str, params: Params) -> None:
     if kind not in FORMATS:
         *first, last = (f".{one}" for one in FORMATS)
         raise ValueError(f"`path` must end in {', '.join(first)} or {last}, not {path.suffix!r}.")
-    if not path.parent.is_dir():
-        raise ValueError(f"`path` must be in a directory that exists, but {path.parent} does not.")
+    check_directory("path", path)
     size = sum(math.prod(shape) for _, shape, *_ in params)
     if kind == "csv" and table != "legs" and size > MAX_COLUMNS:
         raise ValueError(

@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from ridgerider._check import one_line
+from ridgerider._check import check_directory, one_line
 from ridgerider._core.descend.finish import Finish
 from ridgerider._core.problem.cost import Cost
 from ridgerider._search.runfile import schema
@@ -579,10 +579,7 @@ def check_new(path: Path) -> None:
             f"`out` must be a new file, but {one_line(path)} exists; resume it or choose another "
             "name."
         )
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"`out` must be in a directory that exists, but {one_line(path.parent)} does not."
-        )
+    check_directory("out", path)
     if not os.access(path.parent, os.W_OK):
         raise ValueError(
             f"`out` must be in a directory that can be written, but {one_line(path.parent)} cannot."
