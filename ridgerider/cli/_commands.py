@@ -67,7 +67,6 @@ def search(
     problem: options.NewProblem,
     out: options.Out = None,
     engine: options.Engine = "auto",
-    step_size: Annotated[float, typer.Option(help="The largest step along a ridge.")] = 0.1,
     signature: options.Signature = None,
     metric: options.Metrics = None,
     workers: options.Workers = None,
@@ -82,7 +81,6 @@ def search(
     rider = rr.Rider(
         spectrum=rr.DenseSpectrum() if is_dense else rr.BlockSpectrum(),
         update=rr.QuasiNewton() if is_dense else rr.Davidson(),
-        step=rr.Backtracking(step_size),
     )
     place = options.new_run(out, problem)
     with riding(place, workers, dask, settings["round_size"]) as (path, shared):

@@ -185,9 +185,8 @@ class Command(TyperCommand):
         except ValueError as error:
             found = re.match(r"`(\w+)`", str(error))
             if found is not None and not frames_of_user(error):
-                name = {"size": "step_size"}.get(found[1], found[1])  # the field of a rule
                 for one in self.params:
-                    if one.name == name and one.param_type_name == "option":
+                    if one.name == found[1] and one.param_type_name == "option":
                         error.args = (f"`{one.opts[0]}`{str(error)[found.end() :]}",)
             raise
 

@@ -24,6 +24,7 @@ OWN_CLUSTER = {
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.nanny.pre-spawn-environ": ONE_THREAD,
 }
+TIMEOUT = 10  # seconds to wait for a scheduler
 
 
 class DaskExecutor(ClientExecutor):
@@ -31,13 +32,7 @@ class DaskExecutor(ClientExecutor):
 
     losses = (KilledWorker, CancelledError)
 
-    def __init__(
-        self,
-        address: str | None,
-        num_workers: int | None,
-        lease: Seconds | None,
-        timeout: Seconds,
-    ):
+    def __init__(self, address: str | None, num_workers: int | None, lease: Seconds | None):
         self.cluster, self._lease, self._job = None, lease, ""
         self._content: DaskFuture | None = None  # of the job
         self._capacity, self._counted = 1, 0.0
@@ -49,11 +44,11 @@ class DaskExecutor(ClientExecutor):
                     n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
                 )
         try:
-            client = Client(self.cluster or address, timeout=timeout, set_as_default=False)
+            client = Client(self.cluster or address, timeout=TIMEOUT, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ConnectionError(
                 f"`address` must be that of a Dask scheduler, but none answers at {address} within "
-                f"{timeout:g} s."
+                f"{TIMEOUT} s."
             ) from error
         super().__init__(client, pure=False)
         self._closing = threading.Event()

@@ -142,16 +142,17 @@ class _Worker:
                 raise WorkerLost("the pool was shut down")
             context = multiprocessing.get_context("spawn")
             self._pipe, far = context.Pipe()
-            self._child = context.Process(target=_serve, args=[far])
+            child = context.Process(target=_serve, args=[far])
             with self._starting:
                 before = dict(os.environ)
                 os.environ.update(ONE_THREAD)
                 try:
-                    self._child.start()
+                    child.start()
                 finally:
                     for name in ONE_THREAD:
                         del os.environ[name]
                     os.environ.update(before)
+            self._child = child
             far.close()
             with contextlib.suppress(WorkerLost):
                 self.pid = self._ask(START_SECONDS, os.getpid)
@@ -232,14 +233,12 @@ def dask(
     *,
     num_workers: Count | None = None,
     lease: Seconds | None = None,
-    timeout: Seconds = 10,
 ) -> Executor:
     """A Dask cluster: the one whose scheduler is at `address`, or a new one on this machine.
 
     - `num_workers`: of a new cluster; default: a worker for each core.
     - `lease`: a worker that takes more seconds than this for a task ends itself, and Dask replaces
       it. The first task of a worker includes compiling.
-    - `timeout`: how many seconds to wait for the scheduler.
 
     Workers may join and leave at any time. Needs `pip install 'ridgerider[cluster]'`, or Dask.
 
@@ -249,4 +248,4 @@ def dask(
     """
     with needs("cluster", "`dask`"):
         from ridgerider.workers._dask import DaskExecutor
-    return DaskExecutor(address, num_workers, lease, timeout)
+    return DaskExecutor(address, num_workers, lease)

@@ -20,7 +20,7 @@ PLACES = ("run.sqlite", "here", "nowhere", "", ".", "/", "/dev/null", "x" * 300,
 SEARCH = (
     *("--order", "--members", "--branch-at", "--engine", "--out", "--dask"),
     *("--max-ridges", "--max-depth", "--round-size", "--seed", "--max-steps", "--max-hvps"),
-    *("--max-seconds", "--step-size"),
+    "--max-seconds",
 )
 OPTIONS = {
     "search": (*SEARCH, "--help"),

@@ -502,6 +502,7 @@ def test_without_dask(monkeypatch):
         workers.dask()
 
 
-def test_a_scheduler_that_does_not_answer():
+def test_a_scheduler_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr("ridgerider.workers._dask.TIMEOUT", 1)
     with pytest.raises(ConnectionError, match=r"none answers at tcp://127.0.0.1:9 within 1 s"):
-        workers.dask("tcp://127.0.0.1:9", timeout=1)
+        workers.dask("tcp://127.0.0.1:9")
