@@ -235,10 +235,18 @@ class RunFile:
 
     def load(self, branch: Branch) -> Branch:
         """The branch with its arrays, ready to ride."""
-        *_, turn = branch.fingerprint
-        with self._readable(), schema.reading(f"branch {branch.fingerprint}"):
-            whole = self.leg(branch.fingerprint.parent).branch(turn)
-        return replace(branch, x=whole.x, direction=whole.direction, hessian=whole.hessian)
+        turn, parent = branch.fingerprint[-1], branch.fingerprint.parent
+        part, blob = ("below", "end_arrays") if turn.below else ("ridges", "arrays")
+        with self._readable(), schema.reading(schema.leg_name(parent)):
+            row = self._row(parent, ("fingerprint", part, blob))
+            if row is None:
+                raise ValueError("it is missing, but a branch leaves it")
+            found = schema.decode("legs", row)
+            x = schema.points(found[blob]["x"], (self._size,))
+            number = found[part]["turns"].index((turn.index, turn.member))
+            direction = schema.points(found[blob]["directions"], (None, x.size))[number]
+        hessian = found[blob].get("hessian")
+        return replace(branch, x=x, direction=turn.sign * direction, hessian=hessian)
 
     # --- what is damaged
 
