@@ -23,16 +23,9 @@ import numpy as np
 import ridgerider as rr
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
+from ridgerider_experiments import tree_methods
 from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import bars, descent_paths, drawing
-from ridgerider_experiments.tree_methods import (
-    by_depth,
-    measure,
-    recommended,
-    share_rows,
-    share_table,
-    summary,
-)
 
 METHODS = {  # what it is, the paper's words, and its colour
     "rr": ("Ridge Rider", "best", "#D55E00"),
@@ -59,8 +52,8 @@ class Settings(Base):
 
 def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     def group(names: tuple[str, ...], depths: tuple[int, ...], **own: int) -> dict[str, Any]:
-        done = by_depth(runner, work, settings.seed, depths, methods=list(names), **own)
-        return {depth: summary(of, STEP_SIZES) for depth, of in done.items()}
+        how: Any = {"methods": list(names), **own}
+        return tree_methods.by_depth(runner, work, settings.seed, depths, STEP_SIZES, **how)
 
     steps = settings.deep_steps
     (deep,) = group(DEEP, (settings.deep,), num_trees=settings.num_deep, max_steps=steps).values()
@@ -79,7 +72,7 @@ def work(job: Job) -> dict[str, Any]:
 
     One rule of Ridge Rider is replaced, everything else is the same.
     """
-    rides, fixed = recommended(), baselines.fixed_step
+    rides, fixed = tree_methods.recommended(), baselines.fixed_step
     kept, drawn = baselines.fixed_ridge(rides.rider), baselines.random_ridge(rides.rider)
     sizes, step = [jnp.asarray(size) for size in STEP_SIZES], jnp.asarray(0.1)  # the paper's
     riders: dict[str, Any] = {
@@ -91,13 +84,13 @@ def work(job: Job) -> dict[str, Any]:
     }
     tree = make_tree(job["depth"], seed=job["seed"])
 
-    def measured(rider: Any) -> Any:
-        if isinstance(rider, list):
-            return [measured(one) for one in rider]
-        method = replace(rides, rider=rider)
-        return measure(method, tree, max_steps=job["max_steps"], until_all=True)
+    def method(rider: Any) -> Any:
+        return [*map(method, rider)] if isinstance(rider, list) else replace(rides, rider=rider)
 
-    return {name: measured(riders[name]) for name in job["methods"]}
+    until = {"max_steps": job["max_steps"], "until_all": True}
+    return {
+        name: tree_methods.measure(method(riders[name]), tree, **until) for name in job["methods"]
+    }
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
@@ -156,4 +149,4 @@ def table(results: dict[str, Any]) -> str:
             label += f", steps of {deep[name]['step_size']:g}"
             label += ", the best of four sizes" if "tried" in deep[name] else ""
         labels[name] = (label, said)
-    return share_table(depths, share_rows(depths, labels))
+    return tree_methods.table(depths, labels)

@@ -20,16 +20,7 @@ import scipy.optimize
 
 import ridgerider as rr
 from ridgerider import plot
-from ridgerider.problems.landscapes import (
-    CLUSTER_MINIMA,
-    CLUSTER_SADDLES,
-    himmelblau,
-    is_one_cluster,
-    lennard_jones,
-    mueller_brown,
-    rastrigin,
-    six_hump_camel,
-)
+from ridgerider.problems import landscapes
 from ridgerider.types import Progress
 from ridgerider.workers import process_pool
 from ridgerider_experiments.bench.peers import Gradients
@@ -53,10 +44,10 @@ class Settings(Base):
 
 
 PLANE: dict[str, tuple[Callable[[], rr.Problem], int, Any]] = {
-    "six-hump camel": (six_hump_camel, 6, None),
-    "Himmelblau": (himmelblau, 4, None),
-    "Mueller-Brown": (mueller_brown, 3, None),
-    "Rastrigin": (rastrigin, 121, (-5.12, 5.12)),
+    "six-hump camel": (landscapes.six_hump_camel, 6, None),
+    "Himmelblau": (landscapes.himmelblau, 4, None),
+    "Mueller-Brown": (landscapes.mueller_brown, 3, None),
+    "Rastrigin": (landscapes.rastrigin, 121, (-5.12, 5.12)),
 }
 
 
@@ -65,7 +56,7 @@ def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     for name, (make, known, valid) in PLANE.items():
         landscape = rr.explore(make(), valid=valid)
         results["plane"][name] = {"known": known, **_summary(landscape)}
-    save(plot.plane(rr.explore(mueller_brown())).figure, runner.out / "mueller-brown")
+    save(plot.plane(rr.explore(landscapes.mueller_brown())).figure, runner.out / "mueller-brown")
     for atoms in (*settings.atoms, *((LARGE,) if settings.full else ())):
         results["clusters"][str(atoms)] = one = _cluster(atoms, settings, runner)
         runner.say(f"{atoms} atoms: {one['minima']} minima, {one['saddles']} transition states")
@@ -125,9 +116,9 @@ def _cluster(atoms: int, settings: Settings, runner: Runner) -> dict[str, Any]:
     is_divided = atoms == LARGE and runner.workers > 1
     with process_pool(runner.workers) if is_divided else nullcontext() as executor:
         landscape = rr.explore(
-            lennard_jones(atoms),
+            landscapes.lennard_jones(atoms),
             symmetry=rr.symmetry.point_set(),
-            valid=is_one_cluster,
+            valid=landscapes.is_one_cluster,
             progress=watch,
             seed=settings.seed,
             executor=executor,
@@ -140,8 +131,8 @@ def _cluster(atoms: int, settings: Settings, runner: Runner) -> dict[str, Any]:
         **_summary(landscape, before),
         "to_the_last_minimum": came_at.get(str(len(came_at)), 0),
         "came_at": came_at,
-        "published_minima": CLUSTER_MINIMA.get(atoms),
-        "published_saddles": CLUSTER_SADDLES.get(atoms),
+        "published_minima": landscapes.CLUSTER_MINIMA.get(atoms),
+        "published_saddles": landscapes.CLUSTER_SADDLES.get(atoms),
     }
 
 
@@ -152,14 +143,14 @@ class _Found:
     """Different minima, with the cost at which the last new one came."""
 
     def __init__(self, atoms: int):
-        problem = lennard_jones(atoms)
+        problem = landscapes.lennard_jones(atoms)
         self.loss, self.losses, self.at = Gradients(problem), set[float](), 0
         self.atoms, self._gradient_at = atoms, jax.jit(problem.grad)
 
     def add(self, x: np.ndarray, loss: float) -> bool:
         """Whether it is new."""
         is_flat = np.linalg.norm(self._gradient_at(x)) < 1e-3
-        is_cluster = is_flat and is_one_cluster(x.reshape(-1, 3))
+        is_cluster = is_flat and landscapes.is_one_cluster(x.reshape(-1, 3))
         if not is_cluster or round(loss, DIGITS) in self.losses:
             return False
         self.losses.add(round(loss, DIGITS))
@@ -168,7 +159,7 @@ class _Found:
 
     def is_over(self, settings: Settings) -> bool:
         """All minima are found, or the gradients are used up."""
-        is_all = len(self.losses) >= CLUSTER_MINIMA[self.atoms]
+        is_all = len(self.losses) >= landscapes.CLUSTER_MINIMA[self.atoms]
         return is_all or self.loss.count >= settings.peer_gradients
 
     def summary(self) -> dict[str, int]:
@@ -208,7 +199,7 @@ def _basin_hopping(atoms: int, settings: Settings) -> _Found:
     with np.errstate(all="ignore"):
         scipy.optimize.basinhopping(
             found.loss,
-            np.asarray(lennard_jones(atoms).x0),
+            np.asarray(landscapes.lennard_jones(atoms).x0),
             niter=100_000,
             T=0.8,
             stepsize=0.4,

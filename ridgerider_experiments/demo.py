@@ -14,7 +14,7 @@ from ridgerider.problems.classifier import digits_classifier, digits_measures
 from ridgerider.problems.levers import lever_measures, levers
 from ridgerider.problems.surface import surface, surface_minima
 from ridgerider.problems.tree import make_tree
-from ridgerider.types import Measures, Progress
+from ridgerider.types import Progress
 from ridgerider_experiments.chain import RIDER
 from ridgerider_experiments.tree_methods import MAX_RIDGES, ridge_rider
 
@@ -33,9 +33,7 @@ class Part:
     rider: rr.Rider
     found: Callable[[rr.Result], str]
     max_rides: int
-    settings: dict[str, Any] = field(default_factory=dict)
-    measures: Measures | None = None
-    address: str | None = None  # where `resume`, `replay` and `watch` find it, unless by its name
+    settings: dict[str, Any] = field(default_factory=dict)  # of the search
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,12 @@ def parts() -> list[Part]:
             ridge_rider(0.8),
             tree_leaves,
             60,
-            {"max_ridges": MAX_RIDGES},
-            TREE.measures(),
-            "ridgerider_experiments.demo:tree",
+            # Where `resume`, `replay` and `watch` find it; the others by their names.
+            {
+                "max_ridges": MAX_RIDGES,
+                "measures": TREE.measures(),
+                "name": "ridgerider_experiments.demo:tree",
+            },
         ),
         Part(
             "levers",
@@ -89,8 +90,7 @@ def parts() -> list[Part]:
             rr.Rider(step=rr.Backtracking(0.5)),
             lever_payoffs,
             8 + 24,
-            {"max_depth": 2},
-            lever_measures(),
+            {"max_depth": 2, "measures": lever_measures()},
         ),
         Part(
             "digits",
@@ -106,8 +106,7 @@ def parts() -> list[Part]:
             ),
             digits_right,
             24,
-            {"order": "best_first", "max_ridges": 2},
-            digits_measures(),
+            {"order": "best_first", "max_ridges": 2, "measures": digits_measures()},
         ),
     ]
 
@@ -115,27 +114,13 @@ def parts() -> list[Part]:
 def run(directory: Path, seed: int, bar: Bar) -> Iterator[Done]:
     """Search each problem, with a progress bar, and write its report."""
     for part in parts():
-        path = directory / f"{part.name}.sqlite"
-        rider = replace(part.rider, keep_path=True)
+        path, page = (directory / f"{part.name}.{kind}" for kind in ("sqlite", "html"))
+        rider, how = replace(part.rider, keep_path=True), {"name": part.name, **part.settings}
+        how |= {"max_rides": part.max_rides, "seed": seed, "out": path}
         with bar(path) as progress:
-            result = rr.search(
-                part.problem,
-                rider,
-                max_rides=part.max_rides,
-                seed=seed,
-                out=path,
-                name=part.address or part.name,
-                progress=progress,
-                measures=part.measures,
-                **part.settings,
-            )
+            result = rr.search(part.problem, rider, progress=progress, **how)
         found = part.found(result)
-        page = rr.report.report(
-            path,
-            directory / f"{part.name}.html",
-            claim=f"{part.title}: {found}.",
-            index="report.html",
-        )
+        rr.report.report(path, page, claim=f"{part.title}: {found}.", index="report.html")
         yield Done(part, result, page, found)
 
 

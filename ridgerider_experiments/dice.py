@@ -31,19 +31,10 @@ from ridgerider import baselines
 from ridgerider.dice import Dice, dice_loss
 from ridgerider.problems.sampled_tree import TreeEnvironment
 from ridgerider.problems.tree import Tree, make_tree
-from ridgerider.types import Cost, Ride, Ridge
+from ridgerider.types import Cost, Finish, Ride, Ridge
+from ridgerider_experiments import tree_methods
 from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import bars, drawing
-from ridgerider_experiments.tree_methods import (
-    MAX_RIDGES,
-    TARGET,
-    by_depth,
-    measure,
-    share_rows,
-    share_table,
-    summary,
-    unsolved_first,
-)
 
 NUM_SAMPLES = 100  # the paper's
 DELTA_BREAK = 0.8  # as on exact trees
@@ -117,22 +108,17 @@ def _rates(x: Array, rate: float | Array) -> Array:
 
 def is_solved(ride: Ride) -> Array:
     """The step's own samples return as much as a solution does."""
-    return ride.loss <= TARGET
+    return ride.loss <= tree_methods.TARGET
 
 
-class End(NamedTuple):
-    """What a finish brings back here: a sampled point is no minimum that could be verified."""
+def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> Finish:
+    """The policy gradient until the samples return enough: a rider's `finish`.
 
-    x: Array
-    loss: Array
-    cost: Cost
-
-
-def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> Any:
-    """The policy gradient until the samples return enough: a rider's `finish`."""
+    A sampled point is no minimum that could be verified.
+    """
 
     def should_continue(carry: tuple[Array, Array, Array]) -> Array:
-        return (carry[1] > TARGET) & (carry[2] < MAX_FINISH)
+        return (carry[1] > tree_methods.TARGET) & (carry[2] < MAX_FINISH)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, _, count = carry
@@ -141,7 +127,9 @@ def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> 
 
     first = (x, jnp.asarray(jnp.inf, x.dtype), jnp.array(0))
     x, loss, count = jax.lax.while_loop(should_continue, step, first)
-    return End(x, loss, Cost(gradients=count))
+    unknown, no = jnp.asarray(jnp.nan, x.dtype), jnp.array(False)
+    numbers = (count, jnp.array(0), Cost(gradients=count))
+    return Finish(x, loss, unknown, unknown, no, no, *numbers)
 
 
 def recommended() -> baselines.RidgeRider:
@@ -154,7 +142,9 @@ def recommended() -> baselines.RidgeRider:
         batch=fresh,
         max_steps=MAX_RIDE,
     )
-    return baselines.RidgeRider(rider, order=unsolved_first, max_ridges=MAX_RIDGES)
+    return baselines.RidgeRider(
+        rider, order=tree_methods.unsolved_first, max_ridges=tree_methods.MAX_RIDGES
+    )
 
 
 # --- the actor-critic
@@ -166,7 +156,7 @@ def _actor_critic_chunk(problem: rr.Problem, state: tuple, rate: Array) -> tuple
         x, length, key = state
         key, here = jax.random.split(key)
         loss, grad = jax.value_and_grad(fresh(problem, here, jnp.array(0)).value)(x)
-        is_end = (loss <= TARGET) | (length + 1 >= MAX_LENGTH)
+        is_end = (loss <= tree_methods.TARGET) | (length + 1 >= MAX_LENGTH)
         after = jnp.where(is_end, problem.x0, x - _rates(x, rate) * grad)
         return (after, jnp.where(is_end, 0, length + 1), key), (is_end, x)
 
@@ -193,7 +183,7 @@ def work(job: Job) -> dict[str, Any]:
     tree = make_tree(job["depth"], seed=job["seed"])
     problem, seed = sampled(tree, job["depth"]), job["seed"]
     budget = {"max_steps": job["max_batches"], "until_all": True, "seed": seed}
-    ridges = measure(recommended(), tree, problem, **budget)
+    ridges = tree_methods.measure(recommended(), tree, problem, **budget)
     with_as_many = [
         actor_critic(tree, problem, ridges["iterations"], seed, rate) for rate in STEP_SIZES
     ]
@@ -207,8 +197,7 @@ def work(job: Job) -> dict[str, Any]:
 
 def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     own = {"num_trees": settings.num_trees, "max_batches": settings.max_batches}
-    done = by_depth(runner, work, settings.seed, settings.depths, **own)
-    depths = {depth: summary(of, STEP_SIZES) for depth, of in done.items()}
+    depths = tree_methods.by_depth(runner, work, settings.seed, settings.depths, STEP_SIZES, **own)
     with drawing(runner.out / "dice", 4.8, 3.6) as ax:
         bars(ax, depths, LABELS)
     return {"depths": depths}
@@ -224,6 +213,5 @@ def table(results: dict[str, Any]) -> str:
     }
     sizes = [of["actor_critic"].get("step_size", "-") for of in depths.values()]
     samples = [f"{NUM_SAMPLES * of['rr']['iterations']:.0f}" for of in depths.values()]
-    rows = share_rows(depths, labels)
-    rows += [["that best step size", "-", *sizes], ["samples of each, mean", "-", *samples]]
-    return share_table(depths, rows)
+    more = ["that best step size", "-", *sizes], ["samples of each, mean", "-", *samples]
+    return tree_methods.table(depths, labels, *more)

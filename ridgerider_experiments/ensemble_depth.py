@@ -17,8 +17,10 @@ the means of `whole` or `head` fulfil the claim. They are judged on other data s
 intervals over other seeds, corrected for all tests there (Bonferroni).
 """
 
+import os
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,9 +29,9 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 import ridgerider as rr
-from ridgerider.data import images_of
+from ridgerider.data import cache_folder, images_of
 from ridgerider_experiments.chain import halved
-from ridgerider_experiments.ensembles import Trial, difference, fashion_folder, ratio, verdict
+from ridgerider_experiments.ensembles import Trial, difference, ratio, verdict
 from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import markdown
 
@@ -101,7 +103,9 @@ def data_of(name: str, seed: int, most: int) -> tuple[np.ndarray, ...]:
         made = make_dataset(given)
         table = (made["x"][..., None], made["y"], made["x_test"][..., None], made["y_test"])
     else:
-        images = images_of(str(fashion_folder()) if name == "fashion" else name, seed)
+        mnist = Path(os.environ.get("RIDGERIDER_DATA") or cache_folder("mnist"))
+        fashion = str(mnist.resolve().parent / "fashion-mnist")  # next to MNIST
+        images = images_of(fashion if name == "fashion" else name, seed)
         images = images.some(most, most, seed)
         table = (images.train_images, images.train_labels, images.test_images, images.test_labels)
         if table[0].shape[1] == 28:

@@ -10,7 +10,6 @@ the digits and its length chosen on seeds 1000 to 1003; other seeds are evidence
 """
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from scipy import ndimage
 
 import ridgerider as rr
-from ridgerider.data import FILES, cache_folder, from_folder, images_of
+from ridgerider.data import images_of
 from ridgerider.ensembles import AlongRidges, Beginning, Fresh, RandomDirections
 from ridgerider.problems import classifier
 from ridgerider_experiments.runner import Base, Job, Runner, grouped, interval, sized
@@ -77,7 +76,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Settings(Base):
-    # The small digits, MNIST, and Fashion-MNIST if it is there; or a folder.
+    # The small digits and MNIST; or a folder.
     data: str = sized("all", quick="digits")
     small: Size = sized(
         Size((16, 64), 100, 8, 3e-3, 0.05, tuple(METHODS)),
@@ -94,43 +93,25 @@ class Settings(Base):
 
 def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     """Every method on every seed; what is done is kept and not done again."""
-    fashion = fashion_folder()
-    if fashion is None:
-        runner.say("Fashion-MNIST is left out: its four files are not in a folder next to MNIST's.")
-    done = runner(work, jobs_of(settings, fashion))
+    done = runner(work, jobs_of(settings))
     runs = grouped(done, done, "arm")
     results = {"arms": {name: summary(of, len(runs)) for name, of in runs.items()}, "runs": done}
     draw(results, runner.out)
     return results
 
 
-def jobs_of(settings: Settings, fashion: Path | None) -> list[Job]:
+def jobs_of(settings: Settings) -> list[Job]:
     """What decides the result of each seed of each arm, and nothing else."""
-    sources, jobs = [settings.data], []
-    if settings.data == "all":
-        sources = ["digits", "mnist"] + ([] if fashion is None else [str(fashion)])
-    for data in sources:
+    jobs = []
+    for data in ("digits", "mnist") if settings.data == "all" else (settings.data,):
         size = settings.small if data == "digits" else settings.large
         for width, number in product(size.widths, range(size.num_seeds)):
-            is_first = number < settings.num_baseline_seeds
-            own = {
-                **vars(size),
-                "methods": [name for name in size.methods if is_first or name in CLAIM],
-                "data": data,
-                "width": width,
-                "seed": settings.seed + number,
-                "fashion": str(fashion),
-            }
-            del own["widths"], own["num_seeds"]
-            jobs.append(settings.job("small", "large", "num_baseline_seeds", **own))
+            methods = size.methods if number < settings.num_baseline_seeds else CLAIM
+            own = {"data": data, "width": width, "methods": list(methods)}
+            own |= {part: getattr(size, part) for part in ("num_members", "rate", "target")}
+            left_out = ("small", "large", "num_baseline_seeds")
+            jobs.append(settings.job(*left_out, **own, seed=settings.seed + number))
     return jobs
-
-
-def fashion_folder() -> Path | None:
-    """Fashion-MNIST, next to MNIST, if its files are there."""
-    mnist = Path(os.environ.get("RIDGERIDER_DATA") or cache_folder("mnist"))
-    place = mnist.resolve().parent / "fashion-mnist"
-    return place if all((place / name).exists() for name in FILES) else None
 
 
 # --- one seed
@@ -146,13 +127,8 @@ def work(job: Job) -> dict[str, Any]:
     start["num_classes"] = images.num_classes
     trial = Trial(job, classifier(images.train_images, images.train_labels, **start))
     sets = shifted(images.test_images, seed)
-    outside = {"jumbled": jumbled(images.test_images)}
-    if job["fashion"] != "None" and images.name == "mnist":
-        others = from_folder(job["fashion"]).some(1, job["max_test_images"], seed)
-        outside["fashion"] = others.test_images
-    methods = {
-        name: judge(trial.make(name), sets, images.test_labels, outside) for name in job["methods"]
-    }
+    labels = images.test_labels
+    methods = {name: judge(trial.make(name), sets, labels) for name in job["methods"]}
     return {"arm": f"{images.name}, {job['width']} hidden units", "seed": seed, "methods": methods}
 
 
@@ -273,20 +249,13 @@ def jumbled(images: np.ndarray) -> np.ndarray:
     return np.roll(images, half, axis=(1, 2))
 
 
-def judge(
-    made: rr.Ensemble,
-    sets: dict[str, np.ndarray],
-    labels: np.ndarray,
-    outside: dict[str, np.ndarray],
-) -> dict[str, Any]:
+def judge(made: rr.Ensemble, sets: dict[str, np.ndarray], labels: np.ndarray) -> dict[str, Any]:
     scores: dict[str, Any] = {name: asdict(made.scores(of, labels)) for name, of in sets.items()}
     return {
         **scores,
-        "auroc": {name: made.auroc(sets["clean"], of) for name, of in outside.items()},
+        "auroc": {"jumbled": made.auroc(sets["clean"], jumbled(sets["clean"]))},
         "members": len(made),
-        "dropped": made.dropped,
         "missed_target": sum(not member.is_at_target for member in made.members),
-        "epochs": float(np.mean([len(member.history["loss"]) - 1 for member in made.members])),
         "work": made.work,
     }
 

@@ -121,9 +121,17 @@ class NoveltySearch:
 
 
 def by_depth(
-    runner: Runner, work: Callable[[Job], Any], seed: int, depths: Iterable[int], **own: Any
-) -> dict[str, list[Any]]:
-    """What `work` makes of so many trees of each depth, the deepest first: they take longest."""
+    runner: Runner,
+    work: Callable[[Job], Any],
+    seed: int,
+    depths: Iterable[int],
+    sizes: Sequence[float],
+    **own: Any,
+) -> dict[str, Any]:
+    """The means of what `work` measures on so many trees of each depth.
+
+    The deepest come first: they take longest.
+    """
     count = own.pop("num_trees")
     jobs = [
         {**own, "depth": depth, "seed": 1000 * seed + number}
@@ -131,7 +139,7 @@ def by_depth(
         for number in range(count)
     ]
     found = grouped(jobs, runner(work, jobs), "depth")
-    return {str(depth): found[depth] for depth in depths}
+    return {str(depth): summary(found[depth], sizes) for depth in depths}
 
 
 def measure(
@@ -143,12 +151,15 @@ def measure(
     max_seconds: float | None = None,
     until_all: bool = False,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Any:
     """Which fraction of the tree's solutions a method finds, after a run that compiles it.
 
     `problem`: if it is another one than the tree's; its first parameters are the policy.
-    `until_all`: whether it ends when nothing is left to find.
+    `until_all`: whether it ends when nothing is left to find. Of a list of methods, each.
     """
+    if isinstance(method, list):
+        how: Any = {"max_steps": max_steps, "max_seconds": max_seconds, "seed": seed}
+        return [measure(one, tree, problem, **how, until_all=until_all) for one in method]
     problem, found = problem or tree.problem(), set[str]()
 
     def until(x: np.ndarray) -> bool:
@@ -189,13 +200,11 @@ def summary(done: list[dict[str, Any]], sizes: Sequence[float]) -> dict[str, Any
     return found
 
 
-def share_rows(depths: dict[str, Any], labels: dict[str, tuple[str, str]]) -> list[list[str]]:
+def table(depths: dict[str, Any], labels: dict[str, tuple[str, str]], *more: Sequence[Any]) -> str:
     """A row for each method: label, the paper's words, and the share found at each depth."""
-    return [
+    rows = [
         [label, said, *(percent(of.get(name)) for of in depths.values())]
         for name, (label, said) in labels.items()
     ]
-
-
-def share_table(depths: dict[str, Any], rows: list[list[Any]]) -> str:
-    return markdown(["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)], rows)
+    head = ["solutions found (%)", "paper", *(f"depth {depth}" for depth in depths)]
+    return markdown(head, [*rows, *more])

@@ -18,21 +18,9 @@ from typing import Any
 
 from ridgerider import baselines
 from ridgerider.problems.tree import make_tree
+from ridgerider_experiments import tree_methods
 from ridgerider_experiments.runner import Base, Job, Runner, sized
 from ridgerider_experiments.show import bars, drawing
-from ridgerider_experiments.tree_methods import (
-    TARGET,
-    NoveltySearch,
-    by_depth,
-    descent,
-    measure,
-    paper,
-    random_vectors,
-    recommended,
-    share_rows,
-    share_table,
-    summary,
-)
 
 STEP_SIZES = (0.1, 1.0, 10.0)  # tried for gradient descent; the best one is reported
 WIDE = 3.0  # spread of the starts of the last baseline
@@ -40,7 +28,11 @@ METHODS = {  # what it is, the paper's words, and its colour in the figure
     "rr": ("Ridge Rider, ours", "often over 90", "#D55E00"),
     "rr_paper": ("Ridge Rider, the paper's setting", "often over 90", "#E69F00"),
     "gd_random": ("gradient descent, random starts", "at most 50", "#0072B2"),
-    "gd_random_tuned": ("gradient descent, random starts, best step size", "-", "#56B4E9"),
+    "gd_random_tuned": (
+        "gradient descent, random starts, best step size",
+        "-",
+        "#56B4E9",
+    ),
     "gd_random_T": ("gradient descent, random starts, all of T", "-", None),
     "gd_wide": ("gradient descent, wide random starts", "-", "#332288"),
     "gd_saddle": ("gradient descent, from the saddle", "at most 50", "#009E73"),
@@ -60,8 +52,7 @@ class Settings(Base):
 
 def run(settings: Settings, runner: Runner) -> dict[str, Any]:
     own = {"num_trees": settings.num_trees, "max_steps": settings.max_steps}
-    done = by_depth(runner, work, settings.seed, settings.depths, **own)
-    depths = {depth: summary(of, STEP_SIZES) for depth, of in done.items()}
+    depths = tree_methods.by_depth(runner, work, settings.seed, settings.depths, STEP_SIZES, **own)
     draw(depths, settings, runner.out)
     return {"depths": depths}
 
@@ -70,28 +61,29 @@ def work(job: Job) -> dict[str, Any]:
     """All methods on one tree."""
     tree = make_tree(job["depth"], seed=job["seed"])
     until = {"max_steps": job["max_steps"], "until_all": True}
-    ridges = measure(recommended(), tree, **until)
-    found: dict[str, Any] = {"rr": ridges, "rr_paper": measure(paper(), tree, **until)}
+    ridges = tree_methods.measure(tree_methods.recommended(), tree, **until)
+    found: dict[str, Any] = {
+        "rr": ridges,
+        "rr_paper": tree_methods.measure(tree_methods.paper(), tree, **until),
+    }
     others: dict[str, Any] = {
-        "gd_random_tuned": [descent(size) for size in STEP_SIZES],
-        "gd_wide": descent(1.0, WIDE),
-        "gd_saddle": descent(spread=1e-3),
-        "random_vectors": random_vectors(),
-        "random_vectors_curved": random_vectors(is_curved=True),
-        "novelty": NoveltySearch(tree),
+        "gd_random_tuned": [tree_methods.descent(size) for size in STEP_SIZES],
+        "gd_wide": tree_methods.descent(1.0, WIDE),
+        "gd_saddle": tree_methods.descent(spread=1e-3),
+        "random_vectors": tree_methods.random_vectors(),
+        "random_vectors_curved": tree_methods.random_vectors(is_curved=True),
+        "novelty": tree_methods.NoveltySearch(tree),
     }
     budgets = {"": {"max_steps": ridges["iterations"]}, "_time": {"max_seconds": ridges["seconds"]}}
     for suffix, budget in budgets.items():
         for name, method in others.items():
-            found[name + suffix] = (
-                [measure(one, tree, **budget) for one in method]
-                if isinstance(method, list)
-                else measure(method, tree, **budget)
-            )
+            found[name + suffix] = tree_methods.measure(method, tree, **budget)
         found[f"gd_random{suffix}"] = found[f"gd_random_tuned{suffix}"][0]
-    found["gd_random_T"] = measure(descent(), tree, max_steps=job["max_steps"])
-    evd = baselines.EigenvectorDescent(target=TARGET)
-    found["evd_time"] = measure(evd, tree, **budgets["_time"])
+    found["gd_random_T"] = tree_methods.measure(
+        tree_methods.descent(), tree, max_steps=job["max_steps"]
+    )
+    evd = baselines.EigenvectorDescent(target=tree_methods.TARGET)
+    found["evd_time"] = tree_methods.measure(evd, tree, **budgets["_time"])
     return found
 
 
@@ -110,10 +102,10 @@ def table(results: dict[str, Any]) -> str:
     for name, (label, said, _) in METHODS.items():
         labels[name] = (label, said)
         labels[f"{name}_time"] = (f"{label}, in the same time", "-")
-    rows = share_rows(depths, {name: of for name, of in labels.items() if name in first})
     tuned = [of["gd_random_tuned"].get("step_size", "-") for of in depths.values()]
-    rows.append(["that best step size", "-", *tuned])
-    for key in ("iterations", "seconds"):
-        cells = [f"{of['rr'][key]:.3g}" for of in depths.values()]
-        rows.append([f"{key} of Ridge Rider, mean", "-", *cells])
-    return share_table(depths, rows)
+    means = [
+        [f"{key} of Ridge Rider, mean", "-", *(f"{of['rr'][key]:.3g}" for of in depths.values())]
+        for key in ("iterations", "seconds")
+    ]
+    known = {name: of for name, of in labels.items() if name in first}
+    return tree_methods.table(depths, known, ["that best step size", "-", *tuned], *means)

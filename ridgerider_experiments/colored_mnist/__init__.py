@@ -24,19 +24,8 @@ from typing import Any
 import numpy as np
 
 from ridgerider.data import mnist
-from ridgerider.problems.colored import (
-    ColoredEnvironment,
-    ColoredImages,
-    colored_digits,
-    colored_mnist,
-)
-from ridgerider_experiments.colored_mnist.rides import (
-    TRAININGS,
-    Trained,
-    ride_algorithm_4,
-    ride_consistent,
-    train_baseline,
-)
+from ridgerider.problems.colored import ColoredImages, colored_digits, colored_mnist
+from ridgerider_experiments.colored_mnist import rides
 from ridgerider_experiments.runner import (
     Base,
     Job,
@@ -75,7 +64,7 @@ JOBS = {
     "consistent": ("consistent", "no_projection", "shuffled"),
     "whole": ("algorithm_4_whole",),
     "literal": ("algorithm_4_literal",),
-    **{name: (name,) for name in ("algorithm_4", "no_consistency", *TRAININGS)},
+    **{name: (name,) for name in ("algorithm_4", "no_consistency", *rides.TRAININGS)},
 }
 MORE = ("literal", "no_consistency", "fishr", "dro", "group_dro")  # controls and further baselines
 # So few images tell environments apart only if these differ by more than the paper's.
@@ -95,16 +84,11 @@ class Settings(Base):
 
 
 def run(settings: Settings, runner: Runner) -> dict[str, Any]:
-    # Seeds below 200 were used to choose settings.
+    first = 200 + 1000 * settings.seed  # seeds below 200 were used to choose settings
     jobs = [
-        settings.job("num_runs", "num_more_runs", method=name, seed=seed)
+        settings.job("num_runs", "num_more_runs", method=name, seed=first + number)
         for name in JOBS
-        for seed in range(
-            200 + 1000 * settings.seed,
-            200
-            + 1000 * settings.seed
-            + (settings.num_more_runs if name in MORE else settings.num_runs),
-        )
+        for number in range(settings.num_more_runs if name in MORE else settings.num_runs)
     ]
     runs: Runs = {name: [] for name in NAMES}
     for result in runner(work, jobs):
@@ -140,17 +124,19 @@ def work(job: Job) -> dict[str, Any]:
 images = cache(mnist)
 
 
-def train(job: Job, environments: tuple[ColoredEnvironment, ...]) -> dict[str, Trained]:
+def train(job: Job, environments: Any) -> dict[str, rides.Trained]:
     """The methods of a job; they get the training environments and nothing else."""
     name, seed = job["method"], job["seed"]
-    if name in TRAININGS:
-        return {name: train_baseline(name, environments, seed, **{of: job[of] for of in SIZES})}
+    if name in rides.TRAININGS:
+        return {
+            name: rides.train_baseline(name, environments, seed, **{of: job[of] for of in SIZES})
+        }
     if name == "consistent":
-        return ride_consistent(environments, seed, job["batch_size"])
-    return {JOBS[name][0]: ride_algorithm_4(environments, seed, job["batch_size"], name)}
+        return rides.ride_consistent(environments, seed, job["batch_size"])
+    return {JOBS[name][0]: rides.ride_algorithm_4(environments, seed, job["batch_size"], name)}
 
 
-def judge(trained: Trained, colored: ColoredImages) -> dict[str, Any]:
+def judge(trained: rides.Trained, colored: ColoredImages) -> dict[str, Any]:
     """By step: accuracies in the training environments, on held-out images of them, in the test."""
     columns = [
         np.mean((np.asarray(trained.logits(one.images)) > 0) == (one.labels > 0)[None], axis=1)

@@ -40,20 +40,8 @@ from ridgerider.environments import (
 )
 from ridgerider.problems.colored import ColoredEnvironment
 from ridgerider.types import Ride, Ridge
-from ridgerider_experiments.penalties import (
-    Data,
-    Inputs,
-    Labels,
-    Layers,
-    Training,
-    cross_entropy,
-    hidden,
-    outputs,
-    perceptron,
-    random_rows,
-    squares,
-    train,
-)
+from ridgerider_experiments import penalties
+from ridgerider_experiments.penalties import Data, Inputs, Labels, Layers, Training
 
 Logits = Float[Array, " examples"]
 NUM_FEATURES, NUM_UNITS = 10, 4
@@ -73,7 +61,7 @@ def head_logits(head: dict[str, Array], features: Float[Array, "examples m"]) ->
 
 
 def head_loss(head: dict[str, Array], features: Array, labels: Labels) -> Array:
-    return cross_entropy(head_logits(head, features), labels)
+    return penalties.cross_entropy(head_logits(head, features), labels)
 
 
 # --- baselines
@@ -110,8 +98,8 @@ def trained_from(
 ) -> Layers:
     """After one step and each block of steps that follow, stacked."""
     first, key = jax.random.split(key)
-    layers = perceptron(first, (data[0][0][0].size, width, width, 1))
-    return train(training, layers, data, key, num_first=1, **sizes)
+    layers = penalties.perceptron(first, (data[0][0][0].size, width, width, 1))
+    return penalties.train(training, layers, data, key, num_first=1, **sizes)
 
 
 def train_baseline(
@@ -133,7 +121,7 @@ def stacked_logits(logits: Callable[..., Logits], stacked: Any, images: Inputs) 
 
 
 def layer_logits(layers: Layers, images: Inputs) -> Logits:
-    return outputs(layers, images)[:, 0]
+    return penalties.outputs(layers, images)[:, 0]
 
 
 def grey_logits(layers: Layers, images: Inputs) -> Logits:
@@ -153,12 +141,14 @@ class Whitened(eqx.Module):
     @eqx.filter_jit
     def __call__(self, images: Inputs) -> Float[Array, "examples m"]:
         # In double precision where that is on: the Hessians are small, and exact ones are wanted.
-        return ((hidden(self.layers, images) - self.center[None]) @ self.matrix).astype(float)
+        return ((penalties.hidden(self.layers, images) - self.center[None]) @ self.matrix).astype(
+            float
+        )
 
 
 @eqx.filter_jit
 def whiten(layers: Layers, data: Data, num_features: int) -> Whitened:
-    inner = jnp.concatenate([hidden(layers, images) for images, _ in data])
+    inner = jnp.concatenate([penalties.hidden(layers, images) for images, _ in data])
     center = jnp.mean(inner, axis=0)
     apart = inner - center[None]
     variances, columns = jnp.linalg.eigh(apart.T @ apart / len(apart))
@@ -253,7 +243,7 @@ def mean_logits(folds: list[Fold], images: np.ndarray) -> Float[Array, "candidat
 
 def features_of(featurizer: Layers, images: Inputs) -> Float[Array, "examples m"]:
     last = featurizer[-1]
-    return jnp.tanh(hidden(featurizer, images) @ last["weights"] + last["bias"][None])
+    return jnp.tanh(penalties.hidden(featurizer, images) @ last["weights"] + last["bias"][None])
 
 
 def network_logits(params: dict[str, Any], images: Inputs) -> Logits:
@@ -261,14 +251,14 @@ def network_logits(params: dict[str, Any], images: Inputs) -> Logits:
 
 
 def network_loss(params: dict[str, Any], images: Inputs, labels: Labels) -> Array:
-    return cross_entropy(network_logits(params, images), labels)
+    return penalties.cross_entropy(network_logits(params, images), labels)
 
 
 def initialize(key: PRNGKeyArray, num_inputs: int, num_hidden: int = 128) -> dict[str, Any]:
     first, second, third = jax.random.split(key, 3)
     shape = (NUM_FEATURES, NUM_UNITS)
     return {
-        "featurizer": perceptron(first, (num_inputs, num_hidden, NUM_FEATURES)),
+        "featurizer": penalties.perceptron(first, (num_inputs, num_hidden, NUM_FEATURES)),
         "head": {
             "weights": 1e-2 * jax.random.normal(second, shape, jnp.float32),
             "out": 1e-2 * jax.random.normal(third, shape[1:], jnp.float32),
@@ -276,36 +266,34 @@ def initialize(key: PRNGKeyArray, num_inputs: int, num_hidden: int = 128) -> dic
     }
 
 
-class WarmStart(eqx.Module):
+@eqx.filter_jit
+def warm_start(
+    data: Data, batch_size: int, params: dict[str, Any], key: PRNGKeyArray
+) -> dict[str, Any]:
     """150 steps of Adam on the mean loss, with a linear head that is thrown away."""
+    first, key = jax.random.split(key)
+    start = (params["featurizer"], penalties.perceptron(first, (NUM_FEATURES, 1)))
+    optimizer = optax.adam(1e-3)
 
-    data: Data
-    batch_size: int = eqx.field(static=True)
+    def loss(both: tuple[Layers, Layers], data: Data) -> Array:
+        featurizer, head = both
+        losses = [
+            penalties.cross_entropy(
+                penalties.outputs(head, features_of(featurizer, images)), labels
+            )
+            for images, labels in data
+        ]
+        return jnp.mean(jnp.stack(losses)) + 1e-3 * penalties.squares(featurizer)
 
-    @eqx.filter_jit
-    def __call__(self, params: dict[str, Any], key: PRNGKeyArray) -> dict[str, Any]:
-        first, key = jax.random.split(key)
-        start = (params["featurizer"], perceptron(first, (NUM_FEATURES, 1)))
-        optimizer = optax.adam(1e-3)
+    def step(carry: tuple, index: Array) -> tuple:
+        both, state = carry
+        batch = penalties.random_rows(data, jax.random.fold_in(key, index), batch_size)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(jax.grad(loss)(both, batch), state)
+        return (jax.tree.map(jnp.add, both, updates), state), None
 
-        def loss(both: tuple[Layers, Layers], data: Data) -> Array:
-            featurizer, head = both
-            logits = [
-                (features_of(featurizer, images) @ head[0]["weights"] + head[0]["bias"][None])[:, 0]
-                for images, _ in data
-            ]
-            losses = [cross_entropy(z, y) for z, (_, y) in zip(logits, data, strict=True)]
-            return jnp.mean(jnp.stack(losses)) + 1e-3 * squares(featurizer)
-
-        def step(carry: tuple, index: Array) -> tuple:
-            both, state = carry
-            batch = random_rows(self.data, jax.random.fold_in(key, index), self.batch_size)
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-                updates, state = optimizer.update(jax.grad(loss)(both, batch), state)
-            return (jax.tree.map(jnp.add, both, updates), state), None
-
-        (trained, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(150))[0]
-        return {**params, "featurizer": trained}
+    (trained, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(150))[0]
+    return {**params, "featurizer": trained}
 
 
 class PrintedLosses(RidgeLosses):
@@ -366,8 +354,8 @@ def ride_algorithm_4(
         decay=0.0 if is_literal else 1e-3,
         trained=kind in ("whole", "literal") or {"featurizer": [False, True], "head": False},
     )
-    warm_start = None if is_literal else WarmStart(data, batch_size)
-    ride = ride_common(both, common, warm_start=warm_start, seed=seed)
+    first = None if is_literal else partial(warm_start, data, batch_size)
+    ride = ride_common(both, common, warm_start=first, seed=seed)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ride.params[1:])
     steps = list(range(1, NUM_STEPS + 1))
     return Trained(steps, partial(stacked_logits, network_logits, stacked))

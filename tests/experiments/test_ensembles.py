@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from ridgerider.data import FILES, digits
+from ridgerider.data import digits
 from ridgerider.problems import classifier
 from ridgerider_experiments import ensemble_depth, ensembles
 from ridgerider_experiments.runner import Runner, interval
@@ -108,29 +108,18 @@ def test_the_table_of_the_documentation_is_the_commands(experiment):
         assert of["verdict"] == ensembles.verdict(of["claim"])
 
 
-def test_fashion_is_used_only_where_it_is_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("RIDGERIDER_DATA", str(tmp_path / "mnist"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert ensembles.fashion_folder() is None
-    settings = ensembles.Settings()
-
-    def arms(settings, fashion):
-        jobs = ensembles.jobs_of(settings, fashion)
+def test_arms_are_those_of_the_data():
+    def arms(settings):
+        jobs = ensembles.jobs_of(settings)
         return list(dict.fromkeys((job["data"], job["width"]) for job in jobs))
 
-    assert arms(settings, None) == [("digits", 16), ("digits", 64), ("mnist", 128)]
-    (tmp_path / "fashion-mnist").mkdir()
-    for name in FILES:
-        (tmp_path / "fashion-mnist" / name).touch()
-    place = ensembles.fashion_folder()
-    assert place == tmp_path.resolve() / "fashion-mnist"
-    assert (str(place), 128) in arms(settings, place)
-    own = dataclasses.replace(settings, data="some/folder")
-    assert arms(own, None) == [("some/folder", 128)]
+    settings = ensembles.Settings()
+    assert arms(settings) == [("digits", 16), ("digits", 64), ("mnist", 128)]
+    assert arms(dataclasses.replace(settings, data="some/folder")) == [("some/folder", 128)]
 
 
 def test_later_seeds_have_the_methods_of_the_claim_only():
-    jobs = ensembles.jobs_of(ensembles.Settings(), None)
+    jobs = ensembles.jobs_of(ensembles.Settings())
     first, later = (jobs[number]["methods"] for number in (0, 9))
     assert first == list(ensembles.METHODS) and set(later) == set(ensembles.CLAIM)
 
