@@ -125,18 +125,14 @@ def from_folder(folder: str | Path) -> Images:
         raise ValueError(f"`data` must hold one npz file, but {folder} holds {names}.")
     found = _from_npz(archives[0]) if archives else _from_idx(folder)
     for what, (images, labels) in {"training": found[:2], "test": found[2:]}.items():
-        is_kind = images.dtype == np.uint8 or images.dtype.kind == "f"
-        if images.ndim != 3 or not images.size or not is_kind:
+        is_bytes = images.dtype == np.uint8
+        ends = (images.min(), images.max()) if images.size else (0, 0)
+        is_right = is_bytes or (images.dtype.kind == "f" and 0 <= ends[0] <= ends[1] <= 1)
+        if images.ndim != 3 or not images.size or not is_right:
             raise ValueError(
                 f"the {what} images in {folder} must be grey, of shape (images, height, width), "
-                f"and bytes or floating-point, not of shape {images.shape} and type "
-                f"{images.dtype}."
-            )
-        low, high = float(images.min()), float(images.max())
-        if images.dtype != np.uint8 and not (low >= 0 and high <= 1):
-            raise ValueError(
-                f"the {what} images in {folder} must be from 0 to 1, but they go from {low:g} to "
-                f"{high:g}."
+                "and bytes or floating-point numbers from 0 to 1, not of shape "
+                f"{images.shape} and type {images.dtype}, from {ends[0]:g} to {ends[1]:g}."
             )
         # More classes than examples of them: a byte that means "no label", not a class.
         most = len(images) if what == "training" else int(found[1].max()) + 1

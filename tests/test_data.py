@@ -211,7 +211,7 @@ def test_a_broken_archive_is_named(tmp_path):
         ({"train_labels": np.arange(5)}, "one for each of the 12 examples, not of shape .5,."),
         ({"test_labels": np.full(6, 4)}, "test labels .* from 0 to 2, but they go from 4 to 4"),
         ({"test_images": np.zeros((6, 4, 4))}, "test images .* of the size of the training images"),
-        ({"test_images": np.full((6, 5, 4), np.nan)}, "test images .* but they go from nan to nan"),
+        ({"test_images": np.full((6, 5, 4), np.nan)}, "test images .* from nan to nan"),
         ({"test_images": np.full((6, 5, 4), 255.0)}, "test images .* from 255 to 255"),
         ({"train_images": np.zeros((12, 5, 4, 3))}, "must be grey, .* not of shape .12, 5, 4, 3."),
         ({"train_images": np.zeros((0, 5, 4))}, "not of shape .0, 5, 4."),

@@ -78,9 +78,12 @@ def equilibria(game: PayoffGame) -> tuple[Equilibrium, ...]:
     sums = jnp.asarray(number[None] == np.arange(len(rows))[:, None], float)
     _, tables = ravel_pytree(game.start)
 
+    def paid_to(*policies: Array) -> Float[Array, " players"]:
+        return jnp.broadcast_to(game.payoff(*policies), (game.num_players,))
+
     def slopes(x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The derivative of each player's payoff by its own policy."""
-        own = jax.jacrev(lambda *policies: _each(game, policies), range(game.num_players))
+        own = jax.jacrev(paid_to, range(game.num_players))
         return jnp.concatenate([jnp.ravel(part[k]) for k, part in enumerate(own(*tables(x)))])
 
     def solve(used: Bool[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
@@ -103,6 +106,10 @@ def equilibria(game: PayoffGame) -> tuple[Equilibrium, ...]:
         paid = slopes(x)
         return x * (paid - (sums @ (x * paid))[number])
 
+    # Changes that keep the sum of each row.
+    is_last = np.append(number[1:] != number[:-1], True)
+    last = np.flatnonzero(is_last)[number]
+    basis = (np.eye(len(number)) - np.eye(len(number))[last])[~is_last].T
     found, known = list[Equilibrium](), list[np.ndarray]()
     points, errors = jax.jit(lambda used: jax.lax.map(solve, used))(used)
     for x, error in zip(np.asarray(points), np.asarray(errors), strict=True):
@@ -118,24 +125,13 @@ def equilibria(game: PayoffGame) -> tuple[Equilibrium, ...]:
         if is_known or (paid - values[number]).max() > TOLERANCE * size:
             continue
         known.append(seen)
-        growth = _growth(jacobian, number)
+        rates = np.linalg.eigvals(np.linalg.pinv(basis) @ jacobian @ basis)
+        growth = float(rates.real.max())
         kind: Kind = "neutral"
         if abs(growth) > SAME * size:
             kind = "stable" if growth < 0 else "unstable"
         policies = tables(jnp.asarray(x))
-        payoffs = np.asarray(_each(game, policies))
+        payoffs = np.asarray(paid_to(*policies))
         found.append(Equilibrium(tuple(map(np.asarray, policies)), payoffs, kind, growth))
     order = ("stable", "neutral", "unstable")
     return tuple(sorted(found, key=lambda one: (order.index(one.kind), -one.payoffs.sum())))
-
-
-def _each(game: PayoffGame, policies: tuple[Array, ...]) -> Float[Array, " players"]:
-    return jnp.broadcast_to(game.payoff(*policies), (game.num_players,))
-
-
-def _growth(jacobian: Float[np.ndarray, "n n"], number: np.ndarray) -> float:
-    """The largest real part of an eigenvalue along changes that keep the sum of each row."""
-    is_last = np.append(number[1:] != number[:-1], True)
-    last = np.flatnonzero(is_last)[number]
-    basis = (np.eye(len(number)) - np.eye(len(number))[last])[~is_last].T
-    return float(np.linalg.eigvals(np.linalg.pinv(basis) @ jacobian @ basis).real.max())

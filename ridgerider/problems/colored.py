@@ -80,26 +80,22 @@ class ColoredImages:
 
     @cached_property
     def train(self) -> tuple[ColoredEnvironment, ...]:
-        return self._deal(self._order[self.num_validation :], part=0)
+        return self._deal(part=0)
 
     @cached_property
     def validation(self) -> tuple[ColoredEnvironment, ...]:
-        return self._deal(self._order[: self.num_validation], part=1)
+        return self._deal(part=1)
 
     def load_test(self) -> ColoredEnvironment:
         """The test environment. Look at it when everything is chosen."""
         random = np.random.default_rng([self.seed, 2])
         return self._color(self.source.test_images, self.source.test_labels, self.test_rate, random)
 
-    @cached_property
-    def _order(self) -> np.ndarray:
-        random = np.random.default_rng([self.seed, 3])
-        return random.permutation(len(self.source.train_labels))
-
-    def _deal(self, rows: np.ndarray, part: int) -> tuple[ColoredEnvironment, ...]:
+    def _deal(self, part: int) -> tuple[ColoredEnvironment, ...]:
         """Every environment gets as many images, and none twice."""
-        random = np.random.default_rng([self.seed, part])
-        count = len(self.flip_rates)
+        random, count = np.random.default_rng([self.seed, part]), len(self.flip_rates)
+        order = np.random.default_rng([self.seed, 3]).permutation(len(self.source.train_labels))
+        rows = order[self.num_validation :] if part == 0 else order[: self.num_validation]
         rows = rows[: len(rows) // count * count]
         images, labels = self.source.train_images, self.source.train_labels
         return tuple(
