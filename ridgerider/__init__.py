@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from ridgerider._core.problem.batches import Batches as Batches
     from ridgerider._core.problem.problem import Problem as Problem
     from ridgerider._core.ride.correct import Valley as Valley
-    from ridgerider._core.ride.davidson import Davidson as Davidson
     from ridgerider._core.ride.quasi_newton import QuasiNewton as QuasiNewton
-    from ridgerider._core.ride.residual import Residual as Residual
     from ridgerider._core.ride.rider import Rider as Rider
     from ridgerider._core.ride.step import Backtracking as Backtracking
     from ridgerider._core.ride.step import FixedStep as FixedStep
@@ -43,9 +41,11 @@ if TYPE_CHECKING:
     from ridgerider._core.ride.stop import curvature_gone as curvature_gone
     from ridgerider._core.ride.stop import not_finite as not_finite
     from ridgerider._core.ride.trust_region import Follow as Follow
+    from ridgerider._core.ride.update import Davidson as Davidson
     from ridgerider._core.ride.update import Keep as Keep
     from ridgerider._core.ride.update import Project as Project
     from ridgerider._core.ride.update import RandomRidge as RandomRidge
+    from ridgerider._core.ride.update import Residual as Residual
     from ridgerider._core.runtime.compile import keep_compiled as keep_compiled
     from ridgerider._core.spectra.block import BlockSpectrum as BlockSpectrum
     from ridgerider._core.spectra.spectrum import DenseSpectrum as DenseSpectrum

@@ -20,12 +20,11 @@ from ridgerider._core.descend.train import Relax
 from ridgerider._core.problem.batches import FixedRows
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Number, Problem, Scalar, Vector
-from ridgerider._core.ride.davidson import Davidson
 from ridgerider._core.ride.quasi_newton import QuasiNewton
 from ridgerider._core.ride.step import Backtracking, StepRule, TakeStep, Trial, zeros_of
 from ridgerider._core.ride.stop import RidgeLost, Stalled, curvature_gone, not_finite
 from ridgerider._core.ride.trust_region import Follow
-from ridgerider._core.ride.update import Certificate, Certified, Project, Tracked
+from ridgerider._core.ride.update import Certificate, Certified, Davidson, Project, Tracked
 from ridgerider._core.runtime.compile import Effort
 from ridgerider._core.spectra.block import BlockSpectrum
 from ridgerider._core.spectra.spectrum import DenseSpectrum, Ridge, Spectrum
