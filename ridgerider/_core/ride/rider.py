@@ -257,46 +257,10 @@ class Rider(eqx.Module):
     @eqx.filter_jit
     def ride(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
         """Follow `ridge` from `x` until a rule fires. Compiled once for each problem and rider."""
-        return self.resume(problem, self.begin(problem, x, ridge, key), key)
-
-    def begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
-        """The ride before its first step.
-
-        With an update whose ridges have one shape throughout, the loop evaluates the start as a
-        step of size zero, so that the update is compiled once and not twice. A corrector would
-        move the start.
-        """
-        problem, zero = self.on_batch(problem, key, jnp.array(0)), jnp.zeros((), x.dtype)
-
-        def arrive(ridge: Ridge) -> Trial:
-            return self._arrive(problem, x, ridge, key, zero, Cost())
-
-        in_loop = False
-        if isinstance(self.update, Follow | Project | QuasiNewton) and self.correct is None:
-            in_loop = True
-            ridge = self.update.begin(problem, x, ridge)
-            trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
-        else:
-            trial = arrive(ridge)
-        size = zero if in_loop else jnp.asarray(self._rules()[0], x.dtype)
-        return Ride.begin(trial, size, self.max_steps, self.keep_path, not in_loop)
-
-    def _rules(self) -> tuple[Number, TakeStep, Correct | None]:
-        """The first size to try, how far to go, and the corrector."""
-        if isinstance(self.update, Follow):
-            return self.update.size, self.update.step, self.update.correct
-        assert isinstance(self.step, StepRule)
-        return self.step.size, self.step, self.correct
-
-    def resume(
-        self, problem: Problem, ride: Ride, key: PRNGKeyArray, until: Int[Array, ""] | None = None
-    ) -> Ride:
-        """Continue a ride until a rule fires, or until step `until`."""
         first_size, take_step, correct = self._rules()
 
         def should_continue(ride: Ride) -> Bool[Array, ""]:
-            has_time = True if until is None else (ride.num_steps < until) | ~ride.has_begun
-            return ride.is_finite & ~jnp.any(self.ended(ride)) & has_time
+            return ride.is_finite & ~jnp.any(self.ended(ride))
 
         def step(ride: Ride) -> Ride:
             here = jax.random.fold_in(key, ride.num_steps)
@@ -313,7 +277,34 @@ class Rider(eqx.Module):
             first = jnp.asarray(first_size, ride.x.dtype)
             return ride.advance(trial, jnp.where(ride.has_begun, next_size, first))
 
-        return jax.lax.while_loop(should_continue, step, ride)
+        start = self._begin(problem, x, ridge, key)
+        return jax.lax.while_loop(should_continue, step, start)
+
+    def _begin(self, problem: Problem, x: Vector, ridge: Ridge, key: PRNGKeyArray) -> Ride:
+        """The ride before its first step.
+
+        With an update whose ridges have one shape throughout, the loop evaluates the start as a
+        step of size zero, so that the update is compiled once and not twice. A corrector would
+        move the start.
+        """
+        problem, zero = self.on_batch(problem, key, jnp.array(0)), jnp.zeros((), x.dtype)
+
+        def arrive(ridge: Ridge) -> Trial:
+            return self._arrive(problem, x, ridge, key, zero, Cost())
+
+        if isinstance(self.update, Follow | Project | QuasiNewton) and self.correct is None:
+            ridge = self.update.begin(problem, x, ridge)
+            trial = dataclasses.replace(zeros_of(arrive, ridge), x=x, ridge=ridge)
+            return Ride.begin(trial, zero, self.max_steps, self.keep_path, has_begun=False)
+        size = jnp.asarray(self._rules()[0], x.dtype)
+        return Ride.begin(arrive(ridge), size, self.max_steps, self.keep_path, has_begun=True)
+
+    def _rules(self) -> tuple[Number, TakeStep, Correct | None]:
+        """The first size to try, how far to go, and the corrector."""
+        if isinstance(self.update, Follow):
+            return self.update.size, self.update.step, self.update.correct
+        assert isinstance(self.step, StepRule)
+        return self.step.size, self.step, self.correct
 
     @eqx.filter_jit
     def spectrum_at(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
-from ridgerider._core.linalg.probe import PROBABILITY, probe
+from ridgerider._core.linalg.lowest import PROBABILITY, probe
 from ridgerider._core.spectra.spectrum import cluster_labels
 from tests.cases import make_matrix, quadratic_loss
 

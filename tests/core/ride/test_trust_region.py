@@ -155,13 +155,6 @@ def test_the_first_row_of_a_ride_is_its_start():
     np.testing.assert_allclose(ride.trace.eigenvalue[0], spectrum.eigenvalues[0], rtol=1e-2)
     assert ride.trace.step_size[0] == 0
     np.testing.assert_allclose(ride.trace.step_size[1], rider.update.size)
-    # A slice at a time leads to the same place.
-    sliced = rider.begin(problem, x, spectrum.ridge(0), KEY)
-    assert not jnp.any(rider.ended(sliced))
-    for until in (0, 1, 2, 3):
-        sliced = rider.resume(problem, sliced, KEY, jnp.array(until))
-        assert int(sliced.num_steps) == until
-    np.testing.assert_allclose(sliced.x, ride.x, rtol=1e-9)
 
 
 def test_a_ride_that_begins_at_nan_ends_there():
