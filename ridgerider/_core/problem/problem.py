@@ -477,10 +477,6 @@ class Counted:
     def charge(self, **counts: Any) -> None:
         self.cost = self.cost + Cost(**counts)
 
-    def value(self, x: Vector) -> Scalar:
-        self.charge(values=1)
-        return self.problem.value(x)
-
     def grad(self, x: Vector) -> Vector:
         self.charge(gradients=1)
         return self.problem.grad(x)

@@ -39,9 +39,8 @@ def test_each_call_is_counted():
     np.testing.assert_array_equal(counted.hvp(x, x), problem.hvp(x, x))
     hessian, eigenvalues, columns = counted.eigh(x)
     np.testing.assert_allclose(hessian @ columns, columns * eigenvalues[None, :], atol=1e-14)
-    assert float(counted.value(x)) == float(problem.value(x))
     cost = counted.cost
-    assert (cost.values, cost.gradients, cost.hvps, cost.hessians) == (1, 1, 4, 1)
+    assert (cost.values, cost.gradients, cost.hvps, cost.hessians) == (0, 1, 4, 1)
     assert cost.eigendecompositions == 1
 
 
