@@ -159,6 +159,7 @@ def test_solutions_are_state_dictionaries(searched):
             np.testing.assert_array_equal(
                 ours.ravel(params), result.leg(solution.fingerprint).finish.x
             )
+            assert ours.with_start(params).x0.tolist() == ours.ravel(params).tolist()
     assert all(torch.equal(before[name], module.state_dict()[name]) for name in before)
 
 

@@ -157,15 +157,7 @@ class Problem(eqx.Module):
 
     @checked
     def ravel(self, params: PyTree) -> Vector:
-        if isinstance(params, OrderedDict) and isinstance(self.start, dict):
-            params = dict(
-                params
-            )  # the state of a module of PyTorch; pytrees sort dictionaries only
-        params = jax.tree.map(
-            lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, params
-        )
-        check_params("params", self.start, params)
-        return ravel_pytree(params)[0]
+        return ravel_pytree(check_params("params", self.start, params))[0]
 
     @checked
     def unravel(self, x: Vector) -> PyTree:
@@ -180,8 +172,7 @@ class Problem(eqx.Module):
     @checked
     def with_start(self, params: PyTree) -> "Problem":
         """The same loss and data from another start, e.g. one that `find_saddle` found."""
-        check_params("params", self.start, params)
-        new = Problem(self.loss, params, *self.args)
+        new = Problem(self.loss, check_params("params", self.start, params), *self.args)
         new = new._with_deadline(self.deadline)
         return new if self.rows is None else new.on_rows(self.rows, self.num_chunks)
 
@@ -425,15 +416,20 @@ def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, .
         raise ValueError(f"`loss` must return a real scalar, but it returned {what}.{hint}")
 
 
-def check_params(name: str, start: PyTree, params: PyTree) -> None:
-    """Raise unless these are parameters in the structure of the start."""
+def check_params(name: str, start: PyTree, params: PyTree) -> PyTree:
+    """Parameters in the structure of the start, which may be the state of a PyTorch module."""
+    if isinstance(params, OrderedDict) and isinstance(start, dict):
+        params = dict(params)  # pytrees sort dictionaries only
+    params = jax.tree.map(
+        lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, params
+    )
     shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (params, start))
-    if shapes == wanted:
-        _checked_start(params, name)
-    else:
+    if shapes != wanted:
         raise ValueError(
             f"`{name}` must be parameters like the problem's start, {wanted}, not {came(params)}."
         )
+    _checked_start(params, name)
+    return params
 
 
 def place(problem: Problem, x: Any) -> Vector:

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from ridgerider._check import Count, Limit, checked
@@ -21,6 +22,7 @@ from ridgerider._search.engine.explore import explore
 from ridgerider._search.engine.loop import Engine, Means
 from ridgerider._search.engine.run import guard_of, stored_valid
 from ridgerider._search.results.landscape import Landscape
+from ridgerider._search.results.progress import Line
 from ridgerider._search.runfile.store import Store
 from ridgerider._search.tree import Budget, Fingerprint, stored_order, with_priority
 
@@ -44,7 +46,8 @@ def connect(
 
     Descends from both, relaxes a path between the minima with `num_images` images, climbs from its
     maxima and leaves the saddles; then between minima that are not joined yet, until `a` and `b`
-    are, or `max_calls` gradients and Hessian-vector products are used up.
+    are, or `max_calls` gradients and Hessian-vector products are used up. Ctrl-C ends it with what
+    was found.
 
     - `a`, `b`: parameters.
     - `settings`: others of `rr.explore`.
@@ -61,9 +64,8 @@ def connect(
     >>> round(float(landscape.barrier(one, two)), 3)
     1.0
     """
-    for name, params in (("a", a), ("b", b)):
-        check_params(name, problem.start, params)
-    settings |= {"max_rides": 1, "round_size": 1}  # no climb is begun
+    a, b = (check_params(name, problem.start, one) for name, one in (("a", a), ("b", b)))
+    settings |= {"max_rides": 1, "round_size": 1, "share_of_starts": 0.0}  # no climb is begun
     first = explore(problem.with_start(a), climb, symmetry=symmetry, starts=[b], **settings)
     return connected(first, num_images=num_images, max_calls=max_calls)
 
@@ -89,29 +91,37 @@ def connected(
         if len(starts) < 2 or None in landscape.starts()[:2]:
             return landscape
         names = starts[0], starts[1]
-    pairs, tried = [(names[0], names[1])], set[tuple[int, int]]()
-    for _ in range(MAX_ROUNDS):
-        spent = store.cost()
-        if not pairs or (max_calls is not None and spent.values + spent.hvps >= max_calls):
-            break
-        points = []
-        for one, two in pairs:
-            try:
-                points += _guesses(problem, mover, store, one, two, num_images)
-            except NoPath:
-                if not tried:  # no gap but the whole
-                    raise
-        if points:
-            _ride(problem, mover, store, points)
+    pairs, tried, before = [(names[0], names[1])], set[tuple[int, int]](), _num_calls(store)
+    is_double = problem.dtype == np.float64 or bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    try:
+        for _ in range(MAX_ROUNDS):
+            is_spent = max_calls is not None and _num_calls(store) - before >= max_calls
+            if not pairs or is_spent:
+                break
+            points = []
+            for one, two in pairs:
+                try:
+                    with jax.enable_x64(is_double):
+                        points += _guesses(problem, mover, store, one, two, num_images)
+                except NoPath:
+                    if not tried:  # no gap but the whole
+                        raise
+            if points:
+                with jax.enable_x64(is_double):
+                    _ride(problem, mover, store, points)
+            landscape = Landscape(store, problem, mover)
+            ends, minima = [landscape._minimum_at[name] for name in names], landscape.minima()
+            gaps = [gap for gap in _gaps(landscape, ends[0], ends[1]) if gap not in tried]
+            tried.update(gaps)
+            pairs = [(minima[i].fingerprint, minima[j].fingerprint) for i, j in gaps]
+    except KeyboardInterrupt:
         landscape = Landscape(store, problem, mover)
-        ends = [landscape._minimum_at[name] for name in names]
-        pairs = []
-        for gap in _gaps(landscape, ends[0], ends[1]):
-            if gap not in tried:
-                tried.add(gap)
-                minima = landscape.minima()
-                pairs.append((minima[gap[0]].fingerprint, minima[gap[1]].fingerprint))
     return landscape
+
+
+def _num_calls(store: Store) -> int:
+    spent = store.cost()
+    return int(spent.values + spent.hvps)
 
 
 def _gaps(landscape: Landscape, one: int, two: int) -> list[tuple[int, int]]:
@@ -157,12 +167,13 @@ def _guesses(
 
 def _ride(problem: Problem, mover: Climbs, store: Store, points: list[np.ndarray]) -> None:
     """Climb from guesses, and leave what was found; nothing else of the map is continued."""
-    settings, meta = store.settings, store.meta
+    settings, meta = replace(store.settings, share_of_starts=0.0, until_enough=False), store.meta
     order = mover.ordered(stored_order(settings.order, settings.seed, None))
     root = with_starts(store.leg(Fingerprint()), points, is_guess=True)
     children = mover.branches_at(problem, settings, root)
     store.settle(root, [with_priority(one, order) for one in children])
     job, guard = Job(problem, mover, settings, None), guard_of(stored_valid(meta))
     while count := sum(not one.fingerprint[-1].up for one in store.open_branches()):
-        budget = Budget(store.num_legs() + count)
-        Engine(job, order, budget, store, Means(), guard).run()
+        engine = Engine(job, order, Budget(store.num_legs() + count), store, Means(), guard)
+        with Line(True, engine.done):
+            engine.run()

@@ -168,6 +168,9 @@ class Engine:
         num_starts = math.ceil(share * size) if share else 0
         if share is None:
             num_starts = self.yields.num_starts(size, len(self.frontier))
+        if not self._rounds:  # the user's own starts come first
+            num_given = sum(not one.fingerprint[-1].up for one in self.frontier)
+            num_starts = max(0, min(num_starts, size - num_given))
         first = sum(name[-1].start for name in self._rounds)
         names = (Fingerprint((Turn(first + n, 1, start=True),)) for n in range(num_starts))
         starts = [Branch(name, math.nan, 0.0, 1, priority=(2, (name[0].index,))) for name in names]

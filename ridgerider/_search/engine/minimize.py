@@ -219,6 +219,7 @@ def minimize_all(
         one.update(success=False, status=2, message="level, and perhaps a part of another minimum")
     seconds = time.perf_counter() - began
     why = "" if landscape is None else _why(functions, budget, seconds, landscape)
+    functions.max_calls, functions.held_back = math.inf, None  # for `landscape.connect`
     minima.message = "; ".join(filter(None, (reason, why))).replace("`start`", "`x0`")
     for one in minima:
         one.update(nfev=minima.nfev, njev=minima.njev, nhev=minima.nhev)

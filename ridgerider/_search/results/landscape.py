@@ -60,8 +60,8 @@ class Junction:
 class Barrier(float):
     """The loss at the highest point of the lowest path between two minima.
 
-    It is symmetric, and infinite between minima that no path joins; `text` then says which parts of
-    the map they are in. `forward` and `backward` are its height above either minimum, `saddle` the
+    It is symmetric, and infinite between minima that no known path joins; printed, it says what may
+    help. `forward` and `backward` are its height above either minimum, `saddle` the
     number of the highest saddle.
     """
 
@@ -255,6 +255,13 @@ class Landscape(RunView):
             barrier.saddle = max(path.saddles, key=lambda point: point.loss).number
         barrier.forward, barrier.backward = (barrier - path.losses[end] for end in (0, -1))
         barrier.text = f"{path.maximum:.6g}"
+        hops = [edge for edge in self._edges if edge.minima == (one, one)]
+        if one == two and hops:
+            hop = min(hops, key=lambda edge: edge.loss)
+            barrier.text += (
+                f": both are minimum {one}; saddle {hop.saddle} joins it with a copy or itself, "
+                f"{hop.loss - barrier:.6g} above it"
+            )
         return barrier
 
     @checked
@@ -266,11 +273,11 @@ class Landscape(RunView):
         try:
             nodes = networkx.shortest_path(self._forest, one, two)
         except networkx.NetworkXNoPath:
-            parts = self.components()
-            where = [next(i for i, part in enumerate(parts) if n in part) for n in (one, two)]
+            is_cut = self.endings()["max_steps"]
             raise ValueError(
-                f"no path joins minimum {one}, in component {where[0]} of {len(parts)}, and "
-                f"minimum {two}, in component {where[1]}."
+                f"no path is known between minima {one} and {two}; {self.num_open()} branches are "
+                f"open, connect({one}, {two}) looks for a path"
+                + (f", and {is_cut} climbs ended by max_steps of rr.Climb." if is_cut else ".")
             ) from None
         minima, saddles = self.minima(), self.saddles()
         points = [minima[one]]

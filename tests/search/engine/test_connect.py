@@ -8,6 +8,7 @@ import ridgerider as rr
 from ridgerider._core.points.band import aligned, maxima, relaxed
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls
+from ridgerider._search.engine import connect as connecting
 from ridgerider.problems import mueller_brown, wells
 
 
@@ -95,3 +96,36 @@ def test_the_problem_is_needed(tmp_path):
     rr.explore(mueller_brown(), max_rides=3, out=path)
     with pytest.raises(ValueError, match=r"needs the problem: open the file with rr\.load"):
         rr.load(path).connect(0, 0)
+
+
+def ripples(x):
+    return np.sin(3 * x[0]) * np.cos(2 * x[1]) + 0.1 * (x @ x) + 0.3 * x[0] * x[1]
+
+
+def test_minima_of_a_numpy_function_inside_bounds_are_joined(monkeypatch):
+    # The map itself has ended: no new start of it is wanted, whatever it would do next.
+    minima = rr.minimize_all(ripples, [0.5, 0.5], bounds=[(-3, 3)] * 2, max_calls=3000)
+    before = minima.landscape.cost
+    landscape = minima.landscape.connect(0, 1)
+    assert landscape.barrier(0, 1).saddle is not None
+    assert landscape.cost.values > before.values
+    monkeypatch.setattr(connecting, "_ride", raising(KeyboardInterrupt))
+    assert landscape.connect(0, 2).minima()  # what was found
+
+
+def raising(error):
+    def ride(*args):
+        raise error
+
+    return ride
+
+
+def test_given_starts_come_before_those_spread_over_bounds():
+    problem = rr.Problem(lambda x: jnp.sum((x**2 - 1) ** 2 + 0.2 * x), jnp.array([0.8, 0.9]))
+    inside = {"bounds": [(-2, 2)] * 2}
+    landscape = rr.connect(problem, jnp.array([0.8, 0.9]), jnp.array([-1.1, 0.9]), **inside)
+    here, there = landscape.starts()
+    assert here != there and landscape.barrier(here, there).saddle is not None
+    assert len(landscape.minima()) == 2
+    mapped = rr.explore(problem, starts=[jnp.array([-1.1, 0.9])], max_rides=2, **inside)
+    assert None not in mapped.starts()
