@@ -2,18 +2,17 @@
 
     ridgerider bench global [suite | unseen | fits | first-answer] [--only NAME]
 
-For each function and each of three random starts `minimize_all` runs with its defaults, in another
-process, for at most a minute. Each peer then gets as many calls as it made; one that ends earlier
-begins again elsewhere. The global minimum, f*, is found if a value is at most 1e-3 max(1, |f*|)
-above it: for `minimize_all` one that it returns, for a peer any that it computes. Minima are those
-that `ridgerider_experiments.bench.minima` confirms. `suite` has the known functions of
-`ridgerider_experiments.bench.functions`, `unseen` random ones, whose f* is the least value of all
-runs and of one multi-start with 50,000 calls. `suite(seed, budget=8000)` runs the peers alone.
+For each function and each of three random starts `minimize_all` runs with its defaults; more than a
+minute of processor time is a time-out. Each peer then gets as many calls as it made; one that ends
+earlier begins again elsewhere. The global minimum, f*, is found if a value is at most
+1e-3 max(1, |f*|) above it: for `minimize_all` one that it returns, for a peer any that it computes.
+Minima are those that `ridgerider_experiments.bench.minima` confirms. `suite` has the known
+functions of `ridgerider_experiments.bench.functions`, `unseen` random ones, whose f* is the least
+value of all runs and of one multi-start with 50,000 calls. `suite(seed,
+budget=8000)` runs the peers alone.
 """
 
-import contextlib
 import itertools
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -36,7 +35,6 @@ from ridgerider_experiments.bench.minima import kinds
 
 OURS, MULTI_START = "ridgerider", "multi-start"
 NUM_STARTS, MAX_SECONDS, LONG = 3, 60.0, 50_000  # seconds of processor time
-BUSY = 10  # times as many by the clock: other processes run as well
 DETERMINISTIC = ("shgo", "direct")  # these take no start: one run serves all
 # A run of a peer: the function, its bounds, a start, random numbers, and how many runs were before.
 PEERS: dict[str, Callable[..., Any]] = {
@@ -114,82 +112,34 @@ def peer(who: str, case: Case, budget: int, x: Vector, seed: int) -> Run:
     return run
 
 
-# --- `minimize_all`, in a process that is ended when it takes too long
-
-
-def minimized(name: str, seed: int, x: Vector) -> Run:
-    """The default call on the case of that name, counted."""
+def minimized(case: Case, x: Vector) -> Run:
+    """The default call of `minimize_all`, counted."""
     run, began = Run(), time.process_time()
-    case = next(one for one in (*SUITE, *random_cases(seed)) if one.name == name)
 
     def fun(x: Vector) -> float:
-        x = np.array(x, float)  # refuses JAX's tracers: a compiled function would not be counted
-        calls.value += 1
-        return case.fun(x)
+        run.calls += 1
+        return case.fun(np.array(x, float))  # refuses JAX's tracers, which would not be counted
 
     try:
         results = rr.minimize_all(fun, x, bounds=case.bounds)
     except Exception as error:  # whatever it is, it is a failure of the library
-        return Run(calls.value, seconds=time.process_time() - began, failure=repr(error))
-    run.calls, run.seconds = calls.value, time.process_time() - began
-    run.reported = int(getattr(results, "nfev", results[0].nfev if results else -1))
-    run.better = [(run.calls, min((case.fun(one.x) for one in results), default=np.inf))]
+        return replace(run, seconds=time.process_time() - began, failure=repr(error))
+    run.seconds, run.reported = time.process_time() - began, int(results.nfev)
+    run.better = [(run.calls, min(case.fun(one.x) for one in results))]
     run.ends = [(run.calls, one.x) for one in results if one.success]
-    return run
-
-
-calls: Any = None  # the count, which the process that waits can read
-
-
-def share(count: Any) -> None:
-    global calls
-    calls = count
-
-
-class Worker:
-    """The other process; a context, which ends it."""
-
-    def __init__(self) -> None:
-        self.context = multiprocessing.get_context("spawn")
-        self.calls = self.context.Value("q", lock=False)
-        self.begin()
-
-    def begin(self) -> None:
-        self.pool = self.context.Pool(1, share, (self.calls,))
-        self.pool.apply(int)  # its imports do not count
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.pool.terminate()
-        self.pool.join()
-
-    def __call__(self, name: str, seed: int, x: Vector) -> Run:
-        self.calls.value = 0
-        try:
-            run = self.pool.apply_async(minimized, (name, seed, x)).get(BUSY * MAX_SECONDS)
-            return run if run.seconds <= MAX_SECONDS else replace(run, failure="time-out")
-        except multiprocessing.TimeoutError:
-            self.__exit__()
-            self.begin()
-            return Run(self.calls.value, seconds=MAX_SECONDS, failure="time-out")
+    return run if run.seconds <= MAX_SECONDS else replace(run, failure="time-out")
 
 
 # --- tables
 
 
-def runs_of(
-    case: Case, seed: int, worker: Worker | None, budget: int
-) -> tuple[dict[str, list[Run]], list[int]]:
-    """All methods on one function, from each start, and the budgets; no worker: the peers alone."""
+def runs_of(case: Case, seed: int, budget: int | None) -> tuple[dict[str, list[Run]], list[int]]:
+    """All methods on one function, from each start, and the budgets; if given, the peers alone."""
     low, high = np.array(case.bounds, float).T
     random = np.random.default_rng([seed, zlib.crc32(case.name.encode())])
-    starts, budgets = random.uniform(low, high, (NUM_STARTS, len(low))), [budget] * NUM_STARTS
-    runs = dict[str, list[Run]]()
-    if worker is not None:
-        runs[OURS] = [worker(case.name, seed, x) for x in starts]
-        budgets = [run.calls for run in runs[OURS]]
+    starts = random.uniform(low, high, (NUM_STARTS, len(low)))
+    runs = {OURS: [minimized(case, x) for x in starts]} if budget is None else {}
+    budgets = [run.calls for run in runs[OURS]] if budget is None else [budget] * NUM_STARTS
     for who in PEERS:
         if who in DETERMINISTIC:
             runs[who] = [peer(who, case, max(budgets), starts[0], seed)] * NUM_STARTS
@@ -244,17 +194,16 @@ def compared(
     """The rows of each function, then those of all together."""
     chosen = [case for case in cases if only in (None, case.name)]
     totals, num_enough = dict[str, Counter[str]](), 0
-    with Worker() if budget is None and chosen else contextlib.nullcontext() as worker:
-        for case in chosen:
-            runs, budgets = runs_of(case, seed, worker, budget or 0)
-            least = least_of(case, runs, seed)
-            scores = {who: score(case, who, of, budgets, least) for who, of in runs.items()}
-            for who, one in scores.items():
-                totals.setdefault(who, Counter()).update(one)
-                task, text = f"{case.name}, {len(case.bounds)} parameters", words(who, one, 1)
-                yield Row(task, who, one["calls"] / NUM_STARTS, "calls", text)
-            if worker is not None:
-                num_enough += scores[OURS]["strict"] >= 0.95 * scores[MULTI_START]["strict"]
+    for case in chosen:
+        runs, budgets = runs_of(case, seed, budget)
+        least = least_of(case, runs, seed)
+        scores = {who: score(case, who, of, budgets, least) for who, of in runs.items()}
+        for who, one in scores.items():
+            totals.setdefault(who, Counter()).update(one)
+            task, text = f"{case.name}, {len(case.bounds)} parameters", words(who, one, 1)
+            yield Row(task, who, one["calls"] / NUM_STARTS, "calls", text)
+        if OURS in scores:
+            num_enough += scores[OURS]["strict"] >= 0.95 * scores[MULTI_START]["strict"]
     for who, total in totals.items():
         text = words(who, total, len(chosen))
         if who == OURS:

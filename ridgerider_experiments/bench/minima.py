@@ -79,6 +79,9 @@ def polished(fun: Callable[[Vector], float], u: Vector, step: float) -> tuple[bo
     if is_free.any():  # at an inflection Newton's steps only halve, and a side is lower
         around = [fun(u + sign * 10 * step * row) for row in rows for sign in (1, -1)]
         is_strict = is_strict and min(around) >= fun(u) - rounding
+        # Where all curvature vanishes, as at the minimum of x^4, it grows with the step.
+        bends = (np.reshape(around, (-1, 2)).sum(axis=1) - 2 * fun(u)) / (10 * step) ** 2
+        is_strict = is_strict and bool((bends <= 4 * eigenvalues + tolerance).all())
         is_strict = is_strict and bool(np.linalg.norm(newton) <= last)
         is_strict = is_strict and bool((eigenvalues > tolerance).all())
     return is_strict, u, rows

@@ -277,6 +277,11 @@ class MapPoints:
         known = self._points.find(leg.x, leg.loss, mark)
         if known is None and _is_start(leg):
             known = self._wells.find(leg)
+        if known is None and _is_start(leg) and self._climbs.bounds is not None:
+            calls, domain = host(self._problem, self._climbs)
+            with self._problem.ledger() as ledger:
+                known = self._wells.level_with(calls, domain, leg)
+            leg = replace(leg, cost=leg.cost + ledger.charge(calls.cost))
         if known is not None:
             return leg, known
         leg = self._climbs.classify(self._problem, leg)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -21,7 +22,7 @@ from ridgerider._core.problem.numpy_functions import (
 )
 from ridgerider._core.problem.problem import Problem
 from ridgerider._core.runtime.clock import OutOfTime
-from ridgerider._search.engine.climbs import Climbs, NoMinimum, host
+from ridgerider._search.engine.climbs import Climbs, NoMinimum, has_arrived, host
 from ridgerider._search.engine.loop import Means
 from ridgerider._search.engine.run import begin_run
 from ridgerider._search.engine.starts import bounds_of, periods_of
@@ -239,10 +240,12 @@ def _settled(
     if not functions.held_back:
         return minima, []
     functions.held_back, wells, (calls, domain) = None, Wells(), host(problem, mover)
-    names = {one.fingerprint for one, _ in minima}
+    ends: dict[Fingerprint, list[Leg]] = {one.fingerprint: [] for one, _ in minima}
     for leg in map(landscape.leg, [Fingerprint(), *landscape.fingerprints()]):
         name = leg.fingerprint if leg.linked_to is None else leg.linked_to
-        if leg.finish is not None and name in names:
+        if name in ends and leg.fingerprint != name and has_arrived(leg):
+            ends[name].append(leg)
+        if leg.finish is not None and name in ends:
             wells.keep(leg, leg.linked_to)
     found, undecided = dict[Fingerprint, tuple[Any, Leg]](), list[tuple[Any, Leg]]()
     for one, leg in minima:
@@ -251,6 +254,7 @@ def _settled(
             other = wells.beside(calls, domain, leg, found)
             if other is not None:
                 wells.merge(name, other)
+                ends[other] += ends.pop(name)
             elif not wells.leads_down(calls, leg):
                 found[name] = one, leg
         except OutOfTime:
@@ -258,7 +262,21 @@ def _settled(
                 undecided.append((one, leg))
             else:
                 found[name] = one, leg
+    for one, leg in sorted(found.values(), key=lambda each: each[1].loss):
+        some = ends[leg.fingerprint] if wells.is_level(leg) else []
+        try:
+            for end in wells.apart(calls, domain, leg, some):
+                end = mover.classify(problem, end)
+                if end.finish is not None and end.finish.kind == "minimum":
+                    found[end.fingerprint] = _elsewhere(functions, one, end), end
+        except OutOfTime:
+            far = max(some, key=lambda end: float(np.linalg.norm(end.x - leg.x)))
+            undecided.append((_elsewhere(functions, one, far), far))
     return list(found.values()), undecided
+
+
+def _elsewhere(functions: Minimand, one: Any, end: Leg) -> Any:
+    return replace(one, params=functions.params_of(end.x), loss=end.loss, multiplicity=1)
 
 
 def _result(functions: Minimand, one: Any, leg: Leg) -> "OptimizeResult":

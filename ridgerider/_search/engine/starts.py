@@ -10,6 +10,7 @@ are sums over rounds, so that the order of arrival, an interruption or a repair 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 KEPT = 0.97  # how much a count is worth after one more draw of its arm
 OTHER = 16  # one part in 16 of the work goes to the arm that yields less
 STRETCH = 1.4  # of some starts about the middle of the bounds
+LOSS = itemgetter(0)
 CLIMB = 10.0  # starts that a climb is worth, before the first one
 
 
@@ -52,7 +54,8 @@ class Yields:
     def __init__(self) -> None:
         self.starts, self.climbs = Arm(), Arm()
         self.num_minima = 0
-        self._minima = list[tuple[int, np.ndarray, float]]()  # each with its round
+        # The minima with their rounds, and all ends of starts: many are on one level minimum.
+        self._minima = dict[tuple[str, ...], tuple[int, np.ndarray, float]]()
 
     def add(self, number: int, leg: Leg, link: Fingerprint | None, at_minimum: bool) -> None:
         """Count a settled leg of the round `number`."""
@@ -65,8 +68,9 @@ class Yields:
         arm.work[number] = arm.work.get(number, 0.0) + work
         arm.num_hits += at_minimum or is_new
         self.num_minima += is_new
-        if is_new:
-            self._minima.append((number, leg.x, leg.loss))
+        if is_new or (at_minimum and leg.fingerprint[-1].start):
+            place = tuple(f"{entry:.3g}" for entry in leg.x)
+            self._minima.setdefault(place, (number, leg.x, leg.loss))
 
     def bottom(self, number: int) -> np.ndarray | None:
         """The minimum of a parabola through the lower half of the minima before a round.
@@ -74,15 +78,15 @@ class Yields:
         Where the minima are those of ripples on a bowl, the lowest one is there.
 
         >>> yields, points = Yields(), np.random.default_rng(0).normal(size=(30, 2))
-        >>> yields._minima = [(0, x, float((x - 1) @ (x - 1))) for x in points]
+        >>> yields._minima = {(str(x),): (0, x, float((x - 1) @ (x - 1))) for x in points}
         >>> yields.bottom(1).round(6).tolist()
         [1.0, 1.0]
         """
-        known = sorted((loss, k) for k, (n, _, loss) in enumerate(self._minima) if n < number)
-        lower = [self._minima[k][1:] for _, k in known[: (len(known) + 1) // 2]]
-        if not lower or len(lower) < 3 * lower[0][0].size + 3:
+        known = sorted((one[::-1] for one in self._minima.values() if one[0] < number), key=LOSS)
+        lower = known[: (len(known) + 1) // 2]
+        if not lower or len(lower) < 3 * lower[0][1].size + 3:
             return None
-        x, losses = np.array([x for x, _ in lower]), np.array([loss for _, loss in lower])
+        x, losses = np.array([x for _, x, _ in lower]), np.array([loss for loss, *_ in lower])
         middle, width = x.mean(axis=0), np.ptp(x, axis=0) + 1e-300
         z = (x - middle) / width
         terms = np.concatenate([np.ones((len(z), 1)), z, z**2], axis=1)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.descend.descent import descend
+from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point
 from ridgerider._search.tree import Fingerprint, Leg
@@ -20,6 +21,10 @@ CLOSE = 1e-3  # minima so close are compared by the values between them
 NEAR_WELL = 0.02  # how far from a minimum its parabola is believed
 LEVEL = 1e-9  # of the loss, and of what the stiffest parabola rises over the distance
 SOFT = 0.15  # of the largest curvature: one of differences that is less may be a level curve's
+ALMOST = 1e-2  # of the largest curvature: what is less may be level
+ROUGH = 1e-5  # of the loss and of the curvature: how much higher a descent may end
+SAME = 0.05  # of the curvature: that of a level minimum is the same everywhere
+NUM_GAPS, NUM_APART = 40, 3  # gaps between level ends, and how many of these must be bridged
 NUM_TRIED, NUM_JOINED = 8, 3  # ends, by straight lines, and minima, by paths, that are tried
 STRAIGHT = 0.05  # of the distance: a middle that relaxes by less is on a path that is hardly bent
 ASIDE = 0.1  # of the distance
@@ -40,11 +45,14 @@ class Wells:
         self._names, self._losses = list[Fingerprint](), list[float]()
         self._points, self._roots = list[Point](), list[np.ndarray]()
         self._ends = list[tuple[Fingerprint, Point, float, float]]()
+        self._level, self._soft = list[Leg](), set[Fingerprint]()  # may be level, and do look so
 
     def keep(self, leg: Leg, link: Fingerprint | None) -> None:
         """Take note of an end at a minimum, which may be a known one."""
         name = leg.fingerprint if link is None else link  # that of the start is empty
         self._ends.append((name, leg.x, leg.loss, stiffness(leg)))
+        if link is None and self.is_level(leg):
+            self._level.append(leg)
         values, rows = modes_at(leg)
         if link is None and len(rows) and (values > 0).all():
             self._names.append(leg.fingerprint)
@@ -69,6 +77,92 @@ class Wells:
                 return self._names[number]
         return None
 
+    @staticmethod
+    def is_level(leg: Leg) -> bool:
+        return min(leg.eigenvalues, default=np.inf) < ALMOST * stiffness(leg)
+
+    def level_with(self, calls: Calls, domain: Domain, leg: Leg) -> Fingerprint | None:
+        """The level minimum that has the loss and the curvature of a descent's end, if any.
+
+        Whether they are one, and not two that a symmetry makes equal, `apart` decides at the end.
+        """
+        is_later = getattr(calls.problem.loss, "held_back", None) is not None
+        if not is_later or len(domain.inward(leg.x)):
+            return None
+        near = list[Leg]()
+        for one in self._level[:]:
+            if abs(leg.loss - one.loss) > ROUGH * (abs(one.loss) + stiffness(one)):
+                continue
+            step = CLOSE * max(1.0, float(np.linalg.norm(one.x)))
+            if one.fingerprint in self._soft or self._is_soft(calls, domain, one, step):
+                self._soft.add(one.fingerprint)
+                near.append(one)
+            else:
+                self._level = [other for other in self._level if other is not one]
+        if not near:
+            return None
+        loss, grad, hessian = calls.expansion(leg.x)
+        if not np.isfinite(hessian).all():
+            return None
+        values, columns = eigh(hessian)
+        is_stiff = values > ALMOST * values[-1]
+        loss -= float(np.sum((grad @ columns)[is_stiff] ** 2 / values[is_stiff])) / 2
+        for one in near if not is_stiff.all() else ():
+            stiff = stiffness(one)
+            is_alike = abs(values[-1] - stiff) <= SAME * stiff
+            if is_alike and abs(loss - one.loss) <= LEVEL * (abs(one.loss) + stiff):
+                hold_back(calls)
+                return one.fingerprint
+        return None
+
+    def apart(self, calls: Calls, domain: Domain, leg: Leg, ends: list[Leg]) -> list[Leg]:
+        """Of the ends that are level with a minimum, the lowest of each other minimum among them.
+
+        Across the longest gaps of the shortest tree between all ends, paths are tried, those that
+        have the highest losses in the middle first, until a few are found.
+        """
+        from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+
+        legs, num_left = [leg, *ends], NUM_APART
+        points, size = np.array([one.x for one in legs]), max(1.0, float(np.linalg.norm(leg.x)))
+        # No edge is 0, which would be none.
+        lengths = np.linalg.norm(points[:, None] - points, axis=2) + 1e-300
+        tree = minimum_spanning_tree(lengths).tolil()
+        slack = LEVEL * (abs(leg.loss) + stiffness(leg))
+        gaps = sorted(zip(*tree.nonzero(), strict=True), key=lambda edge: -lengths[edge])[:NUM_GAPS]
+        tops = [max(legs[i].loss, legs[j].loss) + slack for i, j in gaps]
+        rises = [
+            calls.value((points[i] + points[j]) / 2) - top if lengths[i, j] > CLOSE * size else 0.0
+            for (i, j), top in zip(gaps, tops, strict=True)
+        ]
+        for k in np.argsort(rises)[::-1]:
+            i, j = gaps[k]
+            if not num_left or not rises[k] > 0:
+                break
+            if joined(calls, domain, points[i], points[j], tops[k]):
+                num_left -= 1
+            else:
+                tree[i, j] = 0
+        labels = connected_components(tree, directed=False)[1]
+        known = [np.flatnonzero(labels == labels[0])]
+        for part in (np.flatnonzero(labels == label) for label in {*labels} - {labels[0]}):
+            for number, other in enumerate(known):  # it may be a farther part of these
+                i, j = np.unravel_index(
+                    np.argmin(lengths[np.ix_(part, other)]), (len(part), len(other))
+                )
+                one, two, top = (
+                    part[i],
+                    other[j],
+                    max(legs[part[i]].loss, legs[other[j]].loss) + slack,
+                )
+                way = calls, domain, points[one], points[two], top
+                if is_level(calls, *way[2:]) or joined(*way):
+                    known[number] = np.append(other, part)
+                    break
+            else:
+                known.append(part)
+        return [legs[min(part, key=lambda k: legs[k].loss)] for part in known[1:]]
+
     def beside(
         self, calls: Calls, domain: Domain, leg: Leg, others: Container[Fingerprint] | None = None
     ) -> Fingerprint | None:
@@ -92,7 +186,8 @@ class Wells:
                 return name
         if not (is_soft and stays(calls, domain, leg.loss, *near[0][2:])):
             return None
-        hold_back(calls)
+        if hold_back(calls):  # whether a path joins them is decided at the end
+            return near[0][1]
         nearest = dict[Fingerprint, tuple[Point, Point, float]]()
         for _, name, here, x, top in near:
             nearest.setdefault(name, (here, x, top))
@@ -158,11 +253,13 @@ def is_flat(leg: Leg) -> bool:
     return leg.finish is not None and not leg.finish.least_eigenvalue > 0
 
 
-def hold_back(calls: Calls) -> None:
-    """Leave some calls of the budget, to compare the level minima of a whole list."""
+def hold_back(calls: Calls) -> bool:
+    """Leave some calls of the budget to compare the level minima of a whole list, if that comes."""
     loss: Any = calls.problem.loss
-    if getattr(loss, "held_back", None) is not None:
+    is_later = getattr(loss, "held_back", None) is not None
+    if is_later:
         loss.held_back = HELD_BACK
+    return is_later
 
 
 def stiffness(leg: Leg) -> float:
