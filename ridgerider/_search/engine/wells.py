@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ridgerider._core.descend.descent import descend
-from ridgerider._core.linalg.host import eigh
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls, Point
+from ridgerider._core.runtime.compile import eigh
 from ridgerider._search.tree import Fingerprint, Leg
 
 CLOSE = 1e-3  # minima so close are compared by the values between them
