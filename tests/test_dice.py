@@ -33,7 +33,7 @@ def estimates(environment, policy, key, num_samples, settings=dice.Dice(), value
 
 
 def make_pair(seed):
-    tree = make_tree(3, seed=seed, size=8)
+    tree = make_tree(3, seed=seed)
     environment = TreeEnvironment(tree, num_times=3)  # one compiled program for all
     return tree, environment, np.random.default_rng(seed).normal(size=8)
 

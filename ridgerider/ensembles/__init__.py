@@ -15,6 +15,4 @@ from ridgerider.ensembles._ensemble import Member as Member
 from ridgerider.ensembles._ensemble import ensemble as ensemble
 from ridgerider.ensembles._scores import Scores as Scores
 from ridgerider.ensembles._scores import auroc as auroc
-from ridgerider.ensembles._scores import calibration_error as calibration_error
 from ridgerider.ensembles._scores import disagreement as disagreement
-from ridgerider.ensembles._scores import negative_log_likelihood as negative_log_likelihood

@@ -410,7 +410,9 @@ def _softmax(problem: Problem, apply: Apply, xs: Array, inputs: Array) -> Array:
 def _classes(problem: Problem, apply: Apply) -> int:
     """How many classes there are; raises unless `apply` returns logits, and labels are classes."""
     if not problem.args:
-        raise ValueError("`problem` must have its inputs as its first argument, but it has no data.")
+        raise ValueError(
+            "`problem` must have its inputs as its first argument, but it has no data."
+        )
     inputs, *rest = problem.args
     out = eqx.filter_eval_shape(apply, problem.start, inputs)
     shape = getattr(out, "shape", type(out).__name__)

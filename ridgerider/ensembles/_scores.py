@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ridgerider._check import Count, check_labels, checked
+from ridgerider._check import check_labels, checked
 
 Probabilities = Float[np.ndarray, "members examples classes"]
 Labels = Int[np.ndarray, " examples"]
 # What `verdict` calls an equal accuracy, and how much more work it allows.
 MARGIN, MOST_WORK = 0.005, 1.5
+NUM_BINS = 15  # of confidence
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class Scores:
 
     - `accuracy`: of the mean prediction; `member_accuracy`: the mean over members.
     - `disagreement`: on how many inputs two members differ, the mean over pairs.
-    - `nll`: negative log-likelihood of the mean prediction, `calibration_error`: the expected one.
+    - `nll`: negative log-likelihood of the mean prediction, in nats for each example.
+    - `calibration_error`: how far its confidence and accuracy are apart, in bins of equal width,
+      weighted by their counts.
     """
 
     accuracy: float
@@ -41,12 +44,16 @@ class Scores:
         labels = np.asarray(labels)
         check_labels("`labels`", labels, *probabilities.shape[1:])
         mean = probabilities.mean(axis=0)
+        confidence, is_right = mean.max(axis=-1), mean.argmax(axis=-1) == labels
+        bins = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+        gaps = np.bincount(bins, weights=confidence - is_right)
+        likelihoods = np.maximum(mean[np.arange(len(labels)), labels], 1e-12)
         return Scores(
-            accuracy=float(np.mean(mean.argmax(axis=-1) == labels)),
+            accuracy=float(np.mean(is_right)),
             member_accuracy=float(np.mean(probabilities.argmax(axis=-1) == labels)),
             disagreement=float(_parts_that_differ(probabilities).mean()),
-            nll=negative_log_likelihood(mean, labels),
-            calibration_error=calibration_error(mean, labels),
+            nll=float(-np.log(likelihoods).mean()),
+            calibration_error=float(np.abs(gaps).sum() / len(labels)),
         )
 
 
@@ -117,31 +124,6 @@ def _parts_that_differ(probabilities: Probabilities) -> Float[np.ndarray, " exam
     if not len(one):
         return np.zeros(guesses.shape[1])
     return (guesses[one] != guesses[two]).mean(axis=0)
-
-
-@checked
-def negative_log_likelihood(mean: Float[np.ndarray, "examples classes"], labels: Labels) -> float:
-    """Of the labels, in nats for each example; probabilities below 1e-12 count as that.
-
-    >>> round(negative_log_likelihood(np.array([[0.5, 0.5]]), np.array([0])), 3)
-    0.693
-    """
-    return float(-np.log(np.maximum(mean[np.arange(len(labels)), labels], 1e-12)).mean())
-
-
-@checked
-def calibration_error(
-    mean: Float[np.ndarray, "examples classes"], labels: Labels, num_bins: Count = 15
-) -> float:
-    """How far confidence and accuracy are apart, in bins of equal width, weighted by their counts.
-
-    >>> round(calibration_error(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0, 1])), 3)
-    0.1
-    """
-    confidence, is_right = mean.max(axis=-1), mean.argmax(axis=-1) == labels
-    bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
-    gaps = np.bincount(bins, weights=confidence - is_right, minlength=num_bins)
-    return float(np.abs(gaps).sum() / len(labels))
 
 
 @checked

@@ -18,7 +18,6 @@ With more than two environments |q_1 - q_2| and its like are means over all pair
 then steps along it and trains in turns.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -85,22 +85,22 @@ class RidgeLosses(eqx.Module):
         values = jnp.stack([one.value(one.x0) for one in problems])
         images = environments.hvps(params, jnp.concatenate([e[None], probes]))
         at_e, at_probes = images[:, 0], images[:, 1:]
-        terms = self.correlation * _correlations(at_e, e) + self.curvature * (at_e @ e)
-        ridge = jnp.sum(terms + self.loss * values) + self.gap * _pairs(at_e @ e, _apart)
+        one, two = np.triu_indices(len(values), 1)  # all pairs of environments
+        along = at_e @ e
+        terms = self.correlation * _correlations(at_e, e) + self.curvature * along
+        gap = jnp.mean(jnp.abs(along[one] - along[two]))
+        ridge = jnp.sum(terms + self.loss * values) + self.gap * gap
         squares = jax.vmap(_correlations, (1, 0), 1)(at_probes, probes) ** 2
         curvatures = jnp.einsum("ikr,kr->ik", at_probes, probes)
         floor = jnp.finfo(probes.dtype).tiny ** 0.5
 
         def share(values: Array, size: Callable[[Array, Array], Array]) -> Scalar:
-            return jnp.mean(_pairs(values, _apart)) / (jnp.mean(_pairs(values, size)) + floor)
+            apart = jnp.mean(jnp.abs(values[one] - values[two]))
+            return apart / (jnp.mean(size(values[one], values[two])) + floor)
 
         agreement = self.probe_correlation * share(squares, lambda a, b: a + self.second * b)
         size = share(curvatures, lambda a, b: jnp.abs(a) + jnp.abs(b))
         return ridge, agreement + self.probe_gap * size
-
-
-def _apart(one: Array, other: Array) -> Array:
-    return jnp.abs(one - other)
 
 
 def _correlations(
@@ -109,12 +109,6 @@ def _correlations(
     # The floor keeps the gradient finite where the image vanishes.
     lengths = jnp.sqrt(jnp.sum(images**2, axis=1) * (e @ e) + jnp.finfo(e.dtype).tiny ** 0.5)
     return images @ e / lengths
-
-
-def _pairs(values: Array, of: Callable[[Array, Array], Array]) -> Array:
-    """The mean of `of` over all pairs of environments."""
-    pairs = itertools.combinations(values, 2)
-    return jnp.mean(jnp.stack([of(one, two) for one, two in pairs]), axis=0)
 
 
 class Algorithm4(eqx.Module):

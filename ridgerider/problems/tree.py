@@ -68,13 +68,6 @@ class Tree:
     rewards: Float[np.ndarray, " leaves"]
     size: int
 
-    def __post_init__(self) -> None:
-        if self.size < self.num_decisions:
-            raise ValueError(
-                f"`size` must be at least the number of decisions, {self.num_decisions}, "
-                f"not {self.size!r}."
-            )
-
     @property
     def num_decisions(self) -> int:
         return self.turns.shape[1]
@@ -215,7 +208,6 @@ def make_tree(
     p_terminal: Share = 0.4,
     p_positive: Share = 0.4,
     seed: Seed = 0,
-    size: int | None = None,
 ) -> Tree:
     """A random tree with at least two decisions and at least one positive leaf.
 
@@ -225,8 +217,8 @@ def make_tree(
       is a leaf.
     - `p_terminal`: how likely any other place is a leaf.
     - `p_positive`: how likely a leaf is positive, before equal siblings are merged.
-    - `size`: how many logits a policy has. Default: the next of a few sizes, so that many trees
-      compile a handful of times.
+
+    A policy has the next of a few numbers of logits, so that many trees compile a handful of times.
 
     >>> make_tree(depth=10, seed=2).num_decisions
     19
@@ -251,16 +243,13 @@ def make_tree(
         # A decision is what ways to leaves begin with; so sorted, a walk from the left meets them.
         decisions = sorted({way[:length] for way in ways for length in range(len(way))})
         if (count := len(decisions)) >= 2 and POSITIVE in rewards:
-            column, turns = (
-                {way: n for n, way in enumerate(decisions)},
-                np.zeros((len(ways), count)),
-            )
+            column = {way: number for number, way in enumerate(decisions)}
+            turns = np.zeros((len(ways), count), int)
             for row, way in zip(turns, ways, strict=True):
                 for length, turn in enumerate(way):
                     row[column[way[:length]]] = 1 if turn == "R" else -1
-            if size is None:
-                size = next((one for one in SIZES if count <= one), 64 * math.ceil(count / 64))
-            return Tree(turns.astype(int), np.array(rewards), size)
+            size = next((one for one in SIZES if count <= one), 64 * math.ceil(count / 64))
+            return Tree(turns, np.array(rewards), size)
     raise ValueError(
         f"no tree with two decisions and a positive leaf came up in {MAX_ATTEMPTS} attempts with "
         f"`depth` {depth}, `p_terminal` {p_terminal} and `p_positive` {p_positive}."

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ridgerider.ensembles import (
-    Scores,
-    auroc,
-    calibration_error,
-    disagreement,
-    negative_log_likelihood,
-)
+from ridgerider.ensembles import Scores, auroc, disagreement
 
 SEEDS = (0, 1, 2)
 
@@ -47,16 +41,18 @@ def test_calibration_in_closed_form():
     # 8 of 10 right where 0.75 is claimed, and 1 of 2 where 0.95 is: (10 * 0.05 + 2 * 0.45) / 12.
     mean = np.array([[0.75, 0.25]] * 10 + [[0.95, 0.05]] * 2)
     labels = np.array([0] * 8 + [1] * 2 + [0, 1])
-    assert calibration_error(mean, labels) == pytest.approx((10 * 0.05 + 2 * 0.45) / 12)
+    assert Scores.of(mean[None], labels).calibration_error == pytest.approx(
+        (10 * 0.05 + 2 * 0.45) / 12
+    )
     sure = np.eye(3)[[0, 1, 2]]
-    assert calibration_error(sure, np.array([0, 1, 2])) == 0
+    assert Scores.of(sure[None], np.array([0, 1, 2])).calibration_error == 0
 
 
 def test_likelihood_in_closed_form():
     mean = np.array([[0.5, 0.5], [0.25, 0.75]])
     expected = -(np.log(0.5) + np.log(0.25)) / 2
-    assert negative_log_likelihood(mean, np.array([1, 0])) == pytest.approx(expected)
-    assert negative_log_likelihood(np.array([[1.0, 0.0]]), np.array([1])) == -np.log(1e-12)
+    assert Scores.of(mean[None], np.array([1, 0])).nll == pytest.approx(expected)
+    assert Scores.of(np.array([[[1.0, 0.0]]]), np.array([1])).nll == -np.log(1e-12)
 
 
 def test_an_ensemble_of_one_agrees_with_itself():

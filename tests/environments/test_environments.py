@@ -369,7 +369,7 @@ def test_bad_environments():
         Environments([good, good], False)
     with pytest.raises(ValueError, match="`ridden` must hold booleans"):
         Environments([good, good], np.array([1, 0]))
-    with pytest.raises(ValueError, match=r"a linear last layer under a convex loss has none"):
+    with pytest.raises(ValueError, match=r"a linear last layer under a convex loss has no such"):
         consistent_ridge(Environments([good, good]))
     with pytest.raises(ValueError, match="`groups` must name one group for each example"):
         from_groups(grouped_loss, jnp.zeros(2), (x, y), list("aab"))

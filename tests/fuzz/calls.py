@@ -293,9 +293,7 @@ CALLS = {
     "ensembles.RandomDirections": the(length=1.0),
     "ensembles.Scores.of": the(probabilities=PROBABILITIES, labels=LABELS),
     "ensembles.auroc": the(inside=np.zeros(2), outside=np.ones(2)),
-    "ensembles.calibration_error": the(mean=PROBABILITIES[0], labels=LABELS),
     "ensembles.disagreement": the(probabilities=PROBABILITIES),
-    "ensembles.negative_log_likelihood": the(mean=PROBABILITIES[0], labels=LABELS),
     "coordination.PayoffGame": lambda: {
         "payoff": lambda a, b: jnp.sum(a * b),
         "shapes": [(1, 2), (1, 2)],
