@@ -76,12 +76,9 @@ def search(
     """Search a problem for different solutions."""
     measures = options.chosen_measures(signature, metric, problem)
     check_choice("engine", engine, ("auto", "dense", "hvp"))
-    is_small = load_problem(problem).size < DENSE_BELOW
-    is_dense = engine == "dense" or (engine == "auto" and is_small)
-    rider = rr.Rider(
-        spectrum=rr.DenseSpectrum() if is_dense else rr.BlockSpectrum(),
-        update=rr.QuasiNewton() if is_dense else rr.Davidson(),
-    )
+    rider, is_large = rr.Rider(), load_problem(problem).size >= DENSE_BELOW
+    if engine == "hvp" or (engine == "auto" and is_large):
+        rider = rr.Rider(spectrum=rr.BlockSpectrum(), update=rr.Davidson())
     place = options.new_run(out, problem)
     with riding(place, workers, dask, settings["round_size"]) as (path, shared):
         result = rr.search(problem, rider, out=path, measures=measures, **shared, **settings)

@@ -66,12 +66,18 @@ def compare(
     about = [run.meta["problem"] for run in runs.values()]
     # Starts may differ, but not the leaves of the parameters or the data.
     is_one_problem = len({json.dumps([one["params"], one["data"]]) for one in about}) == 1
-    found = solutions_of(runs, problem) if is_one_problem else None
+    found = solutions_of(runs, problem) if is_one_problem else []
+    nothing = "No run found a minimum."
+    if not is_one_problem:
+        nothing = (
+            "These runs are of different problems (their parameters or data differ): their "
+            "solutions are not compared."
+        )
     content = {
-        "verdict": _verdict(runs, found),
+        "verdict": _verdict(runs, found) if found else nothing,
         "runs": _runs_table(runs, found),
-        "solutions": _solutions_table(runs, found),
-        "legs": {name: _legs(name, run, found or []) for name, run in runs.items()},
+        "solutions": _solutions_table(runs, found) if found else nothing,
+        "legs": {name: _legs(name, run, found) for name, run in runs.items()},
         "metrics": _metrics(runs),
         "meta": {name: run.meta for name, run in runs.items()},
     }
@@ -138,15 +144,8 @@ def _lowest(runs: Runs, by: dict[str, int]) -> float:
 # --- the page
 
 
-def _verdict(runs: Runs, found: Found | None) -> str:
+def _verdict(runs: Runs, found: Found) -> str:
     """What is to be said first, in a few sentences."""
-    if found is None:
-        return (
-            "These runs are of different problems (their parameters or data differ): their "
-            "solutions are not compared."
-        )
-    if not found:
-        return "No run found a minimum."
     each = [f"{name} {sum(name in by for by in found)}" for name in runs]
     common = sum(len(by) == len(runs) for by in found)
     total = count(len(found), "different solution")
@@ -156,10 +155,10 @@ def _verdict(runs: Runs, found: Found | None) -> str:
     )
 
 
-def _runs_table(runs: Runs, found: Found | None) -> Table:
+def _runs_table(runs: Runs, found: Found) -> Table:
     rows = []
     for name, run in runs.items():
-        num_found = None if found is None else sum(name in by for by in found)
+        num_found = sum(name in by for by in found) if found else None
         lowest = min((run.level(leg) for leg in run.groups), default=None)
         *counts, seconds = np.sum([leg["cost"] for leg in run.legs], axis=0).tolist()
         about = [name, run.meta.get("name", ""), run.num_rides, run.num_open]
@@ -182,9 +181,7 @@ def _legs(name: str, run: Reader, found: Found) -> list[dict[str, Any]]:
     ]
 
 
-def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
-    if not found:
-        return "No run found a minimum." if found == [] else "The runs are of different problems."
+def _solutions_table(runs: Runs, found: Found) -> Table:
     metrics, rows = _metrics(runs), []
     for number, by in enumerate(found[:MAX_SHOWN], 1):
         legs = {name: runs[name].legs[place] for name, place in by.items()}
@@ -194,10 +191,8 @@ def _solutions_table(runs: Runs, found: Found | None) -> Table | str:
             cells.append(next((value for value in values if value is not None), None))
         lowest = min(legs.values(), key=Reader.level)
         cells.append(lowest.get("solution", {}).get("kind", "ride"))
-        for name in runs:
-            where = f"{legs[name]['fingerprint']} (ride {by[name]})" if name in by else NOTHING
-            cells.append(where)
-        rows.append(cells)
+        rides = {name: f"{leg['fingerprint']} (ride {by[name]})" for name, leg in legs.items()}
+        rows.append([*cells, *(rides.get(name, NOTHING) for name in runs)])
     if len(found) > MAX_SHOWN:
         rows.append([f"… and {len(found) - MAX_SHOWN} more"])
     return {"head": ["number", "loss", *metrics, "kind", *runs], "rows": rows}
