@@ -128,17 +128,14 @@ def tree(result: Result, ax: "Axes | None" = None) -> "Axes":
     from matplotlib.collections import LineCollection
 
     legs = {leg.fingerprint: leg for leg in (result.leg(""), *result)}
-    columns = tree_columns(legs)
+    places = {name: np.array([x, legs[name].loss]) for name, x in tree_columns(legs).items()}
     rides = [leg for leg in legs.values() if leg.fingerprint]
     eigenvalues = np.array([leg.trace["eigenvalue"][0] if leg.trace else np.nan for leg in rides])
+    t = np.linspace(0, 1, 24)[:, None]
+    bend = np.hstack([np.sqrt(t**2 * (3 - 2 * t)), t])
+    begins = [places[leg.fingerprint.parent] for leg in rides]
     lines = LineCollection(
-        [
-            _bend(
-                (columns[leg.fingerprint.parent], legs[leg.fingerprint.parent].loss),
-                (columns[leg.fingerprint], leg.loss),
-            )
-            for leg in rides
-        ],
+        [a + (places[b.fingerprint] - a) * bend for a, b in zip(begins, rides, strict=True)],
         array=eigenvalues,
         clim=(float(np.nanmin(eigenvalues, initial=-1e-9)), 0),
         linewidths=float(np.clip(40 / max(len(rides), 1), 0.6, 2.2)),
@@ -147,20 +144,23 @@ def tree(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.add_collection(lines)
     if ax.figure is not None:
         ax.figure.colorbar(lines, ax=ax, label="eigenvalue where the ride begins")
-    is_inner = {leg.fingerprint.parent for leg in rides}
-    ends = [
-        leg
-        for leg in rides
-        if leg.fingerprint not in is_inner
-        or (leg.finish is not None and leg.finish.kind in IS_SOLUTION)
-    ]
-    _draw_ends(ax, ends, columns)
-    start = legs[Fingerprint()]
-    ax.plot(columns[Fingerprint()], start.loss, "o", color="gray", fillstyle="none", zorder=4)
-    for leg in rides if len(rides) <= 16 else ():
-        place, near = (columns[leg.fingerprint], leg.loss), {"textcoords": "offset points"}
-        style = {"xytext": (4, 3), "fontsize": 7}
-        ax.annotate(str(leg.fingerprint[-1]), place, **near, **style)  # type: ignore[arg-type]
+    inner = {leg.fingerprint.parent for leg in rides}
+    ends = defaultdict[str, list[tuple[float, float]]](list)
+    for leg in rides:
+        (x, loss), end = places[leg.fingerprint], leg.finish
+        if end is not None and (leg.fingerprint not in inner or end.kind in IS_SOLUTION):
+            ax.plot([x, x], [loss, float(end.loss)], ":", color=FAINT, linewidth=0.9, zorder=1)
+            ends[end.kind].append((x, float(end.loss)))
+        if len(rides) <= 16:
+            style: Any = {"textcoords": "offset points", "xytext": (4, 3), "fontsize": 7}
+            ax.annotate(str(leg.fingerprint[-1]), (x, loss), **style)
+    for kind, points in ends.items():
+        marker, color = MARKERS[kind]
+        size = float(np.clip(160 / len(points), 2.5, 6))
+        ax.plot(*np.array(points).T, marker, color=color, markersize=size, label=kind, zorder=3)
+    if len(ends) > 1:
+        ax.legend(frameon=False, fontsize=8)
+    ax.plot(*places[Fingerprint()], "o", color="gray", fillstyle="none", zorder=4)
     ax.set(ylabel="loss", xticks=[])
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.autoscale_view()
@@ -357,30 +357,6 @@ def tree_columns(names: Iterable[Fingerprint]) -> dict[Fingerprint, float]:
         if name in children:
             places[name] = (places[children[name][0]] + places[children[name][-1]]) / 2
     return places
-
-
-def _bend(above: tuple[float, float], below: tuple[float, float]) -> np.ndarray:
-    t = np.linspace(0, 1, 24)[:, None]
-    across, down = np.sqrt(t**2 * (3 - 2 * t)), t
-    return above + np.subtract(below, above) * np.hstack([across, down])
-
-
-def _draw_ends(ax: "Axes", leaves: Iterable[Leg], columns: dict[Fingerprint, float]) -> None:
-    ends: dict[str, list[tuple[float, float]]] = {}
-    for leg in leaves:
-        if leg.finish is None:
-            continue
-        loss, kind, x = float(leg.finish.loss), leg.finish.kind, columns[leg.fingerprint]
-        ax.plot([x, x], [leg.loss, loss], ":", color=FAINT, linewidth=0.9, zorder=1)
-        ends.setdefault(kind, []).append((x, loss))
-    for name, points in ends.items():
-        marker, color = MARKERS[name]
-        size = float(np.clip(160 / max(len(points), 1), 2.5, 6))
-        ax.plot(
-            *zip(*points, strict=True), marker, color=color, markersize=size, label=name, zorder=3
-        )
-    if len(ends) > 1:
-        ax.legend(frameon=False, fontsize=8)
 
 
 @checked

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from ridgerider._check import Count, Seconds, checked, needs
-from ridgerider._search.crew.lost_workers import Job, open_job, opened_job
+from ridgerider._search.crew.lost_workers import Job, open_job
 from ridgerider._search.tree import Leg
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ def _open(*parcel: Any) -> None:
 
 
 def _ride(name: str, *task: Any) -> list[Leg]:
-    return opened_job(name)(*task)
+    return open_job(name)(*task)
 
 
 @checked

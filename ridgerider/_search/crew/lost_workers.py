@@ -93,9 +93,9 @@ class Job:
 _opened: dict[str, Job] = {}
 
 
-def open_job(name: str, about: dict[str, Any], content: bytes) -> Job:
-    """The job in a parcel; opened once per process."""
-    if name in _opened:
+def open_job(name: str, about: dict[str, Any] | None = None, content: bytes = b"") -> Job:
+    """The job in a parcel; opened once per process, after that its name is enough."""
+    if name in _opened or about is None:
         return _opened[name]
     check_versions(about["versions"])
     for flag, value in about["flags"].items():
@@ -119,10 +119,6 @@ def open_job(name: str, about: dict[str, Any], content: bytes) -> Job:
                 "another start or other data than the coordinator."
             )
     _opened[name] = Job(problem, mover, settings, path)
-    return _opened[name]
-
-
-def opened_job(name: str) -> Job:
     return _opened[name]
 
 

@@ -284,12 +284,12 @@ class RunView:
     def solutions(self) -> Solutions:
         """Every end of a descent, minima and others, shallow legs first."""
         sizes = self._store.class_sizes() if self._store.settings.members == "branches" else {}
-        return Solutions(
-            [
-                replace(self._solution(fingerprint, finish), num_copies=_copies(fingerprint, sizes))
-                for fingerprint, finish in self._store.finishes()
-            ]
-        )
+        found = []
+        for name, finish in self._store.finishes():
+            path = (Fingerprint(name[: depth + 1]) for depth in range(name.depth))
+            num_copies = math.prod(sizes.get(one, 1) for one in path)
+            found.append(replace(self._solution(name, finish), num_copies=num_copies))
+        return Solutions(found)
 
     @checked
     def classes(self, *, signature: Signature | None = None) -> list[list[Solution]]:
@@ -483,11 +483,6 @@ class Result(RunView):
         [['0+', 'minimum', 'curvature_gone'], ['0-', 'minimum', 'curvature_gone']]
         """
         return files.frame(self._leg_rows())
-
-
-def _copies(fingerprint: Fingerprint, sizes: dict[Fingerprint, int]) -> int:
-    depths = range(1, fingerprint.depth + 1)
-    return math.prod(sizes.get(Fingerprint(fingerprint[:depth]), 1) for depth in depths)
 
 
 def _check_turn(leg: Leg, turn: Turn) -> None:
