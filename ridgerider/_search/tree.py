@@ -75,16 +75,15 @@ class Turn:
     @staticmethod
     @functools.lru_cache(maxsize=10_000)  # few turns are different; a million branches share them
     def parse(text: str) -> "Turn":
-        if re.fullmatch(r"\*\d+", text):
-            return Turn(int(text[1:]), 1, start=True)
-        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])", text)
+        match = re.fullmatch(r"(v?)(\d+)(?:\.(\d+))?(\^?)([+-])|\*(\d+)", text)
         if match is None or (match[1] and match[4]):
             raise ValueError(
                 f"a turn of `fingerprint` must look like 0+, 3.2-, v1+, 2^+ or *17, not {text!r}."
             )
-        below, index, member, up, sign = match.groups()
-        way = 1 if sign == "+" else -1
-        return Turn(int(index), way, int(member or 0), bool(below), bool(up))
+        below, index, member, up, sign, start = match.groups()
+        if start:
+            return Turn(int(start), 1, start=True)
+        return Turn(int(index), int(f"{sign}1"), int(member or 0), bool(below), bool(up))
 
 
 class Fingerprint(tuple[Turn, ...]):

@@ -135,15 +135,10 @@ def takes(
         *own, _ = inspect.signature(command).parameters.values()
         for name in names:
             kind, text = ARGUMENTS[name]
-            default = known[name].default
-            own.append(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=None if default == "same" else default,
-                    annotation=Annotated[kind, typer.Option(help=text)],
-                )
-            )
+            default = None if known[name].default == "same" else known[name].default
+            option: Any = {"default": default}
+            option["annotation"] = Annotated[kind, typer.Option(help=text)]
+            own.append(own[0].replace(name=name, **option))
         command.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in own}
         return command
