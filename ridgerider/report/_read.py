@@ -298,11 +298,8 @@ class Reader:
             self.labels = {group: _label(one) for group, one in named if group is not None}
         self.members = {}
         for leg, group in zip(self.legs, numbers, strict=True):
-            found = {
-                name: measures[name].get(leg["fingerprint"])
-                for name in self.metric_names
-                if name in measures
-            }
+            where = leg["fingerprint"]
+            found = {name: measures.get(name, {}).get(where) for name in self.metric_names}
             if any(value is not None for value in found.values()):
                 leg["metrics"] = found
             leg.pop("group", None)
