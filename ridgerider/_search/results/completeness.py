@@ -94,7 +94,8 @@ class Completeness:
     def __str__(self) -> str:
         ridden, total = (sum(counts) for counts in zip(*self.climbed, strict=True))
         if not ridden:
-            return "No minimum was climbed from: what is missing cannot be estimated."
+            found = f"Minima: {self.minima}. Transition states: {self.saddles.found} found."
+            return f"no ascent direction was climbed. {found}"
         done = sum(one == most for one, most in self.climbed)
         rest = "no climb from these points is left, others may exist"
         if not self.is_exhausted:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ridgerider as rr
+from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.landscape import Edge
 from ridgerider._search.results.result import Stationary
 from ridgerider.problems import wells
@@ -87,3 +88,9 @@ def test_components_and_junctions_join_what_paths_join(seed):
         assert min(known[i, j] for i in a for j in b) == one.loss
         held.append(a | b)
     assert [one.loss for one in junctions] == sorted(one.loss for one in junctions)
+
+
+def test_a_map_without_climbs_says_so():
+    found = Completeness(((0, 5), (0, 5)), 10, Estimate.of([1, 2]), Estimate.of([1]))
+    assert str(found).startswith("no ascent direction was climbed. Minima: 2 found")
+    assert "0 of" not in str(found)

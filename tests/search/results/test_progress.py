@@ -38,3 +38,8 @@ def test_a_short_run_says_nothing(monkeypatch):
     monkeypatch.setenv("RIDGERIDER_QUIET", "")
     with Line(True) as line:
         assert line.done.num_rides == 0
+
+
+def test_one_is_not_many():
+    assert str(Progress(1, num_minima=1)).startswith("1 ride, 0 open, 1 minimum, ")
+    assert str(Progress(2, num_minima=2)).startswith("2 rides, 0 open, 2 minima, ")
