@@ -197,8 +197,6 @@ def test_the_cards_of_the_demo_and_its_reports_agree():
 
 def test_a_function_that_makes_the_problem():
     assert "2 minima" in run("search", "mine:make", "--out", "here")
-    rider = rr.load("here/run.sqlite").meta["rider"]
-    assert rider["fields"]["step"]["fields"]["size"] == 0.05
 
 
 def test_new_runs_get_new_directories():
@@ -223,7 +221,7 @@ def test_reproduce_writes_results_table_and_figures():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["search", "nowhere:problem"], "there is no module 'nowhere' in "),
+        (["search", "nowhere:problem"], "No module named 'nowhere'"),
         (["search", "mine:nothing"], "module 'mine' has no attribute 'nothing'"),
         (
             ["search", "mine:number"],
@@ -239,7 +237,7 @@ def test_reproduce_writes_results_table_and_figures():
             "mine:problem for `problem` in mine.py, not '../mine.py:problem'",
         ),
         (["search", "mine:needs"], "mine:needs must be callable without arguments"),
-        (["search", "broken:problem"], "module 'broken' cannot be imported: SyntaxError"),
+        (["search", "broken:problem"], "module 'broken' cannot be imported in .*: SyntaxError"),
         (["search", "mine:bowl"], "`start` must have negative curvature"),
         (["search", "wells", "--order", "sideways"], "`--order` must be one of"),
         (["search", "wells", "--engine", "steam"], "`--engine` must be 'auto', 'dense' or 'hvp'"),
@@ -340,7 +338,7 @@ def test_the_program_itself_exits_with_2_and_one_sentence():
     )
     assert done.returncode == 2 and done.stdout == ""
     assert (
-        done.stderr.startswith("Error: there is no module 'nowhere'")
+        done.stderr.startswith("Error: module 'nowhere' cannot be imported in ")
         and done.stderr.count("\n") == 1
     )
 

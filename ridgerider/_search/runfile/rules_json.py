@@ -282,18 +282,11 @@ def load_attribute(wanted: str, name: str) -> Any:
             f"{name!r}."
         )
     module_name, attribute = _of_file(name).split(":")
-    here, module = str(Path.cwd()), None
+    here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    with _told(f"module {module_name!r} cannot be imported"):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name:
-                raise
-    if module is None:
-        where = f"in {one_line(here)} or among the installed ones"
-        raise ValueError(f"there is no module {module_name!r} {where}.")
+    with _told(f"module {module_name!r} cannot be imported in {one_line(here)}"):
+        module = importlib.import_module(module_name)
     try:
         return getattr(module, attribute)
     except AttributeError:
