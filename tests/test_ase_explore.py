@@ -407,8 +407,12 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="`window` must be"):
         explore(atoms, window=-1)
     atoms.set_constraint(FixBondLengths([[0, 1]]))
-    with pytest.raises(ValueError, match="not FixBondLengths"):
+    with pytest.raises(ValueError, match="not FixBondLengths: Hookean keeps a bond"):
         explore(atoms)
+    straight = chain(angle=180.0)
+    straight.calc = Fails()
+    with pytest.raises(ValueError, match=r"must work for `atoms`.*RuntimeError: no convergence"):
+        explore(straight)
     failing = chain()
     failing.calc = Fails()
     landscape = explore(failing)

@@ -62,7 +62,8 @@ class EnergyAndForces:
             if not isinstance(constraint, FixAtoms | FixCartesian | FixedLine | FixedPlane):
                 raise ValueError(
                     "`atoms` may have the constraints FixAtoms, FixCartesian, FixedLine, "
-                    f"FixedPlane and Hookean, not {type(constraint).__name__}."
+                    f"FixedPlane and Hookean, not {type(constraint).__name__}: Hookean keeps a "
+                    "bond or distance from growing."
                 )
             for atom in np.atleast_1d(constraint.index):
                 blocked[atom] = np.concatenate([blocked[atom], _blocked(constraint)])

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgerider._check import one_line
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.functions import Block, Functions, Point, Rows
 from ridgerider.ase._between import between
@@ -51,7 +52,15 @@ class Forces(Functions):
         self._error: tuple[bytes, float] | None = None
         self.step, self.about = 1e-2, energy.about()
         x = energy.start.ravel()
-        self.grad_noise = self._measured_noise(x)
+        try:
+            self.grad_noise = self._measured_noise(x)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                "the calculator must work for `atoms` and close to them, but it failed: "
+                f"{type(error).__name__}: {one_line(error)}."
+            ) from error
         if self.grad_noise > TOO_NOISY:
             name = type(energy.atoms.calc).__name__
             raise ValueError(

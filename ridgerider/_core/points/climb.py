@@ -330,6 +330,11 @@ def _step(calls: Calls, plan: Plan, domain: Domain, move: Move) -> None:
     seen = loss, grad, _ = _look(calls, plan, new)
     back = grad if carriers is None else carriers[1] @ grad  # as seen from `x`
     error, is_finite = prediction_error(move.grad, back, predicted), _is_finite(seen)
+    if carriers is not None:
+        # Steps bend with the bonds. What is left of forces along these is gone with the next step:
+        # errors are counted as energies.
+        weights = modes.rows / np.sqrt(np.abs(values) + np.abs(slopes) / move.radius)[:, None]
+        error = prediction_error(weights @ move.grad, weights @ back, weights @ predicted)
     slack = 1000 * float(np.finfo(x.dtype).eps) * abs(move.loss)
     is_taken = is_finite and (move.is_up or loss <= move.loss + slack or is_there)
     turn = direction - move.direction
