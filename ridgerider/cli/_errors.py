@@ -83,20 +83,22 @@ def _explain(error: BaseException) -> int:
         _say(f"JAX cannot compute the problem: {one_line(error)}.")
     else:
         about = f"ridgerider {version('ridgerider')}, Python {sys.version.split()[0]}"
-        _say(f"a bug in ridgerider, please report it with these lines: {said} ({about})")
-        with contextlib.suppress(OSError, ValueError):
-            traceback.print_exception(error)
+        _say(f"a bug in ridgerider, please report it with these lines: {said} ({about})", bug=error)
         return BUG
     return USER
 
 
-def _say(sentence: str, error: BaseException | None = None) -> None:
-    """One sentence on one line, then the frames of the user's own code if there are any."""
+def _say(
+    sentence: str, error: BaseException | None = None, bug: BaseException | None = None
+) -> None:
+    """One sentence on one line, then the frames of the user's own code, or all those of a bug."""
     lines = [f"Error: {one_line(sentence)}."]
     if error is not None and (frames := frames_of_user(error)):
         where = _formatted(traceback.format_list(frames[-MAX_FRAMES:]))
         last = f"{type(error).__name__}: {one_line(error)}"
         lines += ["Where, in your own code:", *where, last]
+    elif bug is not None:
+        lines += _formatted(traceback.format_exception(bug))
     elif isinstance(error, SyntaxError):
         lines += _formatted(traceback.format_exception_only(error))
     with contextlib.suppress(OSError, ValueError):
