@@ -10,7 +10,7 @@ and the one with the largest share of the gradient stands for them.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -30,8 +30,8 @@ from ridgerider._core.spectra.spectrum import (
     cluster_labels,
     cluster_width,
     downhill,
-    fix_gauge,
     fix_signs,
+    in_clusters,
     tolerance_of,
 )
 
@@ -146,76 +146,47 @@ class BlockSpectrum(eqx.Module):
             raise ValueError(
                 f"`k` must be at most the number of parameters, {problem.size}, not {self.k}."
             )
-        settings = _Settings(
-            rule=self,
-            k=min(self.k, problem.size),
-            tolerance=tolerance_of(self.tolerance, x.dtype, problem.noise),
-            max_hvps=self.max_hvps or max(MAX_HVPS[self.method], self.k),
-            width=cluster_width(self.cluster_tolerance, x.dtype, problem.noise),
-            downhill=tolerance_of(self.downhill_tolerance, x.dtype, problem.noise),
-        )
+        tolerance = tolerance_of(self.tolerance, x.dtype, problem.noise)
+        max_hvps = self.max_hvps or max(MAX_HVPS[self.method], self.k)
+        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
         if self.method in ("gradient", "network"):
-            return _from_gradient(settings, problem, x, key)
+            return _from_gradient(self, problem, x, key, tolerance, width, max_hvps)
+        hvp, random = problem.hvp_at(x), jax.random.normal(key, x.shape, x.dtype)
         if self.method == "power":
-            pairs = _power_pairs(settings, problem.hvp_at(x), x, key)
-            return _spectrum(settings, problem, x, key, pairs)
-        if problem.size < max(self.dense_below, 2 * self.k):
+            pairs = _power_pairs(hvp, x, key, self.k, tolerance, max_hvps)
+        elif problem.size < max(self.dense_below, 2 * self.k):
             dense = DenseSpectrum(self.gauge, self.cluster_tolerance, self.downhill_tolerance)
             return _lowest(dense(problem, x, key), self.k)
-        pairs = lowest_pairs(
-            problem.hvp_at(x),
-            jax.random.normal(key, x.shape, x.dtype),
-            self.k,
-            settings.tolerance,
-            settings.max_hvps,
-            self.max_rows or 2 * self.k + 20,
-            key,
-            settings.width,
+        else:
+            max_rows = self.max_rows or 2 * self.k + 20
+            pairs = lowest_pairs(hvp, random, self.k, tolerance, max_hvps, max_rows, key, width)
+        counted = Counted(problem)
+        counted.charge(hvps=pairs.num_hvps)
+        found = in_clusters(self, counted, x, key, pairs.eigenvalues, pairs.rows, pairs.scale)
+        # The gauge mixes the pairs of a cluster: they are as good as their worst.
+        turn = found.eigenvectors @ pairs.rows.T
+        images = pairs.remainders + pairs.eigenvalues[:, None] * pairs.rows
+        remainders = turn @ images - pairs.eigenvalues[:, None] * found.eigenvectors
+        same = found.labels[:, None] == found.labels[None, :]
+        return dataclasses.replace(
+            found,
+            residuals=jnp.linalg.norm(remainders, axis=1),
+            is_converged=jnp.all(pairs.is_converged(tolerance)[None, :] | ~same, axis=1),
+            is_complete=pairs.is_complete(found.labels, width),
         )
-        return _spectrum(settings, problem, x, key, pairs)
 
 
-class _Settings(NamedTuple):
-    """A `BlockSpectrum` with every default filled in for one problem."""
-
-    rule: BlockSpectrum
-    k: int
-    tolerance: Number
-    max_hvps: int
-    width: Number
-    downhill: Number
-
-
-def _spectrum(
-    settings: _Settings, problem: Problem, x: Vector, key: PRNGKeyArray, pairs: Pairs
+def _from_gradient(
+    rule: BlockSpectrum,
+    problem: Problem,
+    x: Vector,
+    key: PRNGKeyArray,
+    tolerance: Number,
+    width: Number,
+    max_hvps: int,
 ) -> Spectrum:
-    is_downhill = downhill(pairs.eigenvalues, settings.downhill, pairs.scale)
-    labels = cluster_labels(pairs.eigenvalues, settings.width, is_downhill, pairs.scale)
-    counted = Counted(problem)
-    counted.charge(hvps=pairs.num_hvps)
-    gauge = settings.rule.gauge
-    rows = fix_gauge(gauge, counted, x, key, pairs.rows, pairs.eigenvalues, labels)
-    # The gauge mixes the pairs of a cluster: they are as good as their worst.
-    turn = rows @ pairs.rows.T
-    images = pairs.remainders + pairs.eigenvalues[:, None] * pairs.rows
-    remainders = turn @ images - pairs.eigenvalues[:, None] * rows
-    same = labels[:, None] == labels[None, :]
-    return Spectrum(
-        eigenvalues=pairs.eigenvalues,
-        eigenvectors=fix_signs(rows),
-        labels=labels,
-        is_downhill=is_downhill,
-        scale=pairs.scale,
-        cost=counted.cost,
-        residuals=jnp.linalg.norm(remainders, axis=1),
-        is_converged=jnp.all(pairs.is_converged(settings.tolerance)[None, :] | ~same, axis=1),
-        is_complete=pairs.is_complete(labels, settings.width),
-    )
-
-
-def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
     """The methods "gradient" and "network"."""
-    is_network, num_hvps = settings.rule.method == "network", min(settings.max_hvps, problem.size)
+    is_network, num_hvps = rule.method == "network", min(max_hvps, problem.size)
     grad, hvp = problem.grad(x), problem.hvp_at(x)
     random = jax.random.normal(key, x.shape, x.dtype)
     start = jnp.where(jnp.linalg.norm(grad) > 0, grad, random)
@@ -226,33 +197,34 @@ def _from_gradient(settings: _Settings, problem: Problem, x: Vector, key: PRNGKe
     unit = jnp.where(least > 0, least, ritz.scale) if is_network else ritz.scale
     is_good = ritz.is_there
     if is_network:
-        is_converged = is_good & (space.residuals(ritz.coefficients) <= settings.tolerance * unit)
+        is_converged = is_good & (space.residuals(ritz.coefficients) <= tolerance * unit)
         is_wanted = is_converged & ((ritz.eigenvalues < 0) | ~(least > 0))
         is_lowest = jnp.arange(len(is_good)) == 0
         is_good = is_converged | (is_lowest & is_good & ~jnp.any(is_wanted))
-    mix = _distinct(settings, ritz, is_good, unit)
+    mix = _distinct(ritz, is_good, width, unit, min(rule.k, problem.size), is_network)
     is_there = jnp.any(mix != 0, axis=1)
     # With fewer distinct eigenvalues than `k` the last one stands for those that are not there.
-    labels = jnp.minimum(jnp.arange(settings.k), jnp.maximum(jnp.sum(is_there) - 1, 0))
+    labels = jnp.minimum(jnp.arange(len(mix)), jnp.maximum(jnp.sum(is_there) - 1, 0))
     eigenvalues = (mix**2 @ ritz.eigenvalues)[labels]
     coefficients = ritz.coefficients @ mix.T
     residuals = space.residuals(coefficients)
     rows = coefficients.T @ space.rows
+    lowest = tolerance_of(rule.downhill_tolerance, x.dtype, problem.noise)
     return Spectrum(
         eigenvalues=eigenvalues,
         eigenvectors=-rows if is_network else fix_signs(rows),  # the start is the gradient
         labels=labels,
-        is_downhill=downhill(eigenvalues, settings.downhill, ritz.scale) & is_there,
+        is_downhill=downhill(eigenvalues, lowest, ritz.scale) & is_there,
         scale=ritz.scale,
         cost=Cost(gradients=1, hvps=num_hvps),
         residuals=residuals,
-        is_converged=(residuals <= settings.tolerance * unit) & is_there,
+        is_converged=(residuals <= tolerance * unit) & is_there,
         sees_copies=False,
     )
 
 
 def _distinct(
-    settings: _Settings, ritz: Ritz, is_good: Bool[Array, " m"], unit: Scalar
+    ritz: Ritz, is_good: Bool[Array, " m"], width: Number, unit: Scalar, k: int, is_network: bool
 ) -> Float[Array, "k m"]:
     """For each of the first `k` clusters of good Ritz pairs, the one vector that stands for it.
 
@@ -260,25 +232,27 @@ def _distinct(
     """
     values = jnp.where(is_good, ritz.eigenvalues, jnp.finfo(ritz.eigenvalues.dtype).max / 4)
     order = jnp.argsort(values)
-    found = cluster_labels(values[order], settings.width, scale=unit)
+    found = cluster_labels(values[order], width, scale=unit)
     along = jnp.where(is_good, ritz.coefficients[0], 0)  # of the start, which is the first row
     weights = jax.ops.segment_sum(along[order] ** 2, found, len(found))
     # Less is rounding, which small steps of Lanczos magnify.
     is_seen = jnp.sqrt(weights) > float(jnp.finfo(unit.dtype).eps) ** 0.75
     numbers = jnp.where(is_seen, jnp.cumsum(is_seen) - 1, -1)[found][jnp.argsort(order)]
-    mix = jnp.where(numbers[None, :] == jnp.arange(settings.k)[:, None], along[None, :], 0)
-    if settings.rule.method == "network":
+    mix = jnp.where(numbers[None, :] == jnp.arange(k)[:, None], along[None, :], 0)
+    if is_network:
         best = jnp.argmax(jnp.abs(mix), axis=1)[:, None]
         mix = jnp.where(jnp.arange(len(along))[None, :] == best, mix, 0)
     sizes = jnp.linalg.norm(mix, axis=1, keepdims=True)
     return mix / jnp.maximum(sizes, jnp.finfo(unit.dtype).tiny)
 
 
-def _power_pairs(settings: _Settings, hvp: Hvp, x: Vector, key: PRNGKeyArray) -> Pairs:
+def _power_pairs(
+    hvp: Hvp, x: Vector, key: PRNGKeyArray, k: int, tolerance: Number, max_hvps: int
+) -> Pairs:
     """The method "power"."""
-    k, zero = settings.k, jnp.zeros((), x.dtype)
+    zero = jnp.zeros((), x.dtype)
     starts = jax.random.normal(key, (k + 1, x.size), x.dtype)
-    most, nothing = settings.max_hvps // (k + 1), jnp.zeros((k, x.size), x.dtype)
+    most, nothing = max_hvps // (k + 1), jnp.zeros((k, x.size), x.dtype)
     State = tuple[Vector, Vector, Scalar, Int[Array, ""]]  # a row, its image, |H| so far, HVPs
 
     def dominant(sign: float, shift: Scalar, found: Float[Array, "k n"], start: Vector) -> State:
@@ -287,7 +261,7 @@ def _power_pairs(settings: _Settings, hvp: Hvp, x: Vector, key: PRNGKeyArray) ->
         def should_continue(state: State) -> Bool[Array, ""]:
             row, image, size, num_hvps = state
             residual = jnp.linalg.norm(image - (row @ image) * row)
-            return (residual > settings.tolerance * size) & (num_hvps < most)
+            return (residual > tolerance * size) & (num_hvps < most)
 
         def step(state: State) -> State:
             row, image, size, num_hvps = state

@@ -16,7 +16,7 @@ after the other. So they depend on the eigenspace alone, and addresses mean the 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import equinox as eqx
 import jax
@@ -204,21 +204,30 @@ class DenseSpectrum(eqx.Module):
     def __call__(self, problem: Problem, x: Vector, key: PRNGKeyArray) -> Spectrum:
         counted = Counted(problem)
         _, eigenvalues, columns = counted.eigh(x)
-        scale = jnp.max(jnp.abs(eigenvalues))
-        lowest = tolerance_of(self.downhill_tolerance, x.dtype, problem.noise)
-        is_downhill = downhill(eigenvalues, lowest, scale)
-        width = cluster_width(self.cluster_tolerance, x.dtype, problem.noise)
-        labels = cluster_labels(eigenvalues, width, is_downhill)
-        rows = fix_gauge(self.gauge, counted, x, key, columns.T, eigenvalues, labels)
-        return Spectrum(
-            eigenvalues=eigenvalues,
-            eigenvectors=fix_signs(rows),
-            labels=labels,
-            is_downhill=is_downhill,
-            scale=scale,
-            cost=counted.cost,
-            is_complete=jnp.ones(problem.size, bool),
-        )
+        scale, is_complete = jnp.max(jnp.abs(eigenvalues)), jnp.ones(problem.size, bool)
+        return in_clusters(self, counted, x, key, eigenvalues, columns.T, scale, is_complete)
+
+
+def in_clusters(
+    rule: Any,
+    counted: Counted,
+    x: Vector,
+    key: PRNGKeyArray,
+    eigenvalues: Float[Array, " k"],
+    rows: Float[Array, "k n"],
+    scale: Scalar,
+    is_complete: Bool[Array, " k"] | None = None,
+) -> Spectrum:
+    """Eigenpairs as a spectrum, by the gauge and the tolerances of a spectrum rule."""
+    noise = counted.problem.noise
+    is_downhill = downhill(
+        eigenvalues, tolerance_of(rule.downhill_tolerance, x.dtype, noise), scale
+    )
+    width = cluster_width(rule.cluster_tolerance, x.dtype, noise)
+    labels = cluster_labels(eigenvalues, width, is_downhill, scale)
+    rows = fix_signs(fix_gauge(rule.gauge, counted, x, key, rows, eigenvalues, labels))
+    cost = counted.cost
+    return Spectrum(eigenvalues, rows, labels, is_downhill, scale, cost, is_complete=is_complete)
 
 
 def tolerance_of(tolerance: Number | None, dtype: np.dtype, noise: float = 0.0) -> Number:
