@@ -155,24 +155,38 @@ class Functions:
         return _product(self, x, v, rows)
 
     def hessian(self, x: Array, rows: Array | None = None) -> Array:
-        return self.on_host("hessians", x, x, rows)[0]
+        return self.on_host("hessian", x, rows)[0]
 
     def error(self, x: Array, v: Array, rows: Array | None = None) -> Array:
         """The error of the HVP with `v`; costs one more HVP."""
-        return self.on_host("errors", v, x, rows)[0]
+        return self.on_host("error", x, v, rows)[0]
 
-    def on_host(self, what: str, inner: Array, *outer: Array | None) -> list[Array]:
-        """Inside a program: what is known of points, or of vectors `inner` at a point `outer`."""
+    def on_host(self, what: str, *args: Array | None) -> list[Array]:
+        """Inside a program: what the functions say of a point, or of a vector there.
+
+        What raises an error must not end the program: it is NaN there, and a reason here.
+        """
         table: dict[str, tuple[Any, ...]] = {
-            "values": (self._evaluated, (), (self.size,)),
-            "products": (lambda v, x, rows=None: (self.multiply(x, v, rows),), (self.size,)),
-            "errors": (lambda v, x, rows=None: (self.errors(x, v, rows),), ()),
-            "hessians": (lambda _, x, rows=None: (self.dense(x, rows),), (self.size,) * 2),
+            "value": (self.pair_at, (), (self.size,)),
+            "product": (lambda x, v, rows=None: self.multiply(x, v[None], rows), (self.size,)),
+            "error": (lambda x, v, rows=None: self.errors(x, v[None], rows), ()),
+            "hessian": (lambda x, rows=None: [self.dense(x, rows)], (self.size,) * 2),
         }
         compute, *shapes = table[what]
-        results = tuple(jax.ShapeDtypeStruct(shape, inner.dtype) for shape in shapes)
-        given = (one for one in (inner, *outer) if one is not None)
-        return call_host(partial(self._for_each, compute, shapes), results, *given)
+        x, *_ = given = [arg for arg in args if arg is not None]
+        results = tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape in shapes)
+
+        def call(*given: np.ndarray) -> tuple[np.ndarray, ...]:
+            with CALLING:
+                try:
+                    found = compute(*map(self._own, given))
+                except Exception as error:
+                    self._note(error)
+                    found = [np.full(shape, np.nan) for shape in shapes]
+            pairs = zip(found, results, strict=True)
+            return tuple(np.asarray(one, like.dtype).reshape(like.shape) for one, like in pairs)
+
+        return call_host(call, results, *given)
 
     # --- on the host
 
@@ -239,42 +253,6 @@ class Functions:
             ledger.failure = f"{type(error).__name__}: {error}".rstrip(".")
         self.forget()
 
-    def _evaluated(self, points: Block, rows: Rows = None) -> tuple[Any, ...]:
-        is_one = len(points) == 1
-        return self.pair_at(points[0], rows) if is_one else self._in_blocks(points, rows)
-
-    def _for_each(
-        self,
-        compute: Callable[..., tuple[np.ndarray, ...]],
-        shapes: list[tuple[int, ...]],
-        inner: np.ndarray,
-        *outer: np.ndarray,
-    ) -> tuple[np.ndarray, ...]:
-        """`compute(vectors, *outer)` at each index of the outer arrays, with all that share it.
-
-        All arrays have the same number of leading axes, of length 1 where an array is shared. What
-        raises an error must not end the program: it is NaN there, and a reason here.
-        """
-        points = np.broadcast_shapes(*(one.shape[:-1] for one in outer))
-        lead = np.broadcast_shapes(points, inner.shape[:-1])
-        outer = tuple(np.broadcast_to(one, (*points, one.shape[-1])) for one in outer)
-        inner = np.broadcast_to(inner, (*lead, self.size))
-        results = tuple(np.empty((*lead, *shape), inner.dtype) for shape in shapes)
-        with CALLING:
-            try:
-                for where in np.ndindex(points):
-                    axes = zip(where, points, strict=True)
-                    place = tuple(slice(None) if size == 1 else at for at, size in axes)
-                    given = [self._own(one[where]) for one in outer]
-                    vectors = self._own(inner[place]).reshape(-1, self.size)
-                    for result, one in zip(results, compute(vectors, *given), strict=True):
-                        result[place] = np.reshape(one, result[place].shape)
-            except Exception as error:
-                self._note(error)
-                for result in results:
-                    result[...] = np.nan
-        return results
-
     def _own(self, x: np.ndarray) -> np.ndarray:
         """A copy for the functions to keep: the program's own memory is used again."""
         return np.array(x, self.dtype if x.dtype.kind == "f" else x.dtype)
@@ -298,7 +276,7 @@ def is_equal(one: Any, two: Any) -> bool:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value(functions: Functions, x: Array, rows: Array | None) -> Array:
-    return functions.on_host("values", x, rows)[0]
+    return functions.on_host("value", x, rows)[0]
 
 
 @_value.defjvp
@@ -310,7 +288,7 @@ def _value_jvp(functions: Functions, primals: Any, tangents: Any) -> tuple[Array
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value_and_grad(functions: Functions, x: Array, rows: Array | None) -> tuple[Array, Array]:
-    value, grad = functions.on_host("values", x, rows)
+    value, grad = functions.on_host("value", x, rows)
     return value, grad
 
 
@@ -323,7 +301,7 @@ def _value_and_grad_jvp(functions: Functions, primals: Any, tangents: Any) -> An
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _product(functions: Functions, x: Array, v: Array, rows: Array | None) -> Array:
-    return functions.on_host("products", v, x, rows)[0]
+    return functions.on_host("product", x, v, rows)[0]
 
 
 @_product.defjvp
@@ -363,8 +341,7 @@ def call_host(
     """`function(*args)` on NumPy arrays, which are its own only until it returns.
 
     Unless it is pure it is called in each step of a loop. It must not call JAX, and returns a tuple
-    of arrays of the shapes and dtypes of `results`. Under `vmap` all arrays have further leading
-    axes, of length 1 where one is shared.
+    of arrays of the shapes and dtypes of `results`. Under `vmap` calls are made one by one.
 
     >>> def double(x):
     ...     return (2 * x,)
@@ -376,7 +353,7 @@ def call_host(
     if hasattr(mlir, "emit_python_callback"):  # not documented by JAX
         return host_p.bind(*args, function=function, results=shapes, is_pure=is_pure)
     found = jax.pure_callback(
-        lambda *args: function(*map(np.asarray, args)), results, *args, vmap_method="expand_dims"
+        lambda *args: function(*map(np.asarray, args)), results, *args, vmap_method="sequential"
     )
     return list(found)
 
@@ -416,14 +393,19 @@ def _lower(
     )[0]
 
 
-def _batch(args: Any, axes: Any, *, results: Any, **same: Any) -> Any:
-    size = next(arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None)
+def _batch(args: Any, axes: Any, **same: Any) -> Any:
+    is_shared = [axis is None for axis in axes]
     leading = [
-        arg[None] if axis is None else jnp.moveaxis(arg, axis, 0)
+        None if axis is None else jnp.moveaxis(arg, axis, 0)
         for arg, axis in zip(args, axes, strict=True)
     ]
-    shapes = tuple(ShapedArray((size, *one.shape), one.dtype) for one in results)
-    return host_p.bind(*leading, results=shapes, **same), [0] * len(results)
+
+    def one(given: list[Any]) -> list[Array]:
+        parts = zip(is_shared, args, given, strict=True)
+        return host_p.bind(*(arg if shared else part for shared, arg, part in parts), **same)
+
+    results = jax.lax.map(one, leading)
+    return results, [0] * len(results)
 
 
 mlir.register_lowering(host_p, _lower)
