@@ -31,7 +31,6 @@ GAIN = 1e-2  # of what each of the last two steps has gained: one that promises 
 MAX_STEPS, MAX_TRIALS = 200, 12
 ENOUGH = 1e-4  # a step gains at least this share of what the slope promises
 FARTHER, FARTHEST = 8, 40  # times the first step: radii, at first and at most, inside of bounds
-MAX_HALVED = 5  # times that the first step from a saddle is halved
 MEMORY = 10  # steps that L-BFGS remembers
 REFRESH = 12  # steps, or twice the parameters if more, after which a Hessian is the model again
 
@@ -56,13 +55,13 @@ class Descent:
 class Dense:
     """The model as a matrix: a Hessian with the sizes of its eigenvalues, then BFGS.
 
-    Eigenvalues below `softest` times the largest, or below `least`, count as that.
+    Eigenvalues below 1e-8 times the largest, or below `least`, count as that.
     """
 
-    def __init__(self, hessian: Matrix, softest: float = 1e-8, least: float = 0.0):
+    def __init__(self, hessian: Matrix, least: float = 0.0):
         values, columns = eigh(hessian.astype(float))
         sizes = np.abs(values)
-        sizes = np.maximum(sizes, max(softest * sizes.max(), least))
+        sizes = np.maximum(sizes, max(1e-8 * sizes.max(), least))
         self.matrix, self.least = (columns * sizes) @ columns.T, 1e-12 * float(sizes.max())
 
     def step(self, grad: Point, free: Mask) -> Point:
@@ -119,21 +118,15 @@ def descend(
     first: float = 1.0,
     most: float = np.inf,
     hessian: Matrix | None = None,
-    softest: float = 1e-8,
-    farthest: float | None = None,
     gain: float = GAIN,
-    nearly: float | None = None,
     is_over: Callable[[Point, Point], bool] | None = None,
     max_steps: int = MAX_STEPS,
-    saddle: Point | None = None,
 ) -> Descent:
     """Down from `x`, no farther than `most`.
 
-    The first step is at most `first` long, unless the Hessian is known there, and none is longer
-    than `farthest`: a descent should end in the well where it began. It ends when the model
-    promises hardly any `gain` or, if these are given, with a step no longer than `nearly`, or
-    where `is_over(x, grad)`. Where `x` is past the first minimum on the line from a `saddle`, it
-    begins nearer to that, with shorter steps.
+    The first step is at most `first` long, unless the Hessian is known there, and inside bounds
+    none is much longer: a descent should end in the well where it began. It ends when the model
+    promises hardly any `gain` or, if that is given, where `is_over(x, grad)`.
 
     >>> import jax.numpy as jnp
     >>> from ridgerider._core.problem.problem import Problem
@@ -142,20 +135,14 @@ def descend(
     >>> [round(float(entry), 2) for entry in end.x]
     [1.0, 1.0]
     """
-    here = Descent(domain.inside(x), *calls.value_and_grad(domain.inside(x)))
-    if farthest is None:
-        farthest = FARTHEST * first if domain.is_bounded else np.inf
-    for _ in range(MAX_HALVED if saddle is not None else 0):
-        if not here.grad @ (here.x - saddle) > 0:
-            break
-        x, first, farthest = domain.inside((saddle + here.x) / 2), first / 2, farthest / 2
-        here = Descent(x, *calls.value_and_grad(x))
-    begin = x = here.x
+    begin = x = domain.inside(x)
+    here = Descent(x, *calls.value_and_grad(x))
     here.losses.append(here.loss)
+    farthest = FARTHEST * first if domain.is_bounded else np.inf
     radius, eps, size = min(FARTHER * first, farthest), float(np.finfo(x.dtype).eps), len(x)
     model: Dense | Limited | None = None
     if hessian is not None and np.isfinite(hessian).all() and hessian.any():
-        model = Dense(hessian, softest, float(np.linalg.norm(here.grad)) / farthest)
+        model = Dense(hessian, float(np.linalg.norm(here.grad)) / farthest)
     falls, is_small = deque[float](maxlen=2), size < DENSE_BELOW and is_over is None
 
     has_hessian = is_small and domain.is_bounded and calls.has_values
@@ -182,14 +169,13 @@ def descend(
             model = None
             continue
         promised = -slope * (1 - min(1.0, radius / length) / 2)
-        is_last = nearly is not None and length <= nearly
-        if nearly is None and is_over is None and length <= radius:
+        if is_over is None and length <= radius:
             # With fewer steps than parameters it is not a model.
             gained = min(falls) if len(here.losses) > max(size, 2) else 0.0
             least = max(gain * gained, 64 * eps * abs(here.loss))
             if promised <= least or length <= eps**0.5 * first:
                 break
-        share, new = _lower(calls, domain, here, step, slope, is_last)
+        share, new = _lower(calls, domain, here, step, slope)
         if not new.is_finite:
             here.is_lost = not math.isfinite(new.loss)
             break
@@ -205,8 +191,6 @@ def descend(
         here = new
         here.losses.append(here.loss)
         here.is_far = float(np.linalg.norm(here.x - begin)) > most
-        if is_last:
-            break
     return here
 
 
@@ -226,7 +210,7 @@ def _step(
 
 
 def _lower(
-    calls: Calls, domain: Domain, here: Descent, step: Point, slope: float, is_last: bool
+    calls: Calls, domain: Domain, here: Descent, step: Point, slope: float
 ) -> tuple[float, Descent]:
     """The share of the step that lowers the loss enough, and what is there; NaN if none does."""
     share, loss, slack = 1.0, here.loss, 1000 * float(np.finfo(here.x.dtype).eps) * abs(here.loss)
@@ -235,7 +219,7 @@ def _lower(
         if (x == here.x).all():
             break
         loss, grad = calls.trial(x)
-        if np.isfinite(loss) and (is_last or loss <= here.loss + ENOUGH * share * slope + slack):
+        if np.isfinite(loss) and loss <= here.loss + ENOUGH * share * slope + slack:
             grad = calls.value_and_grad(x)[1] if grad is None else grad
             return share, Descent(x, loss, grad, here.losses)
         bend = loss - here.loss - share * slope

@@ -108,6 +108,15 @@ class Domain:
             return np.zeros(len(x), bool)
         return ((x <= self._low) & (step < 0)) | ((x >= self._high) & (step > 0))
 
+    def first_out(self, x: Point, path: Float[np.ndarray, "n times"]) -> int:
+        """Which column of a path from `x` is the first that reaches a bound, or the last one."""
+        if self._low is None or self._high is None:
+            return -1
+        low, high, ends = self._low[:, None], self._high[:, None], x[:, None] + path
+        is_inner = (low < x[:, None]) & (x[:, None] < high)
+        is_out = (is_inner & ((ends <= low) | (ends >= high))).any(axis=0)
+        return int(np.argmax(np.append(is_out[:-1], True)))
+
     def held(self, x: Point, grad: Point) -> Mask:
         """Coordinates at a bound that the way downhill would cross."""
         return self.beyond(x, -grad)

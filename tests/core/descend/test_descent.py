@@ -9,7 +9,6 @@ import ridgerider as rr
 from ridgerider._core.descend.descent import MEMORY, Dense, Limited, descend
 from ridgerider._core.points.domain import Domain
 from ridgerider._core.problem.calls import Calls
-from ridgerider.problems import six_hump_camel
 
 ALL = np.ones(6, bool)
 
@@ -39,7 +38,7 @@ def test_an_update_takes_the_step_to_the_change():
     # Where the loss curves downwards the model stays positive definite.
     model.add(step, -change)
     assert np.linalg.eigvalsh(model.matrix).min() > 0
-    np.testing.assert_allclose(Dense(np.diag([-2.0, 1e-3]), 1e-2).matrix, np.diag([2.0, 0.02]))
+    np.testing.assert_allclose(Dense(np.diag([-2.0, 1e-3]), 1e-2).matrix, np.diag([2.0, 0.01]))
 
 
 def test_a_limited_memory_is_that_of_a_dense_bfgs_matrix():
@@ -152,22 +151,7 @@ def test_a_kink_ends_the_descent():
     assert end.loss < 1e-3
 
 
-# --- from a saddle
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_from_a_saddle_to_the_minima_on_both_sides(sign):
-    problem = six_hump_camel()
-    calls, x = Calls(problem), np.zeros(2, problem.dtype)
-    hessian = calls.hessian(x)
-    row = np.linalg.eigh(hessian)[1][:, 0]
-    row = sign * row * np.sign(row[1])
-    given = {"hessian": hessian, "softest": 1e-2, "farthest": 0.2, "nearly": 1e-7}
-    end = descend(calls, Domain(problem), x + 0.1 * row, 0.1, **given)
-    np.testing.assert_allclose(end.x, sign * np.array([-0.089842, 0.712656]), atol=1e-5)
-    assert (np.diff(end.losses) <= 1e-12).all()
-    # Less than a gradient for each of the Hessian's rows in each of the steps.
-    assert calls.cost.gradients < 2 * len(end.losses)
+# --- with a known Hessian
 
 
 def test_bounds_hold_coordinates():
@@ -179,13 +163,12 @@ def test_bounds_hold_coordinates():
         low=low,
         high=high,
         hessian=hessian,
-        nearly=1e-7,
     )
     np.testing.assert_allclose(end.x, [0.5, 0.5], atol=1e-7)
 
 
 def test_a_long_way_and_a_wall():
-    given = {"hessian": np.diag([-1.0, 2.0]), "farthest": 0.2, "nearly": 1e-7}
+    given = {"hessian": np.diag([-1.0, 2.0])}
     slope = lambda x: -x[0] + x[1] ** 2  # noqa: E731
     assert from_(slope, np.zeros(2), most=1.0, **given).is_far
     assert from_(slope, np.zeros(2), max_steps=3, **given).is_long
