@@ -383,6 +383,8 @@ def told_of(name: str, how: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("`"):  # a sentence already
+            raise
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"`{name}` must be callable as {how}, but it raised {what}.") from error
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgerider._check import checked, needs
+from ridgerider._check import checked, needs, one_line
 from ridgerider._search.results.landscape import Landscape
 from ridgerider._search.results.result import Result, RunView, Solution, Stationary
 from ridgerider.ase._kinetics import normal_modes, symmetry_order
@@ -125,6 +125,8 @@ def write_pathsample(landscape: Landscape, folder: str | os.PathLike) -> Path:
     with an unknown side are left out.
     """
     folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"`folder` must be a folder, but {one_line(folder)} is a file.")
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in _tables(landscape).items():
         lines = [

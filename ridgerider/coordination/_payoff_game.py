@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ridgerider._check import Count, Seed, Several, check_count, checked, told_of
+from ridgerider._check import Count, Seed, Several, came, check_count, checked, told_of
 from ridgerider._core.problem.problem import Scalar
 
 MAX_POLICIES = 2**20  # joint ones that `optimum` tries
@@ -54,7 +54,8 @@ class PayoffGame(eqx.Module):
     @checked
     def __init__(self, payoff: Payoff, shapes: Sequence[Sequence[int]]):
         self.payoff, self.shapes = payoff, tuple((int(o), int(a)) for o, a in shapes)
-        check_count("len(shapes)", len(self.shapes), 2)
+        if len(self.shapes) < 2:
+            raise ValueError(f"`shapes` must be those of two players or more, not {came(shapes)}.")
         for observations, actions in self.shapes:
             check_count("shapes", observations)
             check_count("shapes", actions, 2)

@@ -170,10 +170,10 @@ def from_groups(
     column, leaves = np.asarray(groups), jax.tree.leaves(tuple(args))
     if not leaves:
         raise ValueError("`args` must hold an array or more, but it is empty.")
-    lengths = sorted({len(leaf) for leaf in leaves})
+    lengths = sorted({len(leaf) if np.ndim(leaf) else 0 for leaf in leaves})
     if column.ndim != 1 or lengths != [len(column)]:
         raise ValueError(
-            f"`groups` must name one group for each example, not {came(groups)} for arrays of "
+            f"`groups` must name one group for each example, not {came(groups)} for `args` of "
             f"lengths {lengths}."
         )
     problems = []

@@ -153,8 +153,11 @@ class Invariant:
             raise ValueError("`fit` must be called first, before predictions.")
         if not np.size(inputs) or not np.ndim(inputs):
             raise ValueError(f"`inputs` must have a row for each example, not {came(inputs)}.")
-        table = self._table(np.asarray(inputs))
-        return softmax(np.mean([head(table) for head in self._heads], axis=0), axis=1)
+        try:
+            table = self._table(np.asarray(inputs))
+            return softmax(np.mean([head(table) for head in self._heads], axis=0), axis=1)
+        except (TypeError, ValueError):
+            raise ValueError(f"`inputs` must be like those of `fit`, not {came(inputs)}.") from None
 
     def predict(self, inputs: Any) -> np.ndarray:
         chosen = self.predict_proba(inputs).argmax(axis=1)
@@ -238,6 +241,8 @@ def fit(
     'these environments share 4 of 5 directions'
     """
     if group is None:
+        if not all(np.ndim(one) for one in (*inputs, *targets)):
+            raise ValueError("`group` must be given unless `inputs` and `targets` are lists.")
         lengths = [len(one) for one in targets]
         group = np.repeat(np.arange(len(lengths)), lengths)
         inputs, targets = np.concatenate(list(inputs)), np.concatenate(list(targets))

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import AtLeast0, checked
-from ridgerider._core.problem.problem import Problem
+from ridgerider._check import AtLeast0, Finite, checked
+from ridgerider._core.problem.problem import Problem, check_params
 from ridgerider._core.ride.update import unit
 from ridgerider.environments._environments import Environments
 
@@ -56,7 +56,6 @@ class Consistency(eqx.Module):
 
 
 @checked
-@eqx.filter_jit
 def consistency(
     environments: Environments, params: PyTree, directions: Float[Array, "k r"]
 ) -> Consistency:
@@ -72,6 +71,14 @@ def consistency(
     >>> scores.eigenvalues.round(6).tolist(), scores.relative_gap.round(3).tolist()
     ([[-4.0, -2.0], [-2.0, -2.0]], [0.667, 0.0])
     """
+    check_params("params", environments.problems[0].start, params)
+    return _consistency(environments, params, directions)
+
+
+@eqx.filter_jit
+def _consistency(
+    environments: Environments, params: PyTree, directions: Float[Array, "k r"]
+) -> Consistency:
     rows = jax.vmap(unit)(directions)
     images = environments.hvps(params, rows)
     eigenvalues = jnp.einsum("ikr,kr->ik", images, rows)
@@ -149,10 +156,11 @@ def shared_features(
     >>> found.signals.tolist(), found.projection.tolist()
     ([[1.0, 0.5], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]])
     """
-    if len(features) < 2 or len(features) != len(targets):
+    counts = [[len(one) for one in several] for several in (features, targets)]
+    if len(features) < 2 or counts[0] != counts[1]:
         raise ValueError(
-            "`features` and `targets` must be given for two environments or more, not for "
-            f"{len(features)} and {len(targets)}."
+            "`features` and `targets` must be given for two environments or more, with as many "
+            f"examples, not for {counts[0]} and {counts[1]}."
         )
     pairs = list(zip(features, targets, strict=True))
     signals = jnp.stack([jnp.einsum("n...,nm->...m", y, psi) / len(y) for psi, y in pairs])
@@ -188,7 +196,7 @@ def agreement(accuracies: Sequence[float] | np.ndarray) -> float:
 
 
 @checked
-def extrapolate(accuracies: Sequence[float], rates: Sequence[float], target: float) -> float:
+def extrapolate(accuracies: Sequence[Finite], rates: Sequence[Finite], target: Finite) -> float:
     """The line of least squares through the accuracies at `rates`, at `target`.
 
     The accuracy of a fixed predictor is affine in the rate at which an environment mixes two

@@ -95,7 +95,7 @@ def classifier(
             f"those of the pixels, not of shape {images.shape} and type {images.dtype}."
         )
     if num_classes is None:
-        num_classes = int(labels.max(initial=0)) + 1
+        num_classes = int(labels.max(initial=0)) + 1 if labels.dtype.kind in "iu" else 1
     check_labels("`labels`", labels, len(images), num_classes)
     sizes = [int(np.prod(images.shape[1:])), *widths, num_classes]
     keys = jax.random.split(jax.random.key(seed), 2 * len(sizes)).reshape(-1, 2)

@@ -158,7 +158,7 @@ def descend(
         if has_hessian and len(here.losses) % max(REFRESH, 2 * size) == 0:
             matrix = calls.hessian(here.x)
             if np.isfinite(matrix).all() and matrix.any():
-                model = Dense(matrix, softest, float(np.linalg.norm(here.grad)) / farthest)
+                model = Dense(matrix, float(np.linalg.norm(here.grad)) / farthest)
         if model is None:
             model = fresh(max(domain.slope(here.x, here.grad) / first, 1e-300))
         step, length = _step(domain, model, here, radius)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ridgerider._check import AtLeast0, Count, Finite, Whole, check_count, check_fields
+from ridgerider._check import AtLeast0, Count, Finite, Whole, came, check_count, check_fields
 from ridgerider._core.descend.finish import Epoch, Finish, check_not_traced, tell
 from ridgerider._core.points.classify import TRAINED
 from ridgerider._core.problem.batches import Batches, FixedRows, strata
@@ -82,7 +82,7 @@ class Train(eqx.Module):
         if not (callable(self.optimizer) or hasattr(self.optimizer, "update")):
             raise ValueError(
                 "`optimizer` must be an optimizer of optax, such as optax.adam(1e-3), or a "
-                f"function that builds one, not {self.optimizer!r}."
+                f"function that builds one, not {came(self.optimizer)}."
             )
         check_fields(self)
         if self.batches is not None:

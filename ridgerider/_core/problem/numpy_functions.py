@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import check_start
+from ridgerider._check import check_start, told_of
 from ridgerider._core.problem.functions import CALLING, STEPS, Block, Functions, Point, Rows
 
 MAX_SIZE_OF_VALUES = 100  # parameters of a function without its gradient, for `minimize_all`
@@ -191,7 +191,8 @@ def check_products(functions: Functions, x: Point) -> None:
 
 
 def _check_once(functions: NumpyFunctions, x: Point) -> None:
-    (value,), (grad,) = functions._in_blocks(x[None], None)
+    with told_of("value_and_grad", "value_and_grad(params), for this `start`"):
+        (value,), (grad,) = functions._in_blocks(x[None], None)
     kind = np.result_type(value, grad)
     if kind not in (np.float32, np.float64):
         raise ValueError(f"values and gradients must be float32 or float64, not {kind}.")

@@ -32,7 +32,7 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from ridgerider._check import MAX_COUNT, Positive, came, check_finite, check_takes, checked
+from ridgerider._check import MAX_COUNT, Positive, came, check_finite, check_takes, checked, told_of
 from ridgerider._check import Number as Number
 from ridgerider._core.problem.cost import Cost, Ledger
 from ridgerider._core.problem.functions import Functions, call_host
@@ -402,13 +402,17 @@ def _checked_start(start: PyTree, name: str = "start") -> PyTree[Float[Array, ".
 
 def _check_scalar(loss: Callable[..., Scalar], start: PyTree, args: tuple[Any, ...]) -> None:
     try:
-        out = eqx.filter_eval_shape(loss, start, *args)
-    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        with told_of("loss", "loss(params, *args), for this `start`"):
+            out = eqx.filter_eval_shape(loss, start, *args)
+    except ValueError as error:
+        concrete = jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError
+        if not isinstance(error.__cause__, concrete):
+            raise
         raise ValueError(
             "`loss` must be written in JAX (jax.numpy), but it makes NumPy arrays or Python "
             "numbers of its parameters; functions on NumPy arrays go into "
             "rr.Problem.from_functions."
-        ) from error
+        ) from error.__cause__
     shape, dtype = getattr(out, "shape", None), getattr(out, "dtype", type(out).__name__)
     if shape != () or not jnp.issubdtype(dtype, jnp.floating):
         hint = " Did you forget a mean or a sum?" if shape else ""

@@ -263,7 +263,8 @@ def _check_loss(problem: Problem, mover: Mover, root: Leg, path: str | PathLike)
         off = problem.hvp(x, direction) - root.clusters[index].eigenvalue * direction
         is_same = float(jnp.linalg.norm(off)) <= 1e-2 * scale * float(jnp.linalg.norm(direction))
     if not is_same:
-        raise ValueError(f"{path} belongs to another problem: the loss or its Hessian differ.")
+        what = "the loss or its Hessian differ"
+        raise ValueError(f"`path` {path} belongs to another problem: {what}.")
 
 
 def _vector(problem: Problem, number: int, params: Any) -> np.ndarray:

@@ -180,8 +180,8 @@ def bounds_of(bounds: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
             pairs = [(-np.inf if a is None else a, np.inf if b is None else b) for a, b in bounds]
             low, high = np.array(pairs, float).reshape(size, 2).T
         except (TypeError, ValueError):
-            wanted = f"`bounds` must be {size} pairs (low, high)"
-            raise ValueError(f"{wanted}, not {bounds!r}.") from None
+            wanted = f"`bounds` must be {size} pairs (low, high), one for each parameter"
+            raise ValueError(f"{wanted} of `x0` or `start`, not {came(bounds)}.") from None
     if not (low < high).all():
         raise ValueError("`bounds` must have each low below its high.")
     return low, high
