@@ -561,7 +561,7 @@ def endless(draw, act):
             "not 2 and 3",
         ),
         (lambda: PayoffGame.from_play(endless), "at most 100000 episodes to enumerate"),
-        (lambda: PayoffGame(jnp.add, ((1, 2),)), "`len\\(shapes\\)` must be .* at least 2, not 1"),
+        (lambda: PayoffGame(jnp.add, ((1, 2),)), "`shapes` must be those of two players or more"),
         (
             lambda: card_game(np.zeros((2, 2))),
             "`table` must be an array of numbers of shape .card_1, card_2, action_1",
