@@ -88,6 +88,7 @@ def test_fields_of_rules(name, kind, field):
         lambda bad: rr.find_saddle(wells(1), noise=bad),
         lambda bad: rr.workers.process_pool(1, lease=bad),
         lambda bad: rr.workers.dask(num_workers=1, lease=bad),
+        lambda bad: rr.search(wells(1), max_rides=1).minima(bad),
         lambda bad: problems.tree(p_terminal=bad),
     ],
 )

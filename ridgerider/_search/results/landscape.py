@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ridgerider._check import Count, Limit, check_count, checked
+from ridgerider._check import AtLeast0, Count, Limit, check_count, checked
 from ridgerider._search.engine.climbs import is_guess, is_jump
 from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.result import (
@@ -22,8 +22,8 @@ from ridgerider._search.results.result import (
     Signature,
     Solutions,
     Stationary,
-    by_signature,
     grouped,
+    mark_by,
 )
 from ridgerider._search.tree import Fingerprint, Leg, Turn
 
@@ -126,11 +126,13 @@ class Landscape(RunView):
     # --- points
 
     @checked
-    def minima(self, *, signature: Signature | None = None) -> Solutions[Stationary]:
+    def minima(
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
+    ) -> Solutions[Stationary]:
         """The different minima, lowest first. Ends of other kinds are in `solutions()`.
 
-        With a `signature`, as in `Result.minima`, those that are equal by it are one: the lowest
-        stands for them, and keeps its number.
+        With `tolerance` or `signature`, as in `Result.minima`, those that are equal by these are
+        one: the lowest stands for them, and keeps its number.
 
         >>> import jax.numpy as jnp
         >>> import ridgerider as rr
@@ -140,11 +142,11 @@ class Landscape(RunView):
         (4, 3)
         """
         minima = [one for one in self._points if one.kind == "minimum"]
-        if signature is None:
+        if tolerance is None and signature is None:
             return Solutions(minima)
         return Solutions(
             replace(group[0], multiplicity=sum(one.multiplicity for one in group))
-            for group in grouped(minima, by_signature(signature))
+            for group in grouped(minima, mark_by(tolerance, signature))
         )
 
     @checked

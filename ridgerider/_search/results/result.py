@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ridgerider._check import checked
+from ridgerider._check import AtLeast0, checked
 from ridgerider._core.descend.finish import Finish, Kind
 from ridgerider._core.problem.cost import Cost
 from ridgerider._core.problem.problem import Problem, flat
@@ -169,10 +169,12 @@ def grouped(solutions: Iterable[S], mark: Mark) -> list[list[S]]:
     return list(groups.values())
 
 
-def by_signature(signature: Signature) -> Mark:
+def mark_by(tolerance: AtLeast0 | None, signature: Signature | None) -> Mark:
+    """The parameters or their signature, which may differ by `tolerance` of their size."""
+
     def mark(one: Solution) -> tuple[np.ndarray, float]:
-        found = flat(signature(one.params))
-        return found, reach_of(found, TOLERANCE)
+        found = flat(one.params if signature is None else signature(one.params))
+        return found, reach_of(found, TOLERANCE if tolerance is None else float(tolerance))
 
     return mark
 
@@ -292,7 +294,9 @@ class RunView:
         return Solutions(found)
 
     @checked
-    def classes(self, *, signature: Signature | None = None) -> list[list[Solution]]:
+    def classes(
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
+    ) -> list[list[Solution]]:
         """All minima, grouped as in `minima`; the first of each group stands for it."""
         minima = [solution for solution in self.solutions() if solution.kind in IS_SOLUTION]
         minima.sort(key=lambda one: one.fingerprint.rank)
@@ -303,7 +307,8 @@ class RunView:
             first = known.get(same.get(one.fingerprint, one.fingerprint), one)
             return flat(first.params), first.error
 
-        groups = grouped(minima, place if signature is None else by_signature(signature))
+        is_stored = tolerance is None and signature is None
+        groups = grouped(minima, place if is_stored else mark_by(tolerance, signature))
         return [
             [
                 replace(one, equivalent_to=group[0].fingerprint, multiplicity=len(group))
@@ -432,7 +437,9 @@ class Result(RunView):
     ('curvature_gone',)
     """
 
-    def minima(self, *, signature: Signature | None = None) -> Solutions:
+    def minima(
+        self, tolerance: AtLeast0 | None = None, *, signature: Signature | None = None
+    ) -> Solutions:
         """The different minima, also those at infinity, lowest loss first.
 
         Each stands with the shallowest fingerprint that leads to it. Two are one if their distance
@@ -442,8 +449,10 @@ class Result(RunView):
 
         **Arguments**
 
+        - `tolerance`: instead, two are one if they are closer than this times their size, or 1 if
+          that is larger.
         - `signature(params)`: what a solution *is*, as an array; compared in place of the
-          parameters, to 1e-3 of its size, or of 1 if that is larger. A canonical form undoes a
+          parameters, with a `tolerance` of 1e-3 unless another is given. A canonical form undoes a
           symmetry (`jnp.sort`); a model's outputs on a probe set compare functions.
 
         >>> import jax.numpy as jnp
@@ -453,7 +462,7 @@ class Result(RunView):
         >>> len(result.minima()), len(result.minima(signature=jnp.sort))
         (4, 3)
         """
-        classes = self.classes(signature=signature)
+        classes = self.classes(tolerance, signature=signature)
         # Losses that agree to six digits are equal but for rounding; the fingerprint decides
         # between them.
         minima = (group[0] for group in classes)

@@ -427,3 +427,5 @@ def test_classes_keep_their_links():
         assert group[0].fingerprint.depth == min(one.fingerprint.depth for one in group)
     by_output = result.minima(signature=lambda params: jnp.abs(params))
     assert len(by_output) == 1 and by_output[0].multiplicity == sum(map(len, classes))
+    with pytest.raises(ValueError, match="`tolerance` must be at least 0"):
+        result.minima(-1.0)
