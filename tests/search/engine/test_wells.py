@@ -60,3 +60,16 @@ def test_what_no_calls_are_left_to_compare_is_undecided():
     )
     assert found.nfev <= 60 and len(found) + len(found.undecided) >= 1
     assert all(one.status == 2 and not one.success for one in found.undecided)
+
+
+def test_rings_leave_calls_for_the_minimum_in_their_middle():
+    """Each ring is level, and a few calls recognise it: hundreds of starts are made."""
+
+    def fun(x):
+        square = np.sum((x - [3, -4]) ** 2)
+        return 0.02 * np.sqrt(square + 1) - np.cos(np.sqrt(square + 0.04))
+
+    found = rr.minimize_all(fun, [17.0, 11.0], bounds=[(-30, 30)] * 2)
+    assert np.allclose(found[0].x, [3, -4], atol=1e-4) and len(found.landscape) > 200
+    radii = sorted(np.linalg.norm(one.x - [3, -4]) for one in found[:5])
+    assert np.diff(radii).min() > 5  # each ring once, 2 pi apart
