@@ -118,7 +118,9 @@ def judge(name: str, random: np.random.Generator, instances: int) -> dict[str, A
     results = {**verdict(margins), "margin_means": meaning}
     for part in more[0]:
         values = [one[part] for one in more]
-        results[part] = int(sum(values)) if isinstance(values[0], bool) else float(max(values))
+        results[part] = (
+            int(sum(values)) if isinstance(values[0], bool | np.bool_) else float(max(values))
+        )
     return results | ({"as_written": written.format(**results)} if written else {})
 
 

@@ -41,6 +41,11 @@ def test_the_checks_can_fail():
     assert theory.verdict([0.1, -0.1, float("nan")])["violations"] == 2
 
 
+def test_what_fails_as_printed_is_counted():
+    found = theory.judge("most_entropy_with_states", np.random.default_rng([1, 2, 3]), 24)
+    assert isinstance(found["violations_as_written"], int) and found["violations_as_written"] > 12
+
+
 def test_the_papers_learning_rate_fails_where_it_should():
     # Theorem 2: stable only for a rate below 1 / (lambda_max / lambda_i - 1)^2 = 1 / 36 here.
     eigenvalues, start = np.array([-1.0, 0.0, 5.0]), np.array([0.9, 0.3, 0.3])
