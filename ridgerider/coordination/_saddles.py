@@ -14,6 +14,7 @@ from ridgerider.coordination._game import Game, game_problem
 
 NOISE = 0.01  # of the start, so that runs are independent
 FAR = 10.0  # a parameter that moved further has given up an action
+NEAR = 0.1  # a saddle that Newton's method moves further is none
 MORE = 3  # Morse indices that are tried, from that of the start
 NUM_SAMPLES = 64  # policies that measure the scale of payoffs
 NUM_HALVINGS = 10  # of the bonus, from that scale down
@@ -79,9 +80,14 @@ def _saddle(game: Game, seed: int) -> Saddle:
 
 
 def _is_inside(game: Game, saddle: Saddle) -> bool:
-    """Whether no action was given up: its logit would be far off."""
+    """Whether no action was given up, or is about to be: its logit would be far off.
+
+    In single precision the gradient looks like zero long before; Newton's method goes on there.
+    """
     problem = game_problem(game)
-    return bool(jnp.max(jnp.abs(problem.ravel(saddle.params) - problem.x0)) < FAR)
+    x = problem.ravel(saddle.params)
+    is_near = jnp.max(jnp.abs(_stationary(problem, x) - x)) < NEAR
+    return bool(is_near & (jnp.max(jnp.abs(x - problem.x0)) < FAR))
 
 
 def _ladder(game: Game) -> list[float]:
@@ -113,7 +119,7 @@ def _stationary(problem: Problem, x: Vector) -> Vector:
     def step(_: int, x: Float[Array, " n"]) -> Vector:
         eigenvalues, columns = jnp.linalg.eigh(problem.hessian(x))
         sizes = jnp.abs(eigenvalues)
-        is_flat = sizes < 1e-6 * jnp.max(sizes)
+        is_flat = sizes < max(1e-6, 30 * float(jnp.finfo(x.dtype).eps)) * jnp.max(sizes)
         slopes = columns.T @ problem.grad(x)
         move = columns @ jnp.where(is_flat, 0, slopes / jnp.where(is_flat, 1, eigenvalues))
         return x - move / jnp.maximum(jnp.linalg.norm(move), 1)

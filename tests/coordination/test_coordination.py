@@ -534,6 +534,13 @@ def test_a_costly_signal_needs_no_argument():
     assert again.bonus == result.bonus and again.best.fingerprint == result.best.fingerprint
 
 
+def test_a_costly_signal_in_single_precision():
+    """Where an action is about to be given up the gradient looks like zero, and is none."""
+    with jax.enable_x64(False):
+        result = coordinate(signalling(), num_runs=3)
+    assert result.bonus > 0 and result.best.with_strangers > 0.98 * 0.96
+
+
 @pytest.mark.long
 def test_the_card_game_reaches_its_optimum():
     game = card_game()
