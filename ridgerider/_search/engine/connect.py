@@ -16,6 +16,7 @@ from ridgerider._core.points.band import NoPath, aligned, maxima, relaxed
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem, check_params
+from ridgerider._core.runtime.clock import OutOfTime, check_time, limited
 from ridgerider._search.crew.lost_workers import Job
 from ridgerider._search.engine.climbs import Climbs, host, plan_of, with_starts
 from ridgerider._search.engine.explore import explore
@@ -40,6 +41,7 @@ def connect(
     symmetry: Symmetry | None = None,
     num_images: Count = 7,
     max_calls: Limit = None,
+    max_seconds: Limit = None,
     **settings: Any,
 ) -> Landscape:
     """What lies between two solutions: the transition states on a path from `a` to `b`.
@@ -50,6 +52,7 @@ def connect(
     was found.
 
     - `a`, `b`: parameters.
+    - `max_seconds`: in all; what was found until then is returned.
     - `settings`: others of `rr.explore`.
 
     Returns a `Landscape`, whose `starts()` are the minima below `a` and `b`.
@@ -66,8 +69,9 @@ def connect(
     """
     a, b = (check_params(name, problem.start, one) for name, one in (("a", a), ("b", b)))
     settings |= {"max_rides": 1, "round_size": 1, "share_of_starts": 0.0}  # no climb is begun
-    first = explore(problem.with_start(a), climb, symmetry=symmetry, starts=[b], **settings)
-    return connected(first, num_images=num_images, max_calls=max_calls)
+    with limited(math.inf if max_seconds is None else max_seconds):
+        first = explore(problem.with_start(a), climb, symmetry=symmetry, starts=[b], **settings)
+        return connected(first, num_images=num_images, max_calls=max_calls)
 
 
 def connected(
@@ -114,7 +118,7 @@ def connected(
             gaps = [gap for gap in _gaps(landscape, ends[0], ends[1]) if gap not in tried]
             tried.update(gaps)
             pairs = [(minima[i].fingerprint, minima[j].fingerprint) for i, j in gaps]
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTime):
         landscape = Landscape(store, problem, mover)
     return landscape
 
@@ -150,19 +154,20 @@ def _guesses(
     """The maxima of a path between the ends of two legs, charged to the start."""
     calls, domain = host(problem, mover)
     legs, plan = [store.leg(name) for name in (one, two)], plan_of(problem, mover)
-    with problem.ledger() as ledger:
-        begin, end = legs[0].x, aligned(domain, legs[1].x, legs[0].x)
-        hessian = legs[0].hessian
-        if hessian is None and plan.has_matrix:
-            hessian = calls.hessian(begin)
-        steps = NUM_STEPS * (1 if plan.has_matrix else 2)
-        between = getattr(problem.loss, "between", np.linspace)
-        images = between(begin, end, count + 2)
-        found = maxima(*relaxed(calls, domain, images, steps, plan.radius, hessian))
-    cost = ledger.charge(calls.cost)
-    root = store.leg(Fingerprint())
-    store.settle(replace(root, cost=root.cost + cost), [])
-    return found
+    try:
+        with problem.ledger() as ledger:
+            begin, end = legs[0].x, aligned(domain, legs[1].x, legs[0].x)
+            hessian = legs[0].hessian
+            if hessian is None and plan.has_matrix:
+                hessian = calls.hessian(begin)
+            steps = NUM_STEPS * (1 if plan.has_matrix else 2)
+            between = getattr(problem.loss, "between", np.linspace)
+            images = between(begin, end, count + 2)
+            return maxima(*relaxed(calls, domain, images, steps, plan.radius, hessian))
+    finally:  # also of what was cut off
+        root = store.leg(Fingerprint())
+        cost = root.cost + ledger.charge(calls.cost)
+        store.settle(replace(root, cost=cost), [])
 
 
 def _ride(problem: Problem, mover: Climbs, store: Store, points: list[np.ndarray]) -> None:
@@ -174,6 +179,7 @@ def _ride(problem: Problem, mover: Climbs, store: Store, points: list[np.ndarray
     store.settle(root, [with_priority(one, order) for one in children])
     job, guard = Job(problem, mover, settings, None), guard_of(stored_valid(meta))
     while count := sum(not one.fingerprint[-1].up for one in store.open_branches()):
+        check_time()
         engine = Engine(job, order, Budget(store.num_legs() + count), store, Means(), guard)
         with Line(True, engine.done):
             engine.run()

@@ -143,17 +143,19 @@ def _begin(
     """The start of a run and the branches that leave it; none if the time is up before."""
     problem, mover = job.problem, job.mover
     try:
-        with problem.ledger() as ledger:
-            if mover.symmetry is not None:
-                try:
-                    check_symmetry(problem, mover.symmetry, job.settings.seed)
-                except ValueError:
-                    check_time()  # what is not evaluated in time is NaN
-                    raise
-        spent = ledger.charge(Cost())
-        root = interruptible(mover.begin, problem, job.settings)
+        with problem.ledger() as whole:
+            with problem.ledger() as ledger:
+                if mover.symmetry is not None:
+                    try:
+                        check_symmetry(problem, mover.symmetry, job.settings.seed)
+                    except ValueError:
+                        check_time()  # what is not evaluated in time is NaN
+                        raise
+            spent = ledger.charge(Cost())
+            root = interruptible(mover.begin, problem, job.settings)
     except OutOfTime:
-        return Leg.without_ridges(Fingerprint(), fetch(problem.x0), math.nan, NOT_BEGUN), []
+        root = Leg.without_ridges(Fingerprint(), fetch(problem.x0), math.nan, NOT_BEGUN)
+        return replace(root, cost=whole.charge(root.cost)), []
     root = replace(root, cost=root.cost + spent)
     if starts:
         root = with_starts(root, starts)

@@ -1,5 +1,7 @@
 """Connecting two minima: closed forms, gaps, copies, run files, and networks without a matrix."""
 
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -129,3 +131,25 @@ def test_given_starts_come_before_those_spread_over_bounds():
     assert len(landscape.minima()) == 2
     mapped = rr.explore(problem, starts=[jnp.array([-1.1, 0.9])], max_rides=2, **inside)
     assert None not in mapped.starts()
+
+
+def test_a_time_limit_holds_for_all_of_it():
+    count = 0
+
+    def slow(x):
+        nonlocal count
+        count += 1
+        time.sleep(0.005)
+        return float(np.sum(x**4 / 4 - x**2 / 2) + x[0] * x[1] / 4), x**3 - x + x[::-1] / 4
+
+    problem = rr.Problem.from_functions(slow, np.array([0.5, 0.4]))
+    ends = np.array([1.0, -1.0]), np.array([-1.0, 1.0])
+    rr.connect(problem, *ends, max_calls=1)  # compiles
+    for limit in (0.02, 0.4):
+        before, began = count, time.perf_counter()
+        found = rr.connect(problem, *ends, max_seconds=limit)
+        assert time.perf_counter() - began < limit + 2
+        # A leg that is cut off is not stored; calls of a start are counted all the same.
+        is_begun = found.leg("").ended_by != ("max_seconds",)
+        spent = count - before
+        assert 0 < found.cost.values <= spent if is_begun else found.cost.values == spent
