@@ -217,14 +217,15 @@ def _compared(
         is_open = is_free
     if is_open.any():
         slack = max(slack, _noise(calls, domain, here, ~held))
-    is_stiff = ~is_open & (values > 0) & np.isfinite(values)
-    stiff = rows[is_stiff].T / np.sqrt(values[is_stiff])
-    slack += float(np.sum(slopes[is_stiff] ** 2 / values[is_stiff]))  # twice what is left to relax
+    is_closed = ~is_open & (values > 0) & np.isfinite(values)
+    slack += float(np.sum(slopes[is_closed] ** 2 / values[is_closed]))  # twice what is to relax
 
     def falls(row: Point, value: float) -> bool:
-        """Whether the loss falls along a mode, one way at least."""
-        given = (slack, lengths, value, (rows[is_open], stiff))
+        """Whether the loss falls along a mode, one way at least; others that are stiff relax."""
+        is_stiff = is_closed | ((values > soft) & (np.abs(rows @ row) < 0.1))
+        around = rows[is_open & ~is_stiff], rows[is_stiff].T / np.sqrt(values[is_stiff])
         ways = (sign * unit * row for sign in (1, -1))
+        given = (slack, lengths, value, around)
         return any(_rise(calls, domain, x, loss, way, *given) < 0 for way in ways)
 
     is_flat = curvature.is_flat

@@ -64,8 +64,11 @@ class Line:
         exact = size * max(1e-6, noise**0.55, 20 * noise ** (1 / self.counts[index]))
         short = exact if distance <= exact else 1e-9
         at_low, at_high = y <= low + short, y >= high - short
+        slope = float(jax.grad(height)(y, self.numbers))
+        is_held = (y <= low + 1e-9 and slope > 1e-6) or (y >= high - 1e-9 and slope < -1e-6)
+        if is_held:
+            return "minimum"
         if distance > exact:
-            slope = float(jax.grad(height)(y, self.numbers))
             is_held = (at_low and slope > 0) or (at_high and slope < 0)
             return "minimum" if is_held else "no stationary point"
         before, behind = self.slopes(index)
