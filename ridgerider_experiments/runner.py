@@ -180,7 +180,7 @@ def proportion(values: Sequence[float]) -> dict[str, float]:
     """
     mean, z, count = float(np.mean(values)), float(stats.norm.ppf(0.975)), len(values)
     center = (mean + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * np.sqrt(mean * (1 - mean) / count + (z / (2 * count)) ** 2) / (1 + z**2 / count)
+    half = z * (mean * (1 - mean) / count + (z / (2 * count)) ** 2) ** 0.5 / (1 + z**2 / count)
     # Rounding must not put the mean outside.
     return {"mean": mean, "low": min(center - half, mean), "high": max(center + half, mean)}
 

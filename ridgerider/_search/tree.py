@@ -203,7 +203,7 @@ class Ridges:
     ways: tuple[Way, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Leg(Ridges):
     """A ridge that was ridden: where it led, why it ended, what is there, and what it cost.
 
@@ -240,6 +240,11 @@ class Leg(Ridges):
     linked_to: Fingerprint | None = None
     is_settled: bool = False
     hessian: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        found = "" if self.finish is None else f"; {self.finish.kind} at {self.finish.loss:.6g}"
+        ended = f"{self.num_steps} steps to {self.loss:.6g}, ended by {', '.join(self.ended_by)}"
+        return f"Leg {self.fingerprint or 'start'}: {ended}{found}"
 
     @staticmethod
     def without_ridges(

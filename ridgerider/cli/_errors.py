@@ -78,7 +78,10 @@ def _explain(error: BaseException) -> int:
     if frames_of_user(error):
         _say(f"the problem raised {said}.", error)
     elif isinstance(error, SENTENCES):
-        _say(str(error) or type(error).__name__, error.__cause__)
+        first = error.__cause__
+        while first is not None and first.__cause__ is not None:
+            first = first.__cause__
+        _say(str(error) or type(error).__name__, first)
     elif isinstance(error, jax.errors.JaxRuntimeError):
         _say(f"JAX cannot compute the problem: {one_line(error)}.")
     else:

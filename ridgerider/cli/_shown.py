@@ -174,7 +174,7 @@ def print_table(columns: dict[str, list[str]]) -> None:
 def fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     """The first columns that fit side by side into a table of this width; always one.
 
-    >>> list(fitting({"name": ["a"], "loss": ["1.234567"], "kind": ["minimum"]}, width=24))
+    >>> list(fitting({"name": ["a"], "loss": ["1.234567"], "kind": ["minimum"]}, width=20))
     ['name', 'loss']
     """
     kept, used = dict[str, list[str]](), -2

@@ -154,7 +154,7 @@ def test_demo_ends_with_the_page_to_open(monkeypatch):
     (first, *others) = demo.parts()
     assert [part.name for part in others] == ["tree", "levers", "digits"]
     for part in (first, *others):
-        loaded = load_problem(part.address or part.name)
+        loaded = load_problem(part.settings.get("name", part.name))
         assert describe_problem(loaded) == describe_problem(part.problem)
     monkeypatch.setattr(demo, "parts", lambda: [first])
     out = run("demo", "--out", "shown")

@@ -76,7 +76,7 @@ def test_bad_input_of_atoms(copper, tmp_path):
         ("`--fixed` must be numbers below 4", ("slab.xyz", *EMT, "--fixed", "7")),
         ("`--fixed` must be numbers below 4", ("slab.xyz", *EMT, "--fixed", "Au")),
         ("`--calculator` must be module:attribute", ("slab.xyz", "--calculator", "EMT")),
-        ("no module 'nowhere'", ("slab.xyz", "--calculator", "nowhere:EMT")),
+        ("module 'nowhere' cannot be imported", ("slab.xyz", "--calculator", "nowhere:EMT")),
         ("`--option` must be NAME=VALUE", ("slab.xyz", *EMT, "--option", "charge")),
         (
             "must be a keyword of .*asap_cutoff.*; not cutof",
