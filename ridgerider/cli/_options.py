@@ -18,18 +18,13 @@ from typer.core import TyperCommand
 import ridgerider as rr
 from ridgerider._core.spectra.spectrum import DENSE_BELOW
 from ridgerider._search.runfile.rules_json import load_attribute, name_to_load, own_measures
+from ridgerider._search.runfile.store import RUN_FILE as RUN_FILE
+from ridgerider._search.runfile.store import run_file
 from ridgerider._search.tree import MAP_ORDERS, SEARCH_ORDERS
 from ridgerider.cli._errors import frames_of_user
 from ridgerider.problems import BUILT_IN
 
-RUN_FILE = "run.sqlite"
 LOCAL_CLUSTER = "local"  # of --dask
-
-
-def run_file(run: str) -> Path:
-    """The run file itself, from its path or its directory's."""
-    path = Path(run)
-    return path / RUN_FILE if path.is_dir() else path
 
 
 Out = Annotated[

@@ -361,7 +361,7 @@ def view(store: RunFile, problem: Problem | None, mover: Any) -> Any:
 def load(
     path: str | os.PathLike, problem: Problem | None = None, rider: Rider | None = None
 ) -> Any:
-    """Open a run file, also while it is still being written.
+    """Open a run file, or the directory that holds one, also while it is still being written.
 
     Returns the `Result` of a search, or the `Landscape` of a map. Without the `problem`, parameters
     come as one vector and `replay` is not possible. The rider is rebuilt from the file unless it

@@ -257,6 +257,16 @@ class RunView:
         """
         return self._store.endings()
 
+    def kinds(self) -> Counter[str]:
+        """How many descents ended at each kind of point.
+
+        >>> import ridgerider as rr
+        >>> from ridgerider.problems import wells
+        >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
+        Counter({'saddle': 4})
+        """
+        return Counter(finish.kind for _, finish in self._store.finishes())
+
     def links(self) -> dict[Fingerprint, Fingerprint]:
         """The legs that reached a point that another had reached before, with that one."""
         return self._store.links()
@@ -469,16 +479,6 @@ class Result(RunView):
         return Solutions(
             sorted(minima, key=lambda one: (float(f"{one.level:.6g}"), one.fingerprint.rank))
         )
-
-    def kinds(self) -> Counter[str]:
-        """How many descents ended at each kind of point.
-
-        >>> import ridgerider as rr
-        >>> from ridgerider.problems import wells
-        >>> rr.search(wells(2), max_rides=4).kinds()  # along an axis they end at saddles
-        Counter({'saddle': 4})
-        """
-        return Counter(finish.kind for _, finish in self._store.finishes())
 
     def to_pandas(self) -> Any:
         """A row for each leg: how its descent ended, what the ride did, what both cost.

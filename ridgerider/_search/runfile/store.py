@@ -41,6 +41,8 @@ from ridgerider._search.runfile.schema import (
 )
 from ridgerider._search.tree import Branch, Fingerprint, Leg, Settings, Turn
 
+RUN_FILE = "run.sqlite"  # in a directory of the command line
+
 
 class RunFile:
     """A run file that was opened, or the same tables in memory."""
@@ -50,8 +52,8 @@ class RunFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike, *, write: bool = False) -> Self:
-        """An existing run, checked before it is used."""
-        path = Path(path)
+        """An existing run, checked before it is used; `path` may be its directory."""
+        path = run_file(path)
         check_is_run(path)
         if write and not os.access(path, os.W_OK):
             raise ValueError(
@@ -570,6 +572,12 @@ def move(new: Path, path: Path) -> None:
         check_new(path)
     except OSError:  # a file system without links
         new.rename(path)
+
+
+def run_file(run: str | os.PathLike) -> Path:
+    """The run file itself, from its path or its directory's."""
+    path = Path(run)
+    return path / RUN_FILE if path.is_dir() else path
 
 
 def check_is_run(path: Path) -> None:

@@ -9,7 +9,7 @@ import ridgerider as rr
 from ridgerider._search.results.completeness import Completeness, Estimate
 from ridgerider._search.results.landscape import Edge
 from ridgerider._search.results.result import Stationary
-from ridgerider.problems import wells
+from ridgerider.problems import six_hump_camel, wells
 from ridgerider.types import Cost, Fingerprint, Turn
 
 NUM_MINIMA = 9
@@ -94,3 +94,9 @@ def test_a_map_without_climbs_says_so():
     found = Completeness(((0, 5), (0, 5)), 10, Estimate.of([1, 2]), Estimate.of([1]))
     assert str(found).startswith("no ascent direction was climbed. Minima: 2 found")
     assert "0 of" not in str(found)
+
+
+def test_a_map_is_opened_by_its_directory(tmp_path):
+    landscape = rr.explore(six_hump_camel(), out=tmp_path / "run.sqlite", max_rides=6)
+    assert rr.load(tmp_path).kinds() == landscape.kinds()
+    assert landscape.kinds()["minimum"] >= len(landscape.minima())

@@ -41,6 +41,7 @@ def copy(finished, tmp_path):
 
 def test_a_loaded_run_is_the_run(finished):
     loaded = rr.load(finished.file, wells(3))
+    assert loaded.kinds() == finished.kinds()
     assert same_tree(finished, loaded) and loaded.fingerprints() == finished.fingerprints()
     assert loaded.name == "wells" and loaded.meta["versions"]["ridgerider"]
     for one, two in zip(finished, loaded, strict=True):
