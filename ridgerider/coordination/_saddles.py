@@ -82,7 +82,7 @@ def _saddle(game: Game, seed: int) -> Saddle:
 def _is_inside(game: Game, saddle: Saddle) -> bool:
     """Whether no action was given up, or is about to be: its logit would be far off.
 
-    In single precision the gradient looks like zero long before; Newton's method goes on there.
+    In single precision the gradient looks like zero long before; Newton's method continues there.
     """
     problem = game_problem(game)
     x = problem.ravel(saddle.params)
