@@ -32,7 +32,7 @@ from scipy.special import logsumexp
 
 from ridgerider._check import Fraction, Seed, check_fields, checked
 from ridgerider._core.problem.cost import Cost
-from ridgerider._core.problem.problem import Problem, Scalar, Vector
+from ridgerider._core.problem.problem import Problem, Scalar, Vector, check_params
 from ridgerider._core.ride.update import Certificate, Tracked, unit
 from ridgerider._core.spectra.spectrum import Ridge
 from ridgerider.environments._environments import Environments, Mixture
@@ -100,7 +100,8 @@ def consistent_ridge(
     >>> abs(found.ridge.direction).round(6).tolist(), found.eigenvalues.round(6).tolist()
     ([1.0, 0.0, 0.0], [-2.0, -2.0])
     """
-    params = environments.start if params is None else params
+    start = environments.start
+    params = start if params is None else check_params("params", start, params)
     hessians = eqx.filter_jit(environments.hessians)(params)
     # What is left of zero after rounding may be negative, too.
     least = float(jnp.linalg.eigvalsh(jnp.mean(hessians, axis=0))[0])

@@ -16,7 +16,7 @@ from ridgerider._core.points.band import NoPath, aligned, maxima, relaxed
 from ridgerider._core.points.climb import Climb
 from ridgerider._core.points.symmetry import Symmetry
 from ridgerider._core.problem.problem import Problem, check_params
-from ridgerider._core.runtime.clock import OutOfTime, check_time, limited
+from ridgerider._core.runtime.clock import OutOfTime, check_time, limited, now
 from ridgerider._search.crew.lost_workers import Job
 from ridgerider._search.engine.climbs import Climbs, host, plan_of, with_starts
 from ridgerider._search.engine.explore import explore
@@ -69,8 +69,10 @@ def connect(
     """
     a, b = (check_params(name, problem.start, one) for name, one in (("a", a), ("b", b)))
     settings |= {"max_rides": 1, "round_size": 1, "share_of_starts": 0.0}  # no climb is begun
-    with limited(math.inf if max_seconds is None else max_seconds):
-        first = explore(problem.with_start(a), climb, symmetry=symmetry, starts=[b], **settings)
+    settings |= {"symmetry": symmetry, "starts": [b], "max_seconds": max_seconds}
+    began = now()
+    first = explore(problem.with_start(a), climb, **settings)
+    with limited(math.inf if max_seconds is None else max(0.0, max_seconds - (now() - began))):
         return connected(first, num_images=num_images, max_calls=max_calls)
 
 
