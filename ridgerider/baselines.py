@@ -152,7 +152,7 @@ class Descents(Method):
 
     @abstractmethod
     def cost_of(self, problem: Problem, num_steps: int) -> Cost:
-        """What so many steps cost."""
+        """The cost of a number of steps."""
 
     def start(self, problem: Problem, key: PRNGKeyArray) -> Vector:
         noise = jax.random.normal(key, (problem.size,), problem.dtype)

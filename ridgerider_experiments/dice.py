@@ -114,7 +114,7 @@ def is_solved(ride: Ride) -> Array:
 def descend(problem: rr.Problem, x: Array, key: PRNGKeyArray, spectrum: Any) -> Finish:
     """The policy gradient until the samples return enough: a rider's `finish`.
 
-    A sampled point is no minimum that could be verified.
+    A sampled point cannot be verified as a minimum.
     """
 
     def should_continue(carry: tuple[Array, Array, Array]) -> Array:

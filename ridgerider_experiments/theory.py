@@ -104,7 +104,7 @@ def statement(meaning: str, written: str = "") -> Callable[[Check], Check]:
 
 
 def judge(name: str, random: np.random.Generator, instances: int) -> dict[str, Any]:
-    """A statement on so many instances: violations, the least margin, and what is counted besides.
+    """A statement on random instances: violations, the least margin, and further counts.
 
     Of what a check says besides, truths are counted and of numbers the largest is taken.
     """

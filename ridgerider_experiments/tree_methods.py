@@ -128,7 +128,7 @@ def by_depth(
     sizes: Sequence[float],
     **own: Any,
 ) -> dict[str, Any]:
-    """The means of what `work` measures on so many trees of each depth.
+    """The means of what `work` measures on several trees of each depth.
 
     The deepest come first: they take longest.
     """
